@@ -164,8 +164,8 @@ class Reconciler:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Ends the thread and gives up the role. A request to Kafka that is under way may outlast
-        the timeout; what came of it is then found out by the next reconciler.
+        """Ends the thread and gives up the role. What comes of a request to Kafka that outlasts the
+        timeout is found out by the next reconciler.
         """
         self._stopping.set()
         self._topic_counts.stop()
@@ -247,9 +247,6 @@ class Reconciler:
     def _note_manager(self, term: LeaderTerm) -> None:
         """Puts on record that another cluster manages this Kafka, and that none does any more: what
         plans released before is released no more then, before anything is pushed.
-
-        Raises:
-            LeadershipLost, StoreUnavailable
         """
         unmanaged = bool(self._unmanaged())
         writes, guard = pin_and_stop.note_manager(self._latest(), unmanaged=unmanaged)
@@ -303,11 +300,9 @@ class Reconciler:
                 return False
             rows = self.requests.plan_rows(change.rules, survey, remap=change.remap)
             sweeper.backlog = AdoptionBacklog(rows, change, self._clock)
+            left = sweeper.backlog.left
             _log.info(
-                "%s: goes on with adoption %s: %d left",
-                self._cluster,
-                change.change_id,
-                sweeper.backlog.left,
+                "%s: goes on with adoption %s: %d left", self._cluster, change.change_id, left
             )
         if not sweeper.backlog.carry_on(term.commits):
             sweeper.backlog = None
@@ -318,9 +313,7 @@ class Reconciler:
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
         held = PinAndStop.load(snapshot)
-        if not held.is_working:
-            return
-        work = term.worklist.due(snapshot, mount)
+        work = term.worklist.due(snapshot, mount) if held.is_working else DueWork((), ())
         if not work.create and not work.delete:
             return
         # The last sweep is up to half a minute old, and now something will be changed.
@@ -343,15 +336,10 @@ class Reconciler:
         # What a new topic is made with is partly inherited: "not known" is not "nothing".
         missing = why_inherited_missing(snapshot, has_parent=self._context.has_parent)
         message = self._unmanaged() or (NOT_ON_RECORD if held.unmanaged else "")
-        if reason := message or missing:
-            create = provisioner.put_off(work.create, reason)
-        else:
-            create = provisioner.create(work.create)
-        if message:
-            delete = provisioner.put_off(work.delete, message)
-        else:
-            delete = provisioner.delete(work.delete)
-        later = DueWork(create, delete)
+        later = DueWork(
+            provisioner.create(work.create, message or missing),
+            provisioner.delete(work.delete, message),
+        )
         term.worklist.done(self._latest(), mount, later)
 
     def _push(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
@@ -453,8 +441,7 @@ class Reconciler:
 
     def waiting_count(self) -> int:
         """Returns how much waits for Kafka; 0 where another server is elected."""
-        term = self.term
-        return 0 if term is None else term.worklist.waiting_count()
+        return 0 if (term := self.term) is None else term.worklist.waiting_count()
 
     def acknowledge(self, text: str, *, principal: str = "", request_id: str = "") -> int:
         """Calls ``OperatorRequests.acknowledge``; then a sweep is made at once."""
@@ -466,8 +453,7 @@ class Reconciler:
         return revision
 
     def drift(self, path: Path) -> list[Drift]:
-        """Returns where Kafka differs from what is desired or recorded, at and below a path, by
-        path.
+        """Returns the drift at and below a path, by path.
 
         Raises:
             NotAuthoritative: the path is not below this cluster's mount.

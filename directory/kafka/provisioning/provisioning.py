@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self, assert_never
 
 from directory.federation.inheritance import inherited_policies
@@ -91,12 +91,9 @@ class Attempt:
 
         A topic of which Kafka cannot say yet how many partitions it has may still become it.
         """
-        if not seen.partitions:
-            return True
-        return self.partitions in {0, seen.partitions} and self.replication_factor in {
-            0,
-            seen.replication_factor,
-        }
+        partitions, replicas = seen.partitions, seen.replication_factor
+        asked = self.partitions or partitions, self.replication_factor or replicas
+        return not partitions or asked == (partitions, replicas)
 
 
 _log = logging.getLogger(__name__)
@@ -123,77 +120,56 @@ def new_topic_of(topic: Topic, above: Sequence[Policies] = ()) -> TopicToCreate:
     )
 
 
+@dataclass(slots=True)
 class Provisioner:
     """Creation and deletion of topics in Kafka, for one leader, in its thread.
-
-    Args:
-        mount: where the cluster is mounted.
-        recent: what was changed in Kafka a short while ago.
-        kafka_id: the pinned one, which was compared with that of the Kafka that answers.
-        prepare: makes what has to be there before topics are; why some have to wait, by name.
-        is_same: True as long as the basis is that on which the work was chosen.
-        release: is called with topics that kdir made, and their ids in Kafka.
 
     Raises (all of it):
         KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
     """
 
-    def __init__(  # noqa: PLR0913 - what the work is chosen on, and what goes with it
-        self,
-        context: KafkaContext,
-        admin: KafkaAdmin,
-        commits: TopicCommits,
-        mount: Path,
-        recent: RecentChanges,
-        kafka_id: str,
-        *,
-        sleep: Callable[[float], object],
-        prepare: Callable[[Sequence[RecordedTopic]], Mapping[str, str]],
-        is_same: Callable[[], bool],
-        release: Callable[[Sequence[tuple[RecordedTopic, bytes]]], None],
-    ) -> None:
-        self._ceiling = context.settings.ceiling
-        self._latest = context.latest
-        self._clock = context.clock
-        self._admin = admin
-        self._commits = commits
-        self._mount = mount
-        self._recent = recent
-        self._kafka_id = kafka_id
-        self._sleep = sleep
-        self._prepare = prepare
-        self._is_same = is_same
-        self._release = release
-        self._created: set[int] = set()
-        """Entry ids of the topics that Kafka made because it was asked here, by its own answer."""
+    context: KafkaContext
+    admin: KafkaAdmin
+    commits: TopicCommits
+    mount: Path
+    recent: RecentChanges
+    """What was changed in Kafka a short while ago."""
+    kafka_id: str
+    """The pinned one, which was compared with that of the Kafka that answers."""
+    sleep: Callable[[float], object]
+    prepare: Callable[[Sequence[RecordedTopic]], Mapping[str, str]]
+    """Makes what has to be there before topics are; why some have to wait, by name."""
+    is_same: Callable[[], bool]
+    """True as long as the basis is that on which the work was chosen."""
+    release: Callable[[Sequence[tuple[RecordedTopic, bytes]]], None]
+    """Is called with topics that kdir made, and their ids in Kafka."""
+    created: set[int] = field(default_factory=set, init=False)
+    """Entry ids of the topics that Kafka made because it was asked here, by its own answer."""
 
     def put_off(self, waiting: Sequence[RecordedTopic], message: str) -> list[RecordedTopic]:
         """Records why nothing is done about these now; all of them, to be tried again later."""
         # Once, for who looks at its entry.
-        self._commits.record(
-            [
-                one.observation(provision_message=message)
-                for one in waiting
-                if one.topic.provision_message != message
-            ]
-        )
+        news = [one for one in waiting if one.topic.provision_message != message]
+        self.commits.record([one.observation(provision_message=message) for one in news])
         return list(waiting)
 
     # -- creating --------------------------------------------------------------------------------
 
-    def create(self, pending: Sequence[RecordedTopic]) -> list[RecordedTopic]:
-        """Makes these topics in Kafka and records what came of each.
+    def create(self, pending: Sequence[RecordedTopic], put_off: str = "") -> list[RecordedTopic]:
+        """Makes these topics in Kafka and records what came of each, or why that is put off.
 
         Returns:
             Those of which nothing could be found out yet: to be tried again later.
         """
+        if put_off:
+            return self.put_off(pending, put_off)
         shown = self._describe(pending)
         failed: list[tuple[RecordedTopic, str]] = []
         ours: list[RecordedTopic] = []
         absent: list[RecordedTopic] = []
         for one in pending:
             match shown.get(one.name):
-                case None if CREATE in self._ceiling:
+                case None if CREATE in self.context.settings.ceiling:
                     absent.append(one)
                 case None:
                     # An older request never runs by itself, should the ceiling be raised again.
@@ -211,47 +187,44 @@ class Provisioner:
         return unclear + self._await_shown([*ours, *made])
 
     def _describe(self, topics: Sequence[RecordedTopic]) -> Mapping[str, KafkaTopic | Rejected]:
-        return self._admin.describe([one.name for one in topics])
+        return self.admin.describe([one.name for one in topics])
 
     def _is_ours(self, topic: Topic, seen: KafkaTopic) -> bool:
         attempt = self._attempt_of(topic)
         return attempt is not None and attempt.accounts_for(seen)
 
     def _attempt_of(self, topic: Topic) -> Attempt | None:
-        return Attempt.counting(topic, self._latest().incarnation, self._kafka_id)
+        return Attempt.counting(topic, self.context.latest().incarnation, self.kafka_id)
 
     def _make(
         self, absent: Sequence[RecordedTopic]
     ) -> tuple[list[RecordedTopic], list[tuple[RecordedTopic, str]], list[RecordedTopic]]:
         """Asks Kafka for topics that it does not have: (made, refused with its reason, unclear)."""
-        looked_at = self._clock()
-        waits = self._prepare(absent) if absent else {}
+        looked_at = self.context.clock()
+        waits = self.prepare(absent) if absent else {}
         unclear = [one for one in absent if one.name in waits]
         for one in unclear:
             self.put_off([one], waits[one.name])
         self._forget_attempts(unclear)
         ready = [one for one in absent if one.name not in waits]
-        if ready and self._clock() - looked_at > _LOOK_SECONDS:
+        if ready and self.context.clock() - looked_at > _LOOK_SECONDS:
             shown = self._describe(ready)
             unclear += [one for one in ready if one.name in shown]
             ready = [one for one in ready if one.name not in shown]
-        tried_before = {
-            one.topic.entry_id for one in ready if self._attempt_of(one.topic) is not None
-        }
+        tried_before = {one.topic.entry_id for one in ready if self._attempt_of(one.topic)}
         attempted, unrecorded = self._record_attempts(ready)
         unclear += unrecorded
         made: list[RecordedTopic] = []
         refused: list[tuple[RecordedTopic, str]] = []
         if not attempted:
             return made, refused, unclear
-        self._recent.note_asked(one.topic.provision_attempt for one in attempted)
-        outcomes = self._admin.create(
-            [self._desired(one) for one in attempted], self._commits.check
-        )
+        self.recent.note_asked(one.topic.provision_attempt for one in attempted)
+        desired_set = [self._desired(one) for one in attempted]
+        outcomes = self.admin.create(desired_set, self.commits.check)
         for one in attempted:
             match outcomes.get(one.name, OutcomeUnknown("no outcome")):
                 case Succeeded():
-                    self._created.add(one.topic.entry_id)
+                    self.created.add(one.topic.entry_id)
                     made.append(one)
                 case AlreadyDone():
                     # Absent a moment ago: an earlier attempt of ours came through, or, if there was
@@ -273,12 +246,9 @@ class Provisioner:
         self, absent: Sequence[RecordedTopic]
     ) -> tuple[list[RecordedTopic], list[RecordedTopic]]:
         """Puts an attempt on record for each: (those that have it, those that have it not yet)."""
-        self._commits.record(
-            [
-                one.observation(provision_attempt=self._new_attempt(one).to_text())
-                for one in absent
-                if self._attempt_of(one.topic) is None
-            ]
+        new = [one for one in absent if self._attempt_of(one.topic) is None]
+        self.commits.record(
+            [one.observation(provision_attempt=self._new_attempt(one).to_text()) for one in new]
         )
         attempted: list[RecordedTopic] = []
         unclear: list[RecordedTopic] = []
@@ -294,39 +264,37 @@ class Provisioner:
         return attempted, unclear
 
     def _new_attempt(self, one: RecordedTopic) -> Attempt:
-        desired, number = self._desired(one), secrets.token_hex(8)
-        incarnation = self._latest().incarnation
-        return Attempt(
-            number, incarnation, self._kafka_id, desired.partitions, desired.replication_factor
-        )
+        desired, incarnation = self._desired(one), self.context.latest().incarnation
+        numbers = desired.partitions, desired.replication_factor
+        return Attempt(secrets.token_hex(8), incarnation, self.kafka_id, *numbers)
 
     def _forget_attempts(self, unasked: Iterable[RecordedTopic]) -> None:
         """Takes the attempts off the record of topics that Kafka does not show and for which
         nothing is asked now: what comes under their names meanwhile is somebody else's.
         """
-        news, snapshot = [], self._latest()
+        news, snapshot = [], self.context.latest()
         for one in unasked:
             located = snapshot.locate(one.name)
             if located is None or located.topic.entry_id != one.topic.entry_id:
                 continue
-            relative = located.relative or (DELETED, located.name)
-            now = RecordedTopic(Path((*self._mount.segments, *relative)), located.topic)
+            path = self.mount.join(located.relative or (DELETED, located.name))
             if located.topic.provision_attempt:
+                now = RecordedTopic(path, located.topic)
                 news.append(now.observation(provision_attempt=""))
-        self._commits.record(news)
+        self.commits.record(news)
 
     def _desired(self, one: RecordedTopic) -> TopicToCreate:
-        snapshot = self._latest()
-        place = recorded_topics.place_of(snapshot, self._mount, one)
+        snapshot = self.context.latest()
+        place = recorded_topics.place_of(snapshot, self.mount, one)
         above = inherited_policies(snapshot)
         return new_topic_of(one.topic, [*above, *levels_of(snapshot, place[0])] if place else above)
 
     def _current_entry(self, one: RecordedTopic) -> Topic | None:
         """Returns the entry as it is now; None = it is gone or elsewhere."""
-        snapshot = self._latest()
-        place = recorded_topics.place_of(snapshot, self._mount, one)
-        topic = None if place is None else snapshot.topic(*place)
-        return topic if topic is not None and topic.entry_id == one.topic.entry_id else None
+        snapshot = self.context.latest()
+        place = recorded_topics.place_of(snapshot, self.mount, one)
+        topic = snapshot.topic(*place) if place else None
+        return topic if topic and topic.entry_id == one.topic.entry_id else None
 
     def _await_shown(self, made: Sequence[RecordedTopic]) -> list[RecordedTopic]:
         """Records those that metadata shows in time; returns the others."""
@@ -334,21 +302,18 @@ class Provisioner:
         for pause in (0.0, *_LOOKS_SECONDS):
             if not waiting:
                 break
-            self._sleep(pause)
-            shown = self._admin.describe(list(waiting))
-            self._record_active(
-                [
-                    (waiting.pop(name), seen)
-                    for name, seen in shown.items()
-                    if isinstance(seen, KafkaTopic) and seen.partitions
-                ]
-            )
+            self.sleep(pause)
+            shown = self.admin.describe(list(waiting))
+            found = [
+                one for one in shown.values() if isinstance(one, KafkaTopic) and one.partitions
+            ]
+            self._record_active([(waiting.pop(seen.name), seen) for seen in found])
         return list(waiting.values())
 
     def _record_active(self, shown: Sequence[tuple[RecordedTopic, KafkaTopic]]) -> None:
         for _, seen in shown:
-            self._recent.note_made(seen.name)
-        self._commits.record(
+            self.recent.note_made(seen.name)
+        self.commits.record(
             [
                 one.observation(
                     provision=Provision.ACTIVE,
@@ -362,33 +327,28 @@ class Provisioner:
                 for one, seen in shown
             ]
         )
-        created = [
-            (one, seen.topic_id) for one, seen in shown if one.topic.entry_id in self._created
-        ]
-        if created:
-            self._release(created)
+        made = [(one, seen.topic_id) for one, seen in shown if one.topic.entry_id in self.created]
+        if made:
+            self.release(made)
 
     def _record_failed(self, failed: Iterable[tuple[RecordedTopic, str]]) -> None:
-        self._commits.record(
-            [
-                one.observation(
-                    provision=Provision.FAILED,
-                    provision_message=message,
-                    # Kafka refused: a topic of that name that comes later is somebody else's.
-                    provision_attempt="",
-                )
-                for one, message in failed
-            ]
+        # Kafka refused: a topic of that name that comes later is somebody else's.
+        fields = {"provision": Provision.FAILED, "provision_attempt": ""}
+        self.commits.record(
+            [one.observation(provision_message=message, **fields) for one, message in failed]
         )
 
     # -- deleting --------------------------------------------------------------------------------
 
-    def delete(self, removed: Sequence[RecordedTopic]) -> list[RecordedTopic]:
-        """Deletes the Kafka side of removed topics, and finishes their removal.
+    def delete(self, removed: Sequence[RecordedTopic], put_off: str = "") -> list[RecordedTopic]:
+        """Deletes the Kafka side of removed topics, and finishes their removal, or records why that
+        is put off.
 
         Returns:
             Those that are not finished yet: to be tried again later.
         """
+        if put_off:
+            return self.put_off(removed, put_off)
         shown = self._describe(removed)
         goes: list[RecordedTopic] = []
         waits: list[RecordedTopic] = []
@@ -413,17 +373,16 @@ class Provisioner:
         return waits + self._remove(goes, shown)
 
     def _finish(self, gone: Sequence[RecordedTopic]) -> None:
-        self._commits.finish([(one.path.name, one.topic.entry_id) for one in gone])
+        self.commits.finish([(one.path.name, one.topic.entry_id) for one in gone])
 
     def _detach(self, one: RecordedTopic, topic_id: bytes) -> None:
-        self._commits.detach(one.path.name, one.topic.entry_id, one.name, topic_id)
+        self.commits.detach(one.path.name, one.topic.entry_id, one.name, topic_id)
 
     def _shows_no_id_yet(self, topic: Topic, seen: KafkaTopic) -> bool:
         """True if the topic id that decides whether it may be deleted is still to come."""
-        may_delete = DELETE in self._ceiling and not seen.topic_id
-        return may_delete and bool(
-            topic.topic_id or self._recent.has_asked(topic.provision_attempt)
-        )
+        if seen.topic_id or DELETE not in self.context.settings.ceiling:
+            return False
+        return bool(topic.topic_id) or self.recent.has_asked(topic.provision_attempt)
 
     def _is_same_topic(self, one: RecordedTopic, seen: KafkaTopic) -> bool:
         """True if this very topic may be deleted; where not, its entry is finished without."""
@@ -432,13 +391,11 @@ class Provisioner:
             _log.warning(
                 "%s was removed, but Kafka has another topic of that name by now (%s, not %s): "
                 "it is left alone",
-                one.name,
-                show_id(seen.topic_id),
-                show_id(topic.topic_id),
+                *(one.name, show_id(seen.topic_id), show_id(topic.topic_id)),
             )
             self._finish([one])
             return False
-        if DELETE in self._ceiling and seen.topic_id:
+        if DELETE in self.context.settings.ceiling and seen.topic_id:
             if topic.topic_id or self._made_just_now(topic, seen):
                 return True
             _log.warning(
@@ -456,7 +413,7 @@ class Provisioner:
         """True if it was removed while this process's own request to make it was under way. By the
         record alone nobody can say so: who recorded an attempt may have died before asking.
         """
-        return self._recent.has_asked(topic.provision_attempt) and self._is_ours(topic, seen)
+        return self.recent.has_asked(topic.provision_attempt) and self._is_ours(topic, seen)
 
     def _remove(
         self, goes: Sequence[RecordedTopic], shown: Mapping[str, KafkaTopic | Rejected]
@@ -465,14 +422,12 @@ class Provisioner:
             return []
         # Committing what needed no request may have taken long: look again, right before it.
         now = self._describe(goes)
-        still = self._commits.check_fresh(self._clock, _LOOK_SECONDS, self._is_same)
-        same: list[RecordedTopic] = []
-        waits: list[RecordedTopic] = []
-        for one in goes:
-            as_before = _same(now.get(one.name), shown.get(one.name))
-            (same if as_before else waits).append(one)
+        still = self.commits.check_fresh(self.context.clock, _LOOK_SECONDS, self.is_same)
+        same = [one for one in goes if _same(now.get(one.name), shown.get(one.name))]
+        names = [one.name for one in same]
+        waits = [one for one in goes if one.name not in set(names)]
         try:
-            outcomes = self._admin.delete([one.name for one in same], still)
+            outcomes = self.admin.delete(names, still)
         except StaleObservation:
             _log.warning("%d topics are looked at again before they are deleted", len(same))
             return list(goes)
@@ -496,13 +451,13 @@ class Provisioner:
         for pause in (0.0, *_LOOKS_SECONDS):
             if not gone:
                 break
-            self._sleep(pause)
-            now = self._admin.describe(list(gone))
+            self.sleep(pause)
+            now = self.admin.describe(list(gone))
             finished = [name for name in gone if not _same(now.get(name), shown.get(name))]
             for name in finished:
                 before = shown.get(name)
                 if isinstance(before, KafkaTopic) and before.topic_id:
-                    self._recent.note_deleted(before.topic_id)
+                    self.recent.note_deleted(before.topic_id)
             self._finish([gone.pop(name) for name in finished])
         return list(gone.values())
 
