@@ -81,11 +81,7 @@ class TopicCommits:
         return self._first
 
     def check(self) -> None:
-        """Checks that the role is still held, as far as this process knows.
-
-        Raises:
-            LeadershipLost
-        """
+        """Checks that the role is still held, as far as this process knows."""
         if self._leadership is not None and not self._leadership.held():
             raise LeadershipLost
 
@@ -96,11 +92,9 @@ class TopicCommits:
         is_same: Callable[[], bool] = lambda: True,
     ) -> Callable[[], None]:
         """Returns what is to be called right before Kafka is asked to change what was just looked
-        at: Kafka changes by name, and a process that was paused looks again.
-
-        Raises (what is returned):
-            LeadershipLost
-            StaleObservation: the look is older than so long, or something else changed since.
+        at: Kafka changes by name, and a process that was paused looks again. It raises
+        ``LeadershipLost`` and, where the look is too old or something else changed since,
+        ``StaleObservation``.
         """
         looked_at = clock()
 
@@ -115,22 +109,18 @@ class TopicCommits:
         """Commits what was learnt of topics; or how many partitions they are to have, as far as
         quotas let them.
         """
-        notes = self._in_batches(
-            "record",
-            news,
-            lambda batch: RecordObservations(news=batch, within_quotas=within_quotas),
-            lambda one: one.path,
-        )
+
+        def command(batch: tuple[TopicObservation, ...]) -> Command:
+            return RecordObservations(news=batch, within_quotas=within_quotas)
+
+        notes = self._in_batches("record", news, command, lambda one: one.path)
         for note in notes:
             _log.log(logging.WARNING if within_quotas else logging.ERROR, "not recorded: %s", note)
 
     def adopt(self, topics: Sequence[tuple[tuple[str, ...], ObservedTopic]]) -> Sequence[str]:
         """Takes topics in; one sentence for each that was put elsewhere or left out."""
         return self._in_batches(
-            "adopt",
-            topics,
-            lambda batch: AdoptTopics(topics=batch),
-            lambda one: one[1].physical_name,
+            "adopt", topics, lambda some: AdoptTopics(topics=some), lambda one: one[1].physical_name
         )
 
     def move(self, moves: Sequence[tuple[Path, int, Path]]) -> Sequence[str]:
@@ -232,7 +222,7 @@ class TopicCommits:
                 if len(batch) > 1:
                     size = max(1, len(batch) * 3 // 4)
                     continue
-                notes.append(f"{name(batch[0])} is left out: {reason}")
+                notes += self._by_halves(batch, reason, command, name)
             except (Unavailable, WriteConflict):
                 raise
             except KdirError as reason:

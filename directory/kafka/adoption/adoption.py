@@ -22,10 +22,10 @@ from directory.namespace.adoption_mapping import (
     plan_adoption,
 )
 from directory.namespace.command import ObservedTopic, TopicObservation
-from directory.namespace.entry import Provision, Topic
+from directory.namespace.entry import Provision
 from directory.namespace.physical_names import is_protected
 from directory.namespace.plan_create import TAKEN_OVER
-from directory.namespace.snapshot import LocatedTopic, Snapshot
+from directory.namespace.snapshot import Snapshot
 from directory.store.large_changes import LargeAdoption
 from resolver.path import Path
 
@@ -85,7 +85,7 @@ Step = CreateStep | MoveStep | TakeOverStep | None
 
 def taken_in(mount: Path, segments: tuple[str, ...], found: ObservedTopic) -> AdoptionRow:
     """Returns the row of a topic that gets an entry there."""
-    path = Path((*mount.segments, *segments))
+    path = mount.join(segments)
     step = CreateStep(segments, found)
     return AdoptionRow(found.physical_name, path, 0, AdoptionAction.ADOPT.value, step=step)
 
@@ -119,43 +119,30 @@ def plan(
 
 def _to_row(row: Adoption, snapshot: Snapshot, mount: Path) -> AdoptionRow:
     name = row.observed.physical_name
-    path = Path((*mount.segments, *row.segments)) if row.segments else None
+    path = mount.join(row.segments) if row.segments else None
     plain = AdoptionRow(name, path, row.rule, row.action.value, row.message)
     if row.is_new:
         return replace(plain, step=CreateStep(row.segments, row.observed))
     located = snapshot.locate(name)
     if located is None or located.relative is None:
         return plain
-    here = Path((*mount.segments, *located.relative))
+    here = mount.join(located.relative)
     if row.action is AdoptionAction.MOVE:
         return replace(plain, step=MoveStep(here, located.topic.entry_id))
-    if _takes_over(located, row.observed):
-        return AdoptionRow(
-            name,
-            here,
-            row.rule,
-            AdoptionAction.ADOPT.value,
-            _why_over(located.topic),
-            _take_over(here, located.topic, row.observed),
-        )
-    return plain
-
-
-def _takes_over(located: LocatedTopic, found: ObservedTopic) -> bool:
+    topic = located.topic
     # A failed entry whose topic is in Kafka all the same: it was there before, or came since.
-    if is_protected(found.physical_name):
-        return False
-    return located.topic.provision in TAKEN_OVER and bool(found.partitions)
-
-
-def _why_over(topic: Topic) -> str:
+    is_there = topic.provision in TAKEN_OVER and bool(row.observed.partitions)
+    if not is_there or is_protected(name):
+        return plain
+    message = "kdir did not make it; the entry takes Kafka's topic as it is"
     if topic.provision is Provision.REPLACED:
-        return "it was replaced in Kafka; the entry takes the new topic id"
-    return "kdir did not make it; the entry takes Kafka's topic as it is"
+        message = "it was replaced in Kafka; the entry takes the new topic id"
+    step = _take_over(RecordedTopic(here, topic), row.observed)
+    return AdoptionRow(name, here, row.rule, AdoptionAction.ADOPT.value, message, step)
 
 
-def _take_over(path: Path, topic: Topic, found: ObservedTopic) -> TakeOverStep:
-    news = RecordedTopic(path, topic).observation(
+def _take_over(one: RecordedTopic, found: ObservedTopic) -> TakeOverStep:
+    news = one.observation(
         provision=Provision.ACTIVE,
         provision_message="",
         provision_attempt="",
@@ -189,11 +176,9 @@ def carry_out(rows: Sequence[AdoptionRow], commits: TopicCommits) -> list[Adopti
 
 
 def _moved(row: AdoptionRow, stayed: Mapping[str, str]) -> AdoptionRow:
-    step = row.step
-    note = stayed.get(str(step.source)) if isinstance(step, MoveStep) else None
-    if not isinstance(step, MoveStep) or note is None:
+    if not isinstance(step := row.step, MoveStep) or str(step.source) not in stayed:
         return row
-    message = note.replace(str(step.source), "it", 1)
+    message = stayed[str(step.source)].replace(str(step.source), "it", 1)
     return replace(row, path=step.source, action=AdoptionAction.KEEP.value, message=message)
 
 

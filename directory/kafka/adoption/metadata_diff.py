@@ -87,9 +87,8 @@ def diff_metadata(
     if pinned and survey.cluster_id != pinned:
         known = [one.topic for one in recorded if one.topic.provision is Provision.ACTIVE]
         missing = sum(_is_gone(topic, survey.topics.get(topic.physical_name)) for topic in known)
-        return MetadataDiff(
-            stop=another_kafka_stop(survey.cluster_id, pinned, gone=missing, recorded=len(known))
-        )
+        numbers = {"gone": missing, "recorded": len(known)}
+        return MetadataDiff(another_kafka_stop(survey.cluster_id, pinned, **numbers))
     names: set[str] = set()
     news: list[TopicObservation] = []
     create: list[RecordedTopic] = []
@@ -115,19 +114,14 @@ def diff_metadata(
                 pass
     if exceeds_vanish_guard(len(gone), present) and len(gone) > acknowledged:
         return MetadataDiff(stop=vanished_stop(gone, present), gone=tuple(gone))
-    adopt = (
+    adopt = tuple(
         seen
         for name, seen in survey.topics.items()
         # Without a partition it is only half made: the next sweep sees it whole.
         if name not in names and not seen.internal and seen.partitions
     )
-    return MetadataDiff(
-        pin="" if pinned else survey.cluster_id,
-        adopt=tuple(adopt),
-        news=tuple(news),
-        create=tuple(create),
-        gone=tuple(gone),
-    )
+    pin = "" if pinned else survey.cluster_id
+    return MetadataDiff(None, pin, adopt, tuple(news), tuple(create), tuple(gone))
 
 
 def differences(
@@ -141,14 +135,12 @@ def differences(
     partitions = seen.partitions if seen and seen.partitions else topic.partitions
     replicas = seen.replication_factor if seen and seen.partitions else topic.replication_factor
     own = topic.policies
+    configs = desired_config.configs if desired_config else own.topic_config
+    has = topic.observed_config
     found = [
-        Difference(
-            f"config[{name}]", format_value(value), format_value(topic.observed_config.get(name))
-        )
-        for name, value in sorted(
-            (desired_config.configs if desired_config else own.topic_config).items()
-        )
-        if not same_value(name, topic.observed_config.get(name), value)
+        Difference(f"config[{name}]", format_value(value), format_value(has.get(name)))
+        for name, value in sorted(configs.items())
+        if not same_value(name, has.get(name), value)
     ]
     # Partitions of a topic only ever grow, so more on record than Kafka has is desired. What a
     # directory sets is for new topics.
@@ -162,12 +154,10 @@ def differences(
 
 def config_news(one: RecordedTopic, observed: Mapping[str, str]) -> TopicObservation | None:
     """Returns what to record once a topic's configs were read; None = all is on record."""
-    topic = one.topic
-    if dict(topic.observed_config) == dict(observed):
+    if dict(one.topic.observed_config) == dict(observed):
         return None
-    drift = len(
-        differences(replace(topic, observed_config=observed), desired_config=one.desired_config)
-    )
+    after = replace(one.topic, observed_config=observed)
+    drift = len(differences(after, desired_config=one.desired_config))
     return one.observation(observed_config=observed, drift_count=drift)
 
 
@@ -197,14 +187,11 @@ def _news(
     if seen is None:
         if topic.provision is Provision.MISSING:
             return None
-        return one.observation(
-            provision=Provision.MISSING, provision_message="Kafka no longer shows this topic"
-        )
+        message = "Kafka no longer shows this topic"
+        return one.observation(provision=Provision.MISSING, provision_message=message)
     if _is_other(topic, seen):
-        message = (
-            f"Kafka shows this name with another topic id: {show_id(seen.topic_id)}, recorded is "
-            f"{show_id(topic.topic_id)}"
-        )
+        ids = f"{show_id(seen.topic_id)}, recorded is {show_id(topic.topic_id)}"
+        message = f"Kafka shows this name with another topic id: {ids}"
         if topic.provision is Provision.REPLACED and topic.provision_message == message:
             return None
         return one.observation(provision=Provision.REPLACED, provision_message=message)

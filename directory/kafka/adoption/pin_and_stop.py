@@ -137,12 +137,8 @@ class PinAndStop:
             KafkaReplaced
         """
         if self.pinned and seen_id != self.pinned:
-            raise KafkaReplaced(
-                f"another Kafka cluster answers: {seen_id}; this directory belongs to "
-                f"{self.pinned}",
-                pinned=self.pinned,
-                seen=seen_id,
-            )
+            message = f"another Kafka cluster answers: {seen_id}; this directory belongs to "
+            raise KafkaReplaced(message + self.pinned, pinned=self.pinned, seen=seen_id)
 
     @classmethod
     def load(cls, snapshot: Facts) -> PinAndStop:
@@ -206,14 +202,10 @@ def forget_acknowledgement() -> tuple[Write, ...]:
 
 def write_rules(rules: Sequence[MappingRule]) -> tuple[Write, ...]:
     """Keeps the rules that were adopted with, for topics that appear later."""
+    names = "split_on", "strip_prefix", "ignore"
     value = [
-        {
-            "match": rule.match.text,
-            "split_on": rule.split_on,
-            "into": "/".join(rule.into),
-            "strip_prefix": rule.strip_prefix,
-            "ignore": rule.ignore,
-        }
+        {name: getattr(rule, name) for name in names}
+        | {"match": rule.match.text, "into": "/".join(rule.into)}
         for rule in rules
     ]
     return (Put(_RULES, json.dumps(value).encode()),)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -75,7 +76,7 @@ def pending_deletions(
     names = () if node is None else node.topics.items(after, inclusive=False)
     found = ((name, snapshot.topic(DELETED_ID, name)) for name, _ in names)
     waiting = (
-        RecordedTopic(Path((*mount.segments, DELETED, name)), topic)
+        RecordedTopic(mount.join((DELETED, name)), topic)
         for name, topic in found
         if topic is not None and topic.provision is Provision.DELETING
     )
@@ -89,7 +90,7 @@ def pending(snapshot: Snapshot, mount: Path, place: tuple[int, str]) -> Recorded
     above = snapshot.path_of(parent_id)
     if topic is None or above is None or topic.provision is not Provision.PENDING:
         return None
-    return RecordedTopic(Path((*mount.segments, *above, name)), topic)
+    return RecordedTopic(mount.join((*above, name)), topic)
 
 
 def place_of(snapshot: Snapshot, mount: Path, one: RecordedTopic) -> tuple[int, str] | None:
@@ -107,12 +108,8 @@ def count_topics(snapshot: Snapshot, mount: Path, every: int) -> Iterator[TopicC
     """Counts the topics that stand otherwise than well: the count so far after each so many
     topics, of revision -1 while it is not whole, and at last the whole.
     """
-    waiting, missing, drifting, replaced = (
-        sum(1 for _ in pending_deletions(snapshot, mount)),
-        0,
-        0,
-        0,
-    )
+    waiting = sum(1 for _ in pending_deletions(snapshot, mount))
+    missing = drifting = replaced = 0
     for number, one in enumerate(recorded_topics(snapshot, mount), start=1):
         waiting += one.topic.provision is Provision.PENDING
         missing += one.topic.provision is Provision.MISSING
@@ -166,9 +163,8 @@ class TopicCounter:
                 return self._last
             self._counting = True
         if snapshot.topic_count > self._at_once:
-            threading.Thread(
-                target=self._count, args=(snapshot, self._rest), name="census", daemon=True
-            ).start()
+            count = partial(self._count, snapshot, self._rest)
+            threading.Thread(target=count, name="census", daemon=True).start()
         else:
             self._count(snapshot, lambda _: None)
         return self._last

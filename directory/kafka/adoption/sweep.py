@@ -33,7 +33,6 @@ from directory.namespace.physical_names import RETIRED_FOR_MS
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Guard, KeyEquals, Put, Write
 from directory.store.large_changes import LARGE, SWEEP, LargeAdoption, adoptions
-from resolver.path import Path
 
 __all__ = ["KafkaSweep"]
 
@@ -89,22 +88,17 @@ class _Detached:
 class KafkaSweep:
     """Sweep of one leader, in its thread.
 
-    Args:
-        recent: what was changed in Kafka a short while ago.
-
     Raises (all that asks Kafka or commits):
         KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
     """
 
     def __init__(self, context: KafkaContext, recent: RecentChanges) -> None:
-        self._cluster = context.cluster
         self._context = context
+        self._cluster = context.cluster
         self._settings = context.settings
         self._latest = context.latest
-        self._mount_at = context.mount_at
-        self._recent = recent
         self._clock = context.clock
-        self._now = context.now
+        self._recent = recent
         self._number = 0
         self._configs_read: dict[str, int] = {}  # name → number of the reading
         self._readings = 0
@@ -143,7 +137,7 @@ class KafkaSweep:
         """
         # In this order: what is created after the snapshot was taken is not missed in the survey.
         snapshot = self._latest()
-        mount = self._mount_at(snapshot)
+        mount = self._context.mount_at(snapshot)
         is_sweep = self._clock() >= self.due
         survey = self._read_metadata(admin) if is_sweep else self._read_changes(admin)
         if survey is None:
@@ -165,7 +159,7 @@ class KafkaSweep:
             return ()
         if comparison.pin:
             _log.info("%s: pinned to Kafka %s", self._cluster, comparison.pin)
-            commits.put(pin_and_stop.pin(comparison.pin, int(self._now() * 1000)))
+            commits.put(pin_and_stop.pin(comparison.pin, int(self._context.now() * 1000)))
         self._gone = frozenset() if is_sweep else frozenset(comparison.gone)
         self._adopt(comparison.adopt, held, commits)
         if is_sweep:
@@ -188,8 +182,8 @@ class KafkaSweep:
         return self.survey
 
     def _read_changes(self, admin: KafkaAdmin) -> KafkaMetadata | None:
-        """Returns the last survey with what changed since; None: nothing did. A topic that was
-        deleted and made again since has the same name, so that only a sweep sees it.
+        """Returns the last survey with what changed since; None: nothing did. Only a sweep sees a
+        topic that was deleted and made again since.
         """
         started = self._clock()
         self._look_due = started + self._look_seconds
@@ -229,15 +223,11 @@ class KafkaSweep:
         changes = []
         for row in rows:
             name, topic_id = row.observed.physical_name, row.observed.topic_id
-            detached, retired = detached_key(name), retired_key(name)
-            if (
-                row.action is AdoptionAction.DETACHED
-                and topic_id
-                and snapshot.fact(detached) is None
-            ):
+            key, retired = detached_key(name), retired_key(name)
+            if row.action is AdoptionAction.DETACHED and topic_id and snapshot.fact(key) is None:
                 # Else it may have been adopted meanwhile.
-                guards = KeyEquals(detached, None), KeyEquals(retired, snapshot.fact(retired))
-                changes.append((guards, (Put(detached, topic_id),)))
+                guards = KeyEquals(key, None), KeyEquals(retired, snapshot.fact(retired))
+                changes.append((guards, (Put(key, topic_id),)))
         commits.put_each(changes)
 
     def _end_detached(
@@ -248,7 +238,7 @@ class KafkaSweep:
         The day is that of a retired name; it begins again where the topic is seen in it. That Kafka
         has none is not taken from the survey, which leaves out what may not be described.
         """
-        now_ms = int(self._now() * 1000)
+        now_ms = int(self._context.now() * 1000)
         changes: list[tuple[Sequence[Guard], Sequence[Write]]] = []
         absent: list[_Detached] = []
         for key, value in snapshot.facts(DETACHED):
@@ -280,21 +270,14 @@ class KafkaSweep:
     def _adopt(self, topics: Sequence[KafkaTopic], held: PinAndStop, commits: TopicCommits) -> None:
         """Takes topics in, or makes them the backlog."""
         snapshot = self._latest()
-        mount = self._mount_at(snapshot)
-        rows = plan_adoption(
-            self._settings.placing(held.rules),
-            [adoption.observed(seen) for seen in topics],
-            snapshot,
-            mount=mount,
-        )
+        mount = self._context.mount_at(snapshot)
+        found = [adoption.observed(one) for one in topics]
+        rows = plan_adoption(self._settings.placing(held.rules), found, snapshot, mount=mount)
         self._detach(rows, snapshot, commits)
         new = [(row.segments, row.observed) for row in rows if row.is_new]
         if len(new) > commits.batch * _BATCHES:
-            self.backlog = AdoptionBacklog(
-                [adoption.taken_in(mount, *one) for one in new],
-                self._recorded(snapshot, len(new)),
-                self._clock,
-            )
+            steps = [adoption.taken_in(mount, *one) for one in new]
+            self.backlog = AdoptionBacklog(steps, self._recorded(snapshot, len(new)), self._clock)
             self.backlog.begin(commits)
             _log.info("%s: adopts %d topics of Kafka, in steps", self._cluster, len(new))
             return
@@ -309,23 +292,14 @@ class KafkaSweep:
 
     def _recorded(self, snapshot: Snapshot, count: int) -> LargeAdoption | None:
         """Returns the record of a large adoption; None: this one is small."""
-        for one in adoptions(snapshot):
-            if one.change_id == SWEEP:
-                return one  # of a leader before this one
-        if count < LARGE:
-            return None
-        return LargeAdoption(
-            change_id=SWEEP,
-            mount=self._mount_at(snapshot),
-            started_at_ms=int(self._now() * 1000),
-            done=0,
-            left=count,
-        )
+        before = next((one for one in adoptions(snapshot) if one.change_id == SWEEP), None)
+        if before is not None or count < LARGE:
+            return before  # of a leader before this one
+        mount, now_ms = self._context.mount_at(snapshot), int(self._context.now() * 1000)
+        return LargeAdoption(change_id=SWEEP, mount=mount, started_at_ms=now_ms, done=0, left=count)
 
     def read_configs(self, admin: KafkaAdmin, commits: TopicCommits) -> None:
-        """Reads the configs of some topics of the last survey, where that is due: those not read
-        for longest.
-        """
+        """Reads, where that is due, the configs of the topics not read for longest."""
         started = self._clock()
         if started < self._configs_due:
             return
@@ -345,7 +319,7 @@ class KafkaSweep:
         self._configs_read = {name: read[name] for name in names if name in read}
         self._configs_read |= dict.fromkeys(chosen, self._readings)
         snapshot = self._latest()
-        mount = self._mount_at(snapshot)
+        mount = self._context.mount_at(snapshot)
         desired_configs = DesiredConfigs(snapshot)
         news = []
         self.note = ""
@@ -355,7 +329,7 @@ class KafkaSweep:
                 continue
             located = snapshot.locate(name)
             if located is not None and located.relative is not None:
-                path = Path((*mount.segments, *located.relative))
+                path = mount.join(located.relative)
                 desired_config = desired_configs.for_topic(located.parent_id, located.topic)
                 known = self._recent.correct_configs(located.topic.topic_id, configs)
                 news.append(config_news(RecordedTopic(path, located.topic, desired_config), known))

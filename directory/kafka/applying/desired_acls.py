@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Final, NamedTuple
 
 from directory.access.decision import CompiledGrants
@@ -124,11 +123,11 @@ def _bindings(levels: Iterable[PathLevel], kinds: Sequence[ResourceType]) -> set
                 continue
             if is_deny:
                 found.add(_binding(grant, _key(grant), Permission.DENY, grant.operation))
-            elif level.counts and through is None:
-                plain.append(grant)
-                found.add(_binding(grant, _key(grant), Permission.ALLOW, grant.operation))
             elif level.counts and through is not None:
                 behind.append(_AllowBelowClosed(grant, through, barred))
+            elif level.counts:
+                plain.append(grant)
+                found.add(_binding(grant, _key(grant), Permission.ALLOW, grant.operation))
         if level.closed:
             through = tuple(passing) if through is None else through
             barred = tuple(barring)
@@ -162,10 +161,8 @@ def _acls_through_closed(one: _AllowBelowClosed, plain: Sequence[Grant]) -> Iter
 
 def _given(grant: Grant) -> frozenset[Operation]:
     """Returns the operations that an allow gives, as far as Kafka asks for them."""
-    asked = OPERATIONS[grant.kind]
-    if grant.operation is Operation.ALL:
-        return asked
-    return frozenset(one for one in asked if grant.covers(one))
+    every = grant.operation is Operation.ALL
+    return frozenset(one for one in OPERATIONS[grant.kind] if every or grant.covers(one))
 
 
 def _gives(allow: Grant, grant: Grant, some: _Key, operation: Operation) -> bool:
@@ -242,10 +239,8 @@ def start_of(snapshot: Snapshot, mark: ArmedRecord) -> ArmedEntry | None:
 
 def armed_starts(snapshot: Snapshot) -> Iterator[ArmedEntry]:
     """Yields the entries where ACLs were armed, as far as they are still there."""
-    for mark in armed_records(snapshot, ACLS):
-        start = start_of(snapshot, mark)
-        if start is not None:
-            yield start
+    starts = (start_of(snapshot, mark) for mark in armed_records(snapshot, ACLS))
+    return (start for start in starts if start is not None)
 
 
 def desired_acls(
@@ -311,18 +306,14 @@ class _DesiredAclCollector:
         self._common: dict[int, frozenset[Acl]] = {}
 
     def found(self) -> DesiredAclSet:
-        patterns = (
-            (resource, DesiredAcls(frozenset(acls), self._paths[resource]))
+        patterns = {
+            resource: DesiredAcls(frozenset(acls), self._paths[resource])
             for resource, acls in self._patterns.items()
-        )
+        }
         # A record that cannot be read may be that of an armed entry, and of the entries in it.
         readable = not any(key.startswith(ENTRY) for key in self._snapshot.unreadable_values)
-        return DesiredAclSet(
-            dict(chain(self._topics.items(), patterns)),
-            self._armed,
-            self._topics_known and readable,
-            self._patterns_known and readable,
-        )
+        known = self._topics_known and readable, self._patterns_known and readable
+        return DesiredAclSet(self._topics | patterns, self._armed, *known)
 
     def go(self, start: ArmedEntry) -> None:
         for segments, node in directories_at(self._snapshot, self._mount, start.directory_id):
@@ -401,14 +392,10 @@ class _DesiredAclCollector:
             return
         for resource, acl in pattern_acls(levels):
             self._patterns.setdefault(resource, set()).add(acl)
-            known = self._paths.setdefault(resource, path)
-            if path < known:
-                self._paths[resource] = path
+            self._paths[resource] = min(path, self._paths.get(resource, path))
 
     def _is_armed_here(self, entry: Directory | Topic, above: bool) -> bool:  # noqa: FBT001
-        if entry.entry_id == self._assume:
-            return True
-        return entry.policies.manage.get(ACLS, above)
+        return entry.entry_id == self._assume or entry.policies.manage.get(ACLS, above)
 
 
 def _unarmed_acls(topic: Topic, *, making: bool) -> DesiredAcls | None:

@@ -54,10 +54,8 @@ class DesiredTopicConfig:
 
     configs: Mapping[str, str]
     partitions: int = 0
-    """At least so many, which the topic's own policies name; 0 = as many as there are. What a
-    directory sets is how many a *new* topic gets: more of them cannot be taken back, and keyed data
-    changes place.
-    """
+    """At least so many, which the topic's own policies name; 0 = as many as there are. A directory
+    sets how many a *new* topic gets: more cannot be taken back, and keyed data changes place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +180,7 @@ class ArmedTopic(RecordedTopic):
     """Parent id and name."""
     released: bool = False
     """An armed plan names it, or kdir made it (``releases.py``); else what may delete its data, and
-    what cannot be taken back, waits.
-    """
+    what cannot be taken back, waits."""
 
     @property
     def configs(self) -> Mapping[str, str]:
@@ -201,9 +198,9 @@ def directories_at(
 ) -> Iterator[tuple[tuple[str, ...], Node]]:
     """Yields a directory and all below it, each with the segments of its path."""
     start, way = snapshot.node(directory_id), snapshot.path_of(directory_id)
-    if start is None or way is None:
-        return
-    stack: list[tuple[tuple[str, ...], Node]] = [((*mount.segments, *way), start)]
+    stack: list[tuple[tuple[str, ...], Node]] = []
+    if start is not None and way is not None:
+        stack.append(((*mount.segments, *way), start))
     while stack:
         segments, node = stack.pop()
         yield segments, node
@@ -227,8 +224,7 @@ class ArmedTopics:
         above: Sequence[Policies] | None = None,
         assume: int = 0,
     ) -> None:
-        if above is None:
-            above = inheritance.inherited_policies(snapshot)
+        above = inheritance.inherited_policies(snapshot) if above is None else above
         self._snapshot = snapshot
         self._mount = mount
         self._assume = assume
@@ -237,20 +233,17 @@ class ArmedTopics:
 
     def at_place(self, place: tuple[int, str]) -> ArmedTopic | None:
         """Returns the topic at a place (parent id, name), if there is one and it is armed."""
-        parent_id, name = place
-        node, way = self._snapshot.node(parent_id), self._snapshot.path_of(parent_id)
+        node, way = self._snapshot.node(place[0]), self._snapshot.path_of(place[0])
         if node is None or way is None:
             return None
-        return self._topic((*self._mount.segments, *way), node, name)
+        return self._topic((*self._mount.segments, *way), node, place[1])
 
     def at_places(self, places: Iterable[tuple[int, str]]) -> Iterator[ArmedTopic]:
         """Yields those at some places."""
         return (one for place in places if (one := self.at_place(place)) is not None)
 
     def below(self, directory_id: int, budget: TimeBudget | None = None) -> Iterator[ArmedTopic]:
-        """Yields those at or below a directory, in order of path within each directory. Ends with
-        the budget.
-        """
+        """Yields those at or below a directory, by path within each; ends with the budget."""
         budget = budget or TimeBudget()
         for segments, node in directories_at(self._snapshot, self._mount, directory_id):
             armed = self._assume or self._desired.is_armed(node.entry_id)
@@ -324,18 +317,16 @@ class PartitionQuota:
 
     def allowed_calls(self, subject: ArmedTopic, calls: Iterable[KafkaCall]) -> list[KafkaCall]:
         """Returns those of the calls about a topic that quotas let be made."""
+        place, topic = subject.place, subject.topic
         return [
             call
             for call in calls
-            if call.operation != GROW
-            or self.try_reserve(subject.place, subject.topic, int(call.after or 0))
+            if call.operation != GROW or self.try_reserve(place, topic, int(call.after or 0))
         ]
 
     def _at(self, parent_id: int) -> tuple[Quota, ...]:
         if parent_id not in self._quotas:
             node = self._snapshot.node(parent_id)
-            found = (
-                () if node is None else quotas_at(self._snapshot, self._mount, self._above, node)
-            )
+            found = quotas_at(self._snapshot, self._mount, self._above, node) if node else ()
             self._quotas[parent_id] = tuple(one for one in found if one.field == _QUOTA)
         return self._quotas[parent_id]

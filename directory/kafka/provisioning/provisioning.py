@@ -424,10 +424,10 @@ class Provisioner:
         now = self._describe(goes)
         still = self.commits.check_fresh(self.context.clock, _LOOK_SECONDS, self.is_same)
         same = [one for one in goes if _same(now.get(one.name), shown.get(one.name))]
-        names = [one.name for one in same]
-        waits = [one for one in goes if one.name not in set(names)]
+        names = dict.fromkeys(one.name for one in same)
+        waits = [one for one in goes if one.name not in names]
         try:
-            outcomes = self.admin.delete(names, still)
+            outcomes = self.admin.delete(list(names), still)
         except StaleObservation:
             _log.warning("%d topics are looked at again before they are deleted", len(same))
             return list(goes)
