@@ -218,14 +218,12 @@ class TopicCommits:
             batch = tuple(items[start : start + size])
             try:
                 notes += self._execute(command(batch)).notes
-            except LimitExceeded as reason:
-                if len(batch) > 1:
-                    size = max(1, len(batch) * 3 // 4)
-                    continue
-                notes += self._by_halves(batch, reason, command, name)
             except (Unavailable, WriteConflict):
                 raise
             except KdirError as reason:
+                if isinstance(reason, LimitExceeded) and len(batch) > 1:
+                    size = max(1, len(batch) * 3 // 4)
+                    continue
                 notes += self._by_halves(batch, reason, command, name)
             else:
                 size = min(self._most, size + 1) if len(batch) == size else size

@@ -217,39 +217,26 @@ class _AclDiffer:
             path if self.ours or self.held or opens else "",
             _BASIS if self.held else "",
         )
-        verdict = AclDiff(
-            self.resource,
-            self.kept,
-            asked,
-            tuple(self.add),
-            tuple(self.remove),
-            opens=opens,
-            foreign=self.found.acls - self.acls - self.kept.settings.keys(),
-            path=path,
-            may_empty=self.rules.open_to_all,
-        )
-        return self._unless_refused(verdict)
+        foreign = self.found.acls - self.acls - self.kept.settings.keys()
+        changes = tuple(self.add), tuple(self.remove), opens, foreign, path
+        found = AclDiff(self.resource, self.kept, asked, *changes, may_empty=self.rules.open_to_all)
+        return self._unless_refused(found)
 
     def _opens(self) -> bool:
         """True if these would be the first ACLs on what everybody uses."""
-        return (
-            bool(self.add)
-            and self.rules.open_to_all
-            and not self.rules.takeover
-            and not self.is_new
-            and not self.found.acls
-            and not self.found.covered
+        is_used_by_all = (
+            self.rules.open_to_all
+            and not (self.found.acls or self.found.covered or self.is_new)
             and not any(one.done for one in self.kept.settings.values())
         )
+        return bool(self.add) and is_used_by_all and not self.rules.takeover
 
     def _unless_refused(self, verdict: AclDiff) -> AclDiff:
-        kept = self.kept
-        if not kept.refused or self.rules.released:
-            return verdict
-        if kept.refused_calls != acl_calls_hash(verdict.add, verdict.remove):
+        kept, calls = self.kept, acl_calls_hash(verdict.add, verdict.remove)
+        if not kept.refused or self.rules.released or kept.refused_calls != calls:
             return verdict
         reported = verdict.waiting("")
-        asked = replace(reported.asked, refused=kept.refused, refused_calls=kept.refused_calls)
+        asked = replace(reported.asked, refused=kept.refused, refused_calls=calls)
         return replace(reported, asked=asked, remove=())
 
     def _diff_desired(self, acl: Acl) -> None:
@@ -257,9 +244,8 @@ class _AclDiffer:
         if acl in self.found.acls:
             # What was there before kdir asked for it is somebody else's.
             if ours is not None:
-                self.ours[acl] = AppliedSetting(
-                    put_back=0 if self.rules.released else ours.put_back
-                )
+                put_back = 0 if self.rules.released else ours.put_back
+                self.ours[acl] = AppliedSetting(put_back=put_back)
             return
         if ours is not None and ours.done and not self.rules.released:
             self._judge_loss(acl, ours)
@@ -290,12 +276,11 @@ class _AclDiffer:
         ours = self.kept.settings[acl]
         if ours.done and acl not in self.found.acls:
             return  # somebody else was quicker
+        self.ours[acl] = ours
         if self._must_wait(acl, gives_more=acl.permission is Permission.DENY):
             self.held.add(acl)
-            self.ours[acl] = ours
-            return
-        self.ours[acl] = ours
-        self.remove.append(acl)
+        else:
+            self.remove.append(acl)
 
     def _keep_closed(self) -> None:
         """What was ours must not be everybody's once nobody is granted anything there."""
@@ -427,14 +412,11 @@ class AclDiffs:
         kept = self._kept.get(resource, AppliedRecord())
         if kept is None:
             return None
-        keeps_closed = desired is not None
-        if resource.kind is ResourceType.TOPIC:
-            if desired is None and (not self.desired_set.topics_known or self._goes_on(resource)):
-                return None
-        else:
-            if desired is None and not self.desired_set.patterns_known:
-                return None
-            keeps_closed = self.desired_set.anything_armed
+        every, is_topic = self.desired_set, resource.kind is ResourceType.TOPIC
+        is_known = every.topics_known if is_topic else every.patterns_known
+        if desired is None and (not is_known or (is_topic and self._goes_on(resource))):
+            return None
+        keeps_closed = desired is not None if is_topic else every.anything_armed
         has = found.for_resource(resource, looks_wider=rules.open_to_all)
         return diff_acls(resource, desired, has, kept, replace(rules, keeps_closed=keeps_closed))
 
@@ -458,15 +440,9 @@ def ordered_calls(
         for resource, add, remove in changes:
             for acl in sorted(add if adding else remove):
                 if acl.permission is permission:
-                    yield KafkaCall(
-                        CREATE_ACLS if adding else DELETE_ACLS,
-                        str(resource),
-                        str(acl),
-                        None,
-                        None,
-                        binding=AclBinding(resource, acl),
-                        takeover=resource in opens,
-                    )
+                    operation = CREATE_ACLS if adding else DELETE_ACLS
+                    about, takeover = AclBinding(resource, acl), resource in opens
+                    yield KafkaCall(operation, str(resource), str(acl), None, None, about, takeover)
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,10 +482,8 @@ def plan_acls(
         revert_external_changes=True, released=True, open_to_all=view.open_to_all
     )
     verdicts = survey.diffs(FoundAcls(view.bindings), lambda _: rules, scope)
-    calls = ordered_calls(
-        [(one.resource, one.add, one.remove) for one in verdicts],
-        opens={one.resource for one in verdicts if one.opens},
-    )
+    changes = [(one.resource, one.add, one.remove) for one in verdicts]
+    calls = ordered_calls(changes, opens={one.resource for one in verdicts if one.opens})
     made = [one for one in verdicts if takeover or not one.opens]
     after = view.count + sum(len(one.add) - len(one.remove) for one in made)
     if after > limit and after > view.count:

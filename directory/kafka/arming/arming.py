@@ -10,7 +10,7 @@ import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -169,10 +169,9 @@ class ArmingService:
         """
         snapshot = self._context.latest()
         planned = self._plan(snapshot, path, aspect, kind, takeover, armed_only=armed_only)
-        if armed_only:
-            return planned
         with self._lock:
-            self._plans[planned.plan] = planned
+            if not armed_only:
+                self._plans[planned.plan] = planned
             while len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
         return planned
@@ -235,11 +234,8 @@ class ArmingService:
         def authorize_same(newest: Snapshot) -> Sequence[Guard]:
             guards = authorize(newest)
             if self._found(newest, path, entry.kind)[0].entry_id != entry.entry_id:
-                raise EtagMismatch(
-                    f"plan {plan} is about an entry that does not stand at {path} any more; "
-                    f"nothing was changed",
-                    path=path,
-                )
+                gone = f"plan {plan} is about an entry that does not stand at {path} any more"
+                raise EtagMismatch(f"{gone}; nothing was changed", path=path)
             return guards
 
         field = f"policies.manage.{aspect}"
@@ -275,9 +271,8 @@ class ArmingService:
         """Returns the message about a plan that is not the one of now."""
         with self._lock:
             before = self._plans.get(plan)
-        if before is None:
-            changed = f"it would make {plural(len(now.calls), 'call')} now"
-        else:
+        changed = f"it would make {plural(len(now.calls), 'call')} now"
+        if before is not None:
             changed = (
                 _call_differences(before.calls, now.calls)
                 or _name_differences(before.names, now.names)
@@ -357,8 +352,7 @@ class ArmingService:
             )
         if aspect not in self._context.settings.ceiling:
             raise AboveCeiling(
-                f"the config of cluster {self._context.cluster} does not allow kdir to "
-                "change "
+                f"the config of cluster {self._context.cluster} does not allow kdir to change "
                 f'{aspect} in Kafka; [kafka] ceiling = ["{aspect}"] would',
                 ceiling=" ".join(sorted(self._context.settings.ceiling)) or "observe",
             )
@@ -407,41 +401,35 @@ class ArmingService:
         self, snapshot: Snapshot, subjects: Sequence[ArmedTopic]
     ) -> tuple[KafkaCall, ...]:
         """Returns what follows for them once the plan is armed: nothing waits then."""
-        found = self._observe_topics(snapshot, subjects)
         rules = ConfigDiffOptions(revert_external_changes=True, repeated=True)
         room = PartitionQuota(snapshot, self._context.mount_at(snapshot))
         calls: list[KafkaCall] = []
-        for subject in subjects:
-            have = found.get(subject.topic.physical_name)
-            if have is None:
-                continue
+        for subject, have in self._observe_topics(snapshot, subjects):
             try:
                 pushed = load_applied_configs(snapshot, subject.topic.entry_id)
             except ValueError:
-                continue
-            released = replace(subject, released=True)
-            calls += room.allowed_calls(subject, diff_configs(released, have, pushed, rules).calls)
+                continue  # nothing may be done to it
+            found = diff_configs(replace(subject, released=True), have, pushed, rules)
+            calls += room.allowed_calls(subject, found.calls)
         return tuple(calls)
 
     def _observe_topics(
         self, snapshot: Snapshot, subjects: Sequence[ArmedTopic]
-    ) -> Mapping[str, ObservedConfig]:
-        """Returns those topics as Kafka has them now, where it has the very ones."""
-        found: dict[str, ObservedConfig] = {}
+    ) -> Iterator[tuple[ArmedTopic, ObservedConfig]]:
+        """Yields those topics as Kafka has them now, where it has the very ones."""
         with self._asking(snapshot) as admin:
             for start in range(0, len(subjects), _BATCH):
                 batch = subjects[start : start + _BATCH]
-                names = [one.topic.physical_name for one in batch]
+                names = [one.name for one in batch]
                 shown, configs = admin.describe(names), admin.configs(names)
                 for one in batch:
-                    name = one.topic.physical_name
-                    seen, have = shown.get(name), configs.get(name)
+                    seen, have = shown.get(one.name), configs.get(one.name)
                     if isinstance(have, Rejected):
-                        raise KafkaRejected(f"configs of topic {name}: {have.message}")
-                    same = isinstance(seen, KafkaTopic) and seen.topic_id == one.topic.topic_id
-                    if isinstance(seen, KafkaTopic) and same and seen.topic_id and have is not None:
-                        found[name] = ObservedConfig(have, seen.partitions)
-        return found
+                        raise KafkaRejected(f"configs of topic {one.name}: {have.message}")
+                    if not isinstance(seen, KafkaTopic) or not seen.topic_id or have is None:
+                        continue
+                    if seen.topic_id == one.topic.topic_id:
+                        yield one, ObservedConfig(have, seen.partitions)
 
     @contextmanager
     def _asking(self, snapshot: Snapshot) -> Iterator[KafkaAdmin]:

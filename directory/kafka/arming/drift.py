@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -77,13 +78,11 @@ def drift_of(one: RecordedTopic, survey: KafkaMetadata | None = None) -> list[Dr
         case Provision.MISSING:
             return [row("topic_id", show_id(topic.topic_id), "(missing)")]
         case Provision.REPLACED:
-            found = show_id(seen.topic_id) if seen else "(another)"
-            return [row("topic_id", show_id(topic.topic_id), found)]
+            other = show_id(seen.topic_id) if seen else "(another)"
+            return [row("topic_id", show_id(topic.topic_id), other)]
         case Provision.ACTIVE:
-            return [
-                row(each.field, each.wanted, each.found)
-                for each in differences(topic, seen, one.desired_config)
-            ]
+            found = differences(topic, seen, one.desired_config)
+            return [row(each.field, each.wanted, each.found) for each in found]
         case _:
             # Not in Kafka yet, or not ours there: nothing to compare with.
             return []
@@ -97,8 +96,7 @@ _FOREIGN: Final = "not kdir's"
 def acl_state(snapshot: Snapshot, topic: Topic) -> str:
     """Returns the state of a topic's ACLs (``AppliedRecord.state``); empty = nothing to know."""
     try:
-        resource = Resource(ResourceType.TOPIC, topic.physical_name)
-        return load_applied_acls(snapshot, resource).state
+        return load_applied_acls(snapshot, Resource(ResourceType.TOPIC, topic.physical_name)).state
     except ValueError:
         return ""
 
@@ -140,9 +138,8 @@ def _path_of(
 ) -> Path | None:
     if resource.kind is ResourceType.TOPIC:
         located = snapshot.locate(resource.name)
-        if located is None or located.relative is None:
-            return None
-        return mount.join(located.relative)
+        relative = None if located is None else located.relative
+        return None if relative is None else mount.join(relative)
     try:
         return Path.parse(kept.path)
     except InvalidPath:
@@ -187,12 +184,10 @@ def topic_issues(
         return found
     desired = DesiredConfigs(snapshot).for_topic(place[0], topic)
     if desired is not None and desired.partitions > topic.partitions:
-        try:
+        with suppress(NotReady):
             quota = PartitionQuota(snapshot, mount)
-        except NotReady:
-            return found
-        if not quota.try_reserve(place, topic, desired.partitions):
-            found[PARTITIONS] = NO_ROOM
+            if not quota.try_reserve(place, topic, desired.partitions):
+                found[PARTITIONS] = NO_ROOM
     return found
 
 
@@ -203,10 +198,8 @@ def count_issues_below(snapshot: Snapshot, node: Node, budget: TimeBudget) -> Ma
     marked = _marked(snapshot, budget)
     way = snapshot.path_of(node.entry_id) or ()
     found = Counter(f"{ACLS} {state}" for state in acl_states_below(snapshot, way))
-    if not marked:
-        return dict(sorted(found.items()))
     entry_id = snapshot.codec.entry_id
-    for here in snapshot.directories_below(node):
+    for here in snapshot.directories_below(node) if marked else ():
         if not budget.spend(len(here.topics) or 1):
             break
         for record in here.topics.values():

@@ -78,13 +78,12 @@ def predict_topics(
         return
     room = PartitionQuota(after.snapshot, after.mount)
     armed_before, armed_after = before.armed(), after.armed()
-    entry = after.standing.entry
-    is_topic = isinstance(entry, Topic)
-    if is_topic:
-        found = armed_after.at_places([_place(after.standing)])
-    else:
-        found = armed_after.below(entry.entry_id, budget)
-    for now in found:
+    entry, is_topic = after.standing.entry, isinstance(after.standing.entry, Topic)
+    for now in (
+        armed_after.at_places([_place(after.standing)])
+        if is_topic
+        else armed_after.below(entry.entry_id, budget)
+    ):
         if shown is not None and not shown(*now.place):
             continue
         was = armed_before.at_place(_place(before.standing) if is_topic else now.place)

@@ -56,9 +56,7 @@ INHERITED_KEYS: Final = frozenset(
 
 def why_inherited_missing(snapshot: Snapshot, *, has_parent: bool) -> str:
     """Returns why nothing may be done that depends on what is inherited, as a sentence; empty = it
-    may.
-
-    ``has_parent``: the config names one.
+    may. ``has_parent``: the config names one.
     """
     unmounted = snapshot.fact(parent_state.UNMOUNTED_KEY)
     if unmounted is not None:
@@ -138,37 +136,31 @@ class Releases:
         return armed and way == self._digest(parent_id, entry_id)
 
     def _digest(self, parent_id: int, entry_id: int) -> str:
-        found = self._digests.get((parent_id, entry_id))
-        if found is None:
-            found = self._digests[parent_id, entry_id] = _way(self._snapshot, parent_id, entry_id)
-        return found
+        if (parent_id, entry_id) not in self._digests:
+            self._digests[parent_id, entry_id] = _way(self._snapshot, parent_id, entry_id)
+        return self._digests[parent_id, entry_id]
 
     def _entry_of(self, plan: str) -> int:
         """Returns the entry that a plan armed, where it was armed on the basis of now; else 0."""
-        found = self._armed_at.get(plan)
-        if found is None:
-            found = self._armed_at[plan] = self._read(plan)
-        return found
-
-    def _read(self, plan: str) -> int:
-        try:
-            reported = json.loads(self._snapshot.fact(_plan_key(plan)) or b"{}")
-            return int(reported["entry"]) if reported["basis"] == self._basis else 0
-        except (ValueError, KeyError, TypeError):
-            return 0  # never armed, or a newer version's: nothing is released by it
+        if plan not in self._armed_at:
+            try:
+                reported = json.loads(self._snapshot.fact(_plan_key(plan)) or b"{}")
+                is_same = reported["basis"] == self._basis
+                self._armed_at[plan] = int(reported["entry"]) if is_same else 0
+            except (ValueError, KeyError, TypeError):
+                self._armed_at[plan] = 0  # never armed, or a newer version's
+        return self._armed_at[plan]
 
     def _armed_way(self, directory_id: int) -> frozenset[int]:
         """Of a directory and all those above it, the armed ones: one that is armed no longer may
         have been moved since below what another plan armed.
         """
-        found = self._ways.get(directory_id)
-        if found is None:
+        if directory_id not in self._ways:
             node = self._snapshot.node(directory_id)
             above = self._armed_way(node.parent_id) if node is not None and node.parent_id else ()
             is_armed = node is not None and node.directory.policies.manage.get(CONFIGS, False)
-            found = frozenset((directory_id, *above) if is_armed else above)
-            self._ways[directory_id] = found
-        return found
+            self._ways[directory_id] = frozenset((directory_id, *above) if is_armed else above)
+        return self._ways[directory_id]
 
 
 # -- what is kept ----------------------------------------------------------------------------------
