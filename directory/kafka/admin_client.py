@@ -1,9 +1,4 @@
-"""A thin edge over Kafka's admin client: what a cluster shows; topics, configs, ACLs.
-
-Every call has a deadline and ends in values or in one of two errors, with Kafka's own message:
-``KafkaUnavailable`` (nobody answered: ask again) and ``KafkaRejected`` (asking again changes
-nothing).
-"""
+"""``KafkaAdmin`` by confluent-kafka: each call has a deadline, and errors have Kafka's message."""
 
 from __future__ import annotations
 
@@ -57,11 +52,10 @@ __all__ = ["ConfluentAdmin", "SharedUuid"]
 class _OnePerValue(type):
     """Type of a class that has one object per value, however often it is called.
 
-    ``describe_topics`` of confluent-kafka (2.13.0 to 2.16.1, the newest) makes a ``Uuid`` for each
-    topic of each answer and never releases its own reference to it, so that each look at all topics
-    leaves some 100 bytes a topic until the process ends. The library's C code finds that class by
-    its name in the module ``confluent_kafka``, at each call. A class there that returns the same
-    object for the same id leaves one object per id, however often it is looked at.
+    ``describe_topics`` of confluent-kafka (2.13.0 to 2.16.1, the newest) never releases the
+    ``Uuid`` that it makes for each topic of each answer, by the class that the module
+    ``confluent_kafka`` has under that name: some 100 bytes a topic and look, until the process
+    ends. A class that returns the same object for the same id leaves one per id.
     """
 
     def __init__(cls, *arguments: Any) -> None:
@@ -233,10 +227,8 @@ class ConfluentAdmin:
         return ObservedAcls(bindings, len(shown), self._open_to_all)
 
     def _check_authorizer(self) -> None:
-        """Checks that ACLs are kept, and may be read; and whether what has none is open to all.
-
-        Brokers show no value of settings that are their authorizer's own; that one is there can be
-        seen.
+        """Checks that ACLs are kept, and may be read; and whether what has none is open to all: of
+        their authorizer's settings brokers show which are there, and no values.
         """
         now = self._clock()
         if self._settings_read_at is not None and now - self._settings_read_at < _SETTINGS_SECONDS:

@@ -253,9 +253,7 @@ class ObservedAcls:
     count: int
     """Of all."""
     open_to_all: bool
-    """What has no ACL is everybody's (``allow.everyone.if.no.acl.found``), or may be: brokers show
-    that the setting is there, and not its value.
-    """
+    """What has no ACL is everybody's (``allow.everyone.if.no.acl.found``), or may be."""
 
 
 class KafkaAdmin(Protocol):
@@ -288,9 +286,7 @@ class KafkaAdmin(Protocol):
         """
 
     def delete(self, names: Sequence[str], still: Still = always) -> Outcomes:
-        """Deletes topics. The caller has compared their ids, and ``still`` objects when that was
-        too long ago.
-        """
+        """Deletes topics; ``still`` objects when their ids were compared too long ago."""
 
     def alter_configs(self, changes: Sequence[ConfigChange], still: Still = always) -> Outcomes:
         """Changes configs of topics, many in one request."""

@@ -163,11 +163,7 @@ class ClientProperties:
 
 
 def client_properties(table: Table, base: pathlib.Path | None) -> ClientProperties:
-    """Reads ``properties`` and ``properties_file`` of a table, but not that file.
-
-    Raises:
-        ConfigError
-    """
+    """Reads ``properties`` and ``properties_file`` of a table, but not that file."""
     value = table.pop("properties", {})
     if not isinstance(value, dict):
         table.fail("properties", value, 'expected a table such as { "security.protocol" = "SSL" }')

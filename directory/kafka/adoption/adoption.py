@@ -154,11 +154,7 @@ def _take_over(one: RecordedTopic, found: ObservedTopic) -> TakeOverStep:
 
 
 def carry_out(rows: Sequence[AdoptionRow], commits: TopicCommits) -> list[AdoptionRow]:
-    """Does what the rows say; a move that is refused keeps its topic where it is, and says why.
-
-    Raises:
-        StoreUnavailable
-    """
+    """Does what the rows say; a move that is refused keeps its topic where it is, and says why."""
     take_in = [step for row in rows if isinstance(step := row.step, CreateStep)]
     commits.adopt([(step.segments, step.observed) for step in take_in])
     over = [step.news for row in rows if isinstance(step := row.step, TakeOverStep)]
@@ -196,7 +192,6 @@ class AdoptionBacklog:
     Args:
         rows: what is to be done; rows without a step are passed over.
         change: what is recorded of it; None = nothing is.
-        clock: monotonic seconds.
 
     Raises (all that commits):
         LeadershipLost, StoreUnavailable

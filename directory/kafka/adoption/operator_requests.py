@@ -70,9 +70,8 @@ class OperatorRequests:
 
         Rules that are given are kept for the topics that appear later; none = those in force.
         Entries whose topic kdir could not make because it was there, and those whose topic was
-        replaced, take Kafka's topic as it is now. Any server may do it, elected or not; where there
-        is much to do it is recorded, the elected one does it in steps, and this waits for that, so
-        long as there is time.
+        replaced, take Kafka's topic as it is now. Where there is much to do the elected server does
+        it in steps, and this waits for that, so long as there is time.
 
         Raises:
             KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard, StoreUnavailable
@@ -174,14 +173,11 @@ class OperatorRequests:
         return self._with_admin(look)
 
     def acknowledge(self, text: str, *, principal: str = "", request_id: str = "") -> int:
-        """Goes on after a stop, whose reason is repeated: what it reports is accepted.
-
-        Returns:
-            The revision of the acknowledgement.
+        """Goes on after a stop, whose reason is repeated: what it reports is accepted. Returns the
+        revision of that.
 
         Raises:
-            InvalidArgument: this is not the reason of a stop that holds now; what holds is in the
-                message.
+            InvalidArgument: this is not the reason of the stop that holds now; it names that.
             WriteConflict, StoreUnavailable
         """
         snapshot = self._context.latest()

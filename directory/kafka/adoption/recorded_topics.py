@@ -69,9 +69,7 @@ def recorded_at(snapshot: Snapshot, mount: Path, path: Path) -> Iterator[Recorde
 def pending_deletions(
     snapshot: Snapshot, mount: Path, limit: int | None = None, after: str = ""
 ) -> Iterator[RecordedTopic]:
-    """Yields the removed topics that wait until Kafka's are gone, at most so many, by their names
-    below DELETED_ID, the last segments of their paths.
-    """
+    """Yields the removed topics that wait until Kafka's are gone, by their names there."""
     node = snapshot.node(DELETED_ID)
     names = () if node is None else node.topics.items(after, inclusive=False)
     found = ((name, snapshot.topic(DELETED_ID, name)) for name, _ in names)
@@ -105,8 +103,8 @@ def place_of(snapshot: Snapshot, mount: Path, one: RecordedTopic) -> tuple[int, 
 
 
 def count_topics(snapshot: Snapshot, mount: Path, every: int) -> Iterator[TopicCounts]:
-    """Counts the topics that stand otherwise than well: the count so far after each so many
-    topics, of revision -1 while it is not whole, and at last the whole.
+    """Counts the topics that stand otherwise than well: yields, of revision -1, the count so far
+    after each so many topics, and at last the whole.
     """
     waiting = sum(1 for _ in pending_deletions(snapshot, mount))
     missing = drifting = replaced = 0
@@ -134,10 +132,7 @@ class TopicCounter:
     A small tree is counted when somebody asks. A large one, which takes 12 µs a topic, is counted
     in the background, a little at a time: a caller gets the last count, and the first one none.
 
-    Args:
-        mount_at: where the cluster was mounted at a snapshot.
-        clock: monotonic seconds.
-        at_once: trees of so many topics are counted while the caller waits.
+    ``at_once``: trees of so many topics are counted while the caller waits.
     """
 
     def __init__(

@@ -233,10 +233,9 @@ class KafkaSweep:
     def _end_detached(
         self, snapshot: Snapshot, survey: KafkaMetadata, admin: KafkaAdmin, commits: TopicCommits
     ) -> None:
-        """Ends the records of topics that were left alone and that Kafka has not had for a day.
-
-        The day is that of a retired name; it begins again where the topic is seen in it. That Kafka
-        has none is not taken from the survey, which leaves out what may not be described.
+        """Ends the records of topics that were left alone and that Kafka has not had for a day, as
+        names are retired; it begins again where the topic is seen. That Kafka has none is not taken
+        from the survey, which leaves out what may not be described.
         """
         now_ms = int(self._context.now() * 1000)
         changes: list[tuple[Sequence[Guard], Sequence[Write]]] = []

@@ -1,9 +1,8 @@
 """ACLs below armed entries: rounds over all that is desired, on record and in Kafka.
 
-Each round does a part of what follows, at a rate that is a setting; so every step may be the last
-one of a process. What is asked is on record before it is asked (as in ``config_applier.py``). At no
-moment does Kafka allow somebody something that is allowed neither before nor after (A4): denies are
-added first and removed last, and what has ACLs before and after has some all the time.
+What is asked is on record before it is asked, so that every step may be the last one of a process.
+At no moment does Kafka allow somebody something that is allowed neither before nor after (A4):
+denies are added first and removed last, and what has ACLs before and after has some all the time.
 """
 
 from __future__ import annotations
@@ -187,9 +186,7 @@ class AclApplier(Applier):
         self._commits.put_all([one for one in writes if known.fact(one.key) != one.value])
 
     def prepare(self, topics: Sequence[RecordedTopic], admin: KafkaAdmin) -> Mapping[str, str]:
-        """Makes the ACLs of topics that are about to be made; why some of them have to wait, by
-        physical name.
-        """
+        """Makes the ACLs of topics to be made; returns why some have to wait, by physical name."""
         snapshot = self._latest()
         if ACLS not in self._settings.ceiling or not armed_anywhere(snapshot, ACLS):
             return {}
@@ -343,9 +340,8 @@ class AclApplier(Applier):
         basis: str,
         tally: BatchResult[Resource],
     ) -> None:
-        """Asks for what follows, and records what came of it; ``looked_at`` by the clock, on this
-        basis. ``tally`` gets the outcome; also where this raises, the calls that Kafka acknowledged
-        are in it.
+        """Asks for what follows of a look at that time, on this basis, and records what came of it.
+        ``tally`` gets the calls that Kafka acknowledged also where this raises.
         """
         self._commits.put_all([one.to_write(one.asked) for one in diffs if one.asked != one.before])
         asks = [one for one in diffs if one.calls]

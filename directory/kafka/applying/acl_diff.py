@@ -359,11 +359,8 @@ def _is_below(kept: AppliedRecord[Acl] | None, path: Path) -> bool:
 
 
 class AclDiffs:
-    """Diffs of one snapshot and one look at Kafka.
-
-    Args:
-        start: an entry that counts as armed, with its id, whatever it says.
-        expired, making: as of ``desired_set``.
+    """Diffs of one snapshot and one look at Kafka; the arguments are those of ``desired_acls``.
+    ``start``: an entry that counts as armed, with its id, whatever it says.
     """
 
     def __init__(

@@ -57,8 +57,7 @@ class DirtyBatch:
 
 class DirtySet:
     """Entries that commits changed and that may want pushing, until a leader takes them; for any
-    thread. A new one holds that everything has to be looked at: what the leader before left undone
-    is there.
+    thread. A new one holds that all has to be looked at: the leader before may have left some.
     """
 
     def __init__(self) -> None:
@@ -164,10 +163,6 @@ def first_of(sentences: Sequence[str], most: int = 1) -> str:
 class Applier(ABC):
     """One kind of resource, for one leader. ``hint`` and ``next_due`` may be called from any
     thread, the rest by one.
-
-    Args:
-        context: of the reconciler; its clock is that of tests, too.
-        recent: what was changed in Kafka a short while ago; others have to know it too.
 
     Raises (all that asks Kafka or commits):
         KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable

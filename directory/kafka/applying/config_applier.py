@@ -1,10 +1,10 @@
 """Configs and partitions below armed entries: which topics are looked at next, and one batch of
 them: what Kafka has, what follows, the calls, what came of them.
 
-What is asked is on record before it is asked, so that every step may be the last one of a process
-(as in ``provisioning.py``). Partitions that a quota binds are written down in the tree first, so
-that of two that grow or create below one quota at the same time only so much comes as there is room
-for (decision 0033). A topic whose id is not the one on record is not touched.
+What is asked is on record before it is asked, so that every step may be the last one of a process.
+Partitions that a quota binds are written down in the tree first: of two that grow or create below
+one quota at the same time only so much comes as there is room for (decision 0033). A topic whose id
+is not the one on record is not touched.
 """
 
 from __future__ import annotations
@@ -166,9 +166,7 @@ class ConfigApplier(Applier):
             self._look_for_room(snapshot)
 
     def _look_for_room(self, snapshot: Snapshot) -> None:
-        """What may grow by now: a quota was raised, or something below it was removed or moved
-        away. In memory; some at a time, each again after the others.
-        """
+        """What may grow by now, as there is room: in memory, some at a time, in turn."""
         places = list(islice(self._no_room, BATCH))
         if not places:
             return
@@ -431,9 +429,7 @@ class ConfigApplier(Applier):
     # -- what is released ----------------------------------------------------------------------
 
     def release_made(self, made: Iterable[tuple[RecordedTopic, bytes]]) -> None:
-        """Releases, without a plan, what is below an armed entry and kdir has just made there with
-        these ids in Kafka.
-        """
+        """Releases what kdir has just made below armed entries, with these ids in Kafka."""
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
         released = (
@@ -452,8 +448,8 @@ def _is_same(subject: ArmedTopic, seen: KafkaTopic | Rejected | None) -> bool:
 
 
 def _may_come(seen: KafkaTopic | Rejected | None) -> bool:
-    """True if a broker that does not show a topic, or shows it half, may show it whole later: right
-    after it was made. One that is gone for good is found missing by the next sweep.
+    """True if a broker may show a topic whole later, right after it was made. One that is gone for
+    good is found missing by the next sweep.
     """
     return seen is None or (
         isinstance(seen, KafkaTopic) and not (seen.partitions and seen.topic_id)

@@ -190,8 +190,7 @@ class ArmingService:
         authorize: Callable[[Snapshot], Sequence[Guard]] = lambda _: (),
     ) -> ArmingResult:
         """Arms by a plan that was read; waits until its calls are made, as long as there is time.
-        ``authorize`` is asked on the snapshot that is committed on, as ``Writer.commit_command``
-        does.
+        ``authorize``: as of ``Writer.commit_command``.
 
         Raises:
             EtagMismatch: the plan would be another one by now; says what changed.
@@ -257,8 +256,8 @@ class ArmingService:
     def _keep_names(
         self, snapshot: Snapshot, entry_id: int, now: ArmingPlan, principal: str
     ) -> None:
-        """Records which topics the plan names: they may be too many for the transaction that arms,
-        and are released by that only.
+        """Records which topics the plan names, which may be too many for the transaction that arms;
+        only that releases them.
         """
         names = [Released(one.place, one.topic.entry_id, one.topic.topic_id) for one in now.names]
         commits = TopicCommits(self._context.writer, self._context.limits, None, principal)

@@ -2,10 +2,9 @@
 data on it: those that are released.
 
 A topic is released by an armed plan that names it, or by kdir's having made it below an armed
-entry. A release is of one topic id, of what the effective policies stood on at that time
-(``inherited_basis``), and of the directories in which the topic was, from the entry
-that was armed down, while that entry is armed. Without one of just that, a topic is not released:
-what kdir learns later, of whatever cause, waits for a plan.
+entry. A release is of one topic id, one ``inherited_basis`` and one way from the armed entry down
+to the topic, while that entry is armed. Without one of just that, what kdir learns later, of
+whatever cause, waits for a plan.
 
 Keys: ``k/named/<entry id>`` and ``k/plan/<plan>``; see ``keys.py``.
 """
@@ -184,9 +183,8 @@ def release_writes(
 
 
 def _way(snapshot: Snapshot, parent_id: int, entry_id: int) -> str:
-    """Returns the directories from a topic's own up to the entry that is armed, by their ids; its
-    own one only where the topic itself is armed. A topic, or a directory around it, that was moved
-    may have been excluded where it was.
+    """Returns the hash of the directories from a topic's own up to the entry that is armed; its own
+    one only where the topic itself is armed. What was moved may have been excluded where it was.
     """
     ids, here = [parent_id], parent_id
     while here and here != entry_id:

@@ -1,9 +1,8 @@
 """Makes Kafka match the tree: creates the topics that wait, deletes those that were removed.
 
-Crash-safe: what is asked of Kafka is on record before it is asked, and what came of it is found out
-again by the next process, so every step may be the last one of a process (docs/architecture.md).
-Takes a topic for its own only by an attempt that counts (``Attempt``), and deletes
-one only by its topic id.
+What is asked of Kafka is on record before it is asked, and what came of it is found out by the next
+process, so every step may be the last one of a process (docs/architecture.md). Takes a topic for
+its own only by an attempt that counts (``Attempt``), and deletes one only by its topic id.
 """
 
 from __future__ import annotations
@@ -101,9 +100,8 @@ _log = logging.getLogger(__name__)
 _LOOKS_SECONDS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Metadata is asked so long after a change, again and again, until it shows it (K7)."""
 _LOOK_SECONDS: Final = 2.0
-"""Kafka deletes by name: no longer after its id was compared may a topic be asked to be deleted.
-Who was paused for longer looks again, for somebody may have made another one of that name. And no
-longer after Kafka showed no such topic is an attempt recorded."""
+"""Kafka deletes by name: no longer after its id was compared may a topic be deleted, as another
+one may have been made; nor an attempt be recorded, after Kafka showed no such topic."""
 
 
 def new_topic_of(topic: Topic, above: Sequence[Policies] = ()) -> TopicToCreate:
@@ -157,9 +155,7 @@ class Provisioner:
 
     def create(self, pending: Sequence[RecordedTopic], put_off: str = "") -> list[RecordedTopic]:
         """Makes these topics in Kafka and records what came of each, or why that is put off.
-
-        Returns:
-            Those of which nothing could be found out yet: to be tried again later.
+        Returns those to be tried again later, as nothing could be found out yet.
         """
         if put_off:
             return self.put_off(pending, put_off)
@@ -342,10 +338,7 @@ class Provisioner:
 
     def delete(self, removed: Sequence[RecordedTopic], put_off: str = "") -> list[RecordedTopic]:
         """Deletes the Kafka side of removed topics, and finishes their removal, or records why that
-        is put off.
-
-        Returns:
-            Those that are not finished yet: to be tried again later.
+        is put off. Returns those to be tried again later, as they are not finished yet.
         """
         if put_off:
             return self.put_off(removed, put_off)

@@ -1,7 +1,4 @@
-"""What waits to be made in or deleted from Kafka, and when each is to be tried (again).
-
-Filled by hints of the replica and by sweeps.
-"""
+"""What waits to be made in or deleted from Kafka, by commits and sweeps, and when it is tried."""
 
 from __future__ import annotations
 
@@ -129,9 +126,7 @@ class RetryQueue:
             self._removed_due = not_before
 
     def waiting_count(self) -> int:
-        """Returns how many topics are noted to be made, or looked at, from any thread; those to be
-        deleted are not counted before they are due.
-        """
+        """Returns how many topics are noted to be made or looked at, for any thread."""
         with self._lock:
             return len(self._hints) + len(self._places)
 

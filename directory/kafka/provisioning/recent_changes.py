@@ -111,11 +111,7 @@ class _Batch:
 
 
 class RecentChanges:
-    """Memory of one leader's changes, in its thread.
-
-    Args:
-        clock: monotonic seconds.
-    """
+    """Memory of one leader's changes, in its thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -180,11 +176,7 @@ class RecentChanges:
             self._batches.append(_Batch(samples[-1], key, ids, self._clock()))
 
     def count_behind(self, admin: KafkaAdmin) -> int:
-        """Returns how many batches Kafka does not show yet.
-
-        Raises:
-            KafkaUnavailable, KafkaRejected
-        """
+        """Returns how many batches Kafka does not show yet."""
         if not self._batches:
             return 0
         shown = admin.configs([one.sample.name for one in self._batches])
