@@ -181,8 +181,8 @@ class AclApplier(Applier):
 
     def _record_wait_reason(self, message: str) -> None:
         """Records in each waiting arming why it is not carried out yet."""
-        writes = [replace(one.mark, message=message).to_put() for one in self._releases.values()]
         known = self._latest()
+        writes = [replace(one.mark, message=message).to_put() for one in self._releases.values()]
         self._commits.put_all([one for one in writes if known.fact(one.key) != one.value])
 
     def prepare(self, topics: Sequence[RecordedTopic], admin: KafkaAdmin) -> Mapping[str, str]:
@@ -244,10 +244,8 @@ class AclApplier(Applier):
         """Returns what is to be done now."""
         started, mount = self._clock(), self._mount_at(snapshot)
         survey = self._survey(snapshot)
-        for resource in survey.unreadable:
-            _log.error(
-                "%s: ACLs of %s are left alone: their record is unreadable", self._cluster, resource
-            )
+        for one in survey.unreadable:
+            _log.error("%s: ACLs of %s are left alone: record unreadable", self._cluster, one)
         basis = inherited_basis(snapshot, mount)
         self._take_releases(snapshot, mount, basis)
         guarded = (snapshot.fact(ACL_BASIS) or b"").decode(errors="replace") != basis
@@ -347,17 +345,16 @@ class AclApplier(Applier):
         asks = [one for one in diffs if one.calls]
         if not asks:
             return
-
         most = looked_at + _LOOK_SECONDS - self._clock()
         is_same = unchanged_basis(basis, self._latest, self._mount_at)
         still = self._commits.check_fresh(self._clock, most, is_same)
         outcomes: dict[AclBinding, Outcome] = {}
         try:
-            for (adding, permission), is_ready in zip(CALL_ORDER, _READY, strict=True):
+            for adding, permission in CALL_ORDER:
                 chosen = [
                     AclBinding(one.resource, acl)
                     for one in asks
-                    if is_ready(one, outcomes)
+                    if _is_ready(adding, permission, one, outcomes)
                     for acl in (one.add if adding else one.remove)
                     if acl.permission is permission
                 ]
@@ -421,9 +418,8 @@ def _within_limit(diffs: Sequence[AclDiff], room: int) -> list[AclDiff]:
         one = diff.waiting(TAKEOVER) if diff.opens else diff
         room += len(one.remove)
         if one.add and len(one.add) > room:
-            one = one.waiting(
-                f"{len(one.add)} more ACLs would be more than [kafka] max_acls allows"
-            )
+            many = f"{len(one.add)} more ACLs would be more than [kafka] max_acls allows"
+            one = one.waiting(many)
         room -= len(one.add)
         found.append(one)
     return found
@@ -437,67 +433,51 @@ def matters(applied: AppliedCommit, write: Write) -> bool:
     if key == ROOT_KEY:
         return True
     parent_id, is_topic, name = parse_entry_key(key)
-    if not is_topic:
-        before = applied.before.container(parent_id, name)
-        after = applied.after.container(parent_id, name)
-        return _of_directory(before) != _of_directory(after)
+    sides = applied.before, applied.after
     try:
-        was, is_now = (one.topic(parent_id, name) for one in (applied.before, applied.after))
+        was, is_now = (
+            _relevant(one.topic(parent_id, name) if is_topic else one.container(parent_id, name))
+            for one in sides
+        )
     except Internal:
         return True
-    return _of_topic(was) != _of_topic(is_now)
+    return was != is_now
 
 
-def _of_directory(entry: Container | None) -> object:
-    if not isinstance(entry, Directory):
-        return None
-    return entry.entry_id, entry.closed, entry.policies.manage.get(ACLS)
-
-
-def _of_topic(topic: Topic | None) -> object:
-    if topic is None:
-        return None
-    attempted = bool(topic.provision_attempt)
-    return topic.entry_id, topic.provision, attempted, topic.policies.manage.get(ACLS)
+def _relevant(entry: Container | Topic | None) -> object:
+    """Returns what of an entry may change what is desired."""
+    match entry:
+        case Directory():
+            return entry.entry_id, entry.closed, entry.policies.manage.get(ACLS)
+        case Topic():
+            state = entry.provision, bool(entry.provision_attempt)
+            return entry.entry_id, state, entry.policies.manage.get(ACLS)
+        case _:
+            return None
 
 
 _LOOK_SECONDS: Final = 5.0
 """No longer after Kafka was looked at may ACLs be changed: a leader that was paused looks again."""
 
 
-# -- whether a resource is ready for each of the calls, in their order -----------------------------
-
-
-_Outcomes = dict[AclBinding, Outcome]
-
-
-def _always(_: AclDiff, __: _Outcomes) -> bool:
-    return True
-
-
-def _has_denies(diff: AclDiff, outcomes: _Outcomes) -> bool:
-    return _all_done(diff, outcomes, diff.add, Permission.DENY)
-
-
-def _has_something_left(diff: AclDiff, outcomes: _Outcomes) -> bool:
-    # A resource that would lose its last ACL may be open to all then.
-    added = any(_done(diff, acl, outcomes) for acl in diff.add)
-    return added or not (diff.may_empty and diff.add)
-
-
-def _has_lost_allows(diff: AclDiff, outcomes: _Outcomes) -> bool:
-    removed = _all_done(diff, outcomes, diff.remove, Permission.ALLOW)
-    return removed and _has_denies(diff, outcomes)
-
-
-_READY: Final = (_always, _has_denies, _has_something_left, _has_lost_allows)
-
-
-def _done(diff: AclDiff, acl: Acl, outcomes: _Outcomes) -> bool:
-    return isinstance(outcomes.get(AclBinding(diff.resource, acl)), Succeeded | AlreadyDone)
-
-
-def _all_done(
-    diff: AclDiff, outcomes: _Outcomes, acls: Sequence[Acl], permission: Permission
+def _is_ready(
+    adding: bool,  # noqa: FBT001 - as in CALL_ORDER
+    permission: Permission,
+    diff: AclDiff,
+    outcomes: Mapping[AclBinding, Outcome],
 ) -> bool:
-    return all(_done(diff, acl, outcomes) for acl in acls if acl.permission is permission)
+    """True if what has to come before these calls about a resource is done."""
+    found = {acl: outcomes.get(AclBinding(diff.resource, acl)) for acl in (*diff.add, *diff.remove)}
+    left = {acl for acl, one in found.items() if not isinstance(one, Succeeded | AlreadyDone)}
+    denies_left = any(acl.permission is Permission.DENY for acl in left & set(diff.add))
+    match adding, permission:
+        case True, Permission.DENY:
+            return True
+        case True, _:
+            return not denies_left
+        case _, Permission.ALLOW:
+            # A resource that would lose its last ACL may be open to all then.
+            return not (diff.may_empty and diff.add) or not left.issuperset(diff.add)
+        case _:
+            allows_left = any(acl.permission is Permission.ALLOW for acl in left & set(diff.remove))
+            return not (denies_left or allows_left)
