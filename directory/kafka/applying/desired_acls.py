@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from directory.access.decision import CompiledGrants
@@ -259,7 +259,9 @@ def desired_acls(
         assume: the entry of this id counts as armed, whatever it says.
         making: entry ids of topics that are about to be made: Kafka has just shown none.
     """
-    walk = _DesiredAclCollector(snapshot, mount, expired=expired, assume=assume, making=making)
+    inherited = inheritance.inherited_access(snapshot) or ()
+    above = tuple(PathLevel(one.rules, one.closed, not expired) for one in inherited)
+    walk = _DesiredAclCollector(snapshot, mount, assume, making, above)
     for start in dict.fromkeys(starts):
         walk.go(start)
     return walk.found()
@@ -280,57 +282,49 @@ class _Within(NamedTuple):
 _NOTHING: Final = DesiredAcls(frozenset(), Path(()))
 
 
+@dataclass(slots=True)
 class _DesiredAclCollector:
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        mount: Path,
-        *,
-        expired: bool,
-        assume: int,
-        making: frozenset[int],
-    ) -> None:
-        self._snapshot = snapshot
-        self._mount = mount
-        self._assume = assume
-        self._making = making
-        inherited = inheritance.inherited_access(snapshot) or ()
-        self._above = tuple(PathLevel(one.rules, one.closed, not expired) for one in inherited)
-        self._topics: dict[Resource, DesiredAcls] = {}
-        self._patterns: dict[Resource, set[Acl]] = {}
-        self._paths: dict[Resource, Path] = {}
-        self._topics_known = self._patterns_known = True
-        self._armed = False
-        self._seen: set[int] = set()
-        self._directories: dict[int, _Within] = {}
-        self._common: dict[int, frozenset[Acl]] = {}
+    snapshot: Snapshot
+    mount: Path
+    assume: int
+    making: frozenset[int]
+    above: tuple[PathLevel, ...]
+    topics: dict[Resource, DesiredAcls] = field(default_factory=dict)
+    patterns: dict[Resource, set[Acl]] = field(default_factory=dict)
+    paths: dict[Resource, Path] = field(default_factory=dict)
+    topics_known: bool = True
+    patterns_known: bool = True
+    armed: bool = False
+    seen: set[int] = field(default_factory=set)
+    directories: dict[int, _Within] = field(default_factory=dict)
+    common: dict[int, frozenset[Acl]] = field(default_factory=dict)
 
     def found(self) -> DesiredAclSet:
         patterns = {
-            resource: DesiredAcls(frozenset(acls), self._paths[resource])
-            for resource, acls in self._patterns.items()
+            resource: DesiredAcls(frozenset(acls), self.paths[resource])
+            for resource, acls in self.patterns.items()
         }
         # A record that cannot be read may be that of an armed entry, and of the entries in it.
-        readable = not any(key.startswith(ENTRY) for key in self._snapshot.unreadable_values)
-        known = self._topics_known and readable, self._patterns_known and readable
-        return DesiredAclSet(self._topics | patterns, self._armed, *known)
+        readable = not any(key.startswith(ENTRY) for key in self.snapshot.unreadable_values)
+        known = self.topics_known and readable, self.patterns_known and readable
+        return DesiredAclSet(self.topics | patterns, self.armed, *known)
 
     def go(self, start: ArmedEntry) -> None:
-        for segments, node in directories_at(self._snapshot, self._mount, start.directory_id):
+        for segments, node in directories_at(self.snapshot, self.mount, start.directory_id):
             if start.topic:
                 self._topic(segments, node, start.topic, alone=True)
                 return
-            if node.entry_id not in self._seen:
-                self._seen.add(node.entry_id)
+            if node.entry_id not in self.seen:
+                self.seen.add(node.entry_id)
                 self._directory(segments, node, is_start=node.entry_id == start.directory_id)
 
     def _within(self, node: Node) -> _Within:
-        found = self._directories.get(node.entry_id)
+        found = self.directories.get(node.entry_id)
         if found is None:
-            outer = self._snapshot.node(node.parent_id) if node.parent_id else None
-            grant_node: GrantNode | None = self._snapshot.grants.root
+            outer = self.snapshot.node(node.parent_id) if node.parent_id else None
+            grant_node: GrantNode | None = self.snapshot.grants.root
             if outer is None:
-                armed, levels = False, self._above
+                armed, levels = False, self.above
             else:
                 armed, levels, above, _ = self._within(outer)
                 grant_node = None if above is None else above.children.get(f"{node.name}/")
@@ -338,15 +332,15 @@ class _DesiredAclCollector:
             has_own = grant_node is not None and bool(grant_node.rules or grant_node.closed)
             if grant_node is not None and has_own:
                 levels = (*levels, PathLevel(grant_node.rules, grant_node.closed))
-            found = self._directories[node.entry_id] = _Within(armed, levels, grant_node, has_own)
+            found = self.directories[node.entry_id] = _Within(armed, levels, grant_node, has_own)
         return found
 
     def _directory(self, segments: tuple[str, ...], node: Node, *, is_start: bool) -> None:
         within = self._within(node)
-        outer = self._snapshot.node(node.parent_id) if node.parent_id else None
+        outer = self.snapshot.node(node.parent_id) if node.parent_id else None
         # What an armed directory above desires was taken there.
         is_first = is_start or outer is None or not self._within(outer).armed
-        self._armed = self._armed or within.armed
+        self.armed = self.armed or within.armed
         if within.armed and (within.has_own or is_first):
             self._take_patterns(within.levels, Path(segments))
         for name in node.topics:
@@ -356,14 +350,14 @@ class _DesiredAclCollector:
         self, segments: tuple[str, ...], node: Node, name: str, *, alone: bool = False
     ) -> None:
         try:
-            topic = self._snapshot.topic(node.entry_id, name)
+            topic = self.snapshot.topic(node.entry_id, name)
         except Internal:
-            self._topics_known = False
+            self.topics_known = False
             return
         within = self._within(node)
         if topic is None or not self._is_armed_here(topic, within.armed):
             return
-        self._armed = True
+        self.armed = True
         levels = within.levels
         own = within.grant_node.children.get(name) if within.grant_node is not None else None
         if own is not None and own.rules:
@@ -374,28 +368,28 @@ class _DesiredAclCollector:
         path = Path((*segments, name))
         if alone or not within.armed:
             self._take_patterns(levels, path)
-        desired = _unarmed_acls(topic, making=topic.entry_id in self._making)
+        desired = _unarmed_acls(topic, making=topic.entry_id in self.making)
         if desired is not None:
             known = not are_unreadable(levels)
             resource = Resource(ResourceType.TOPIC, topic.physical_name)
-            self._topics[resource] = replace(desired, acls=acls, path=path, known=known)
+            self.topics[resource] = replace(desired, acls=acls, path=path, known=known)
 
     def _common_acls(self, directory_id: int, levels: tuple[PathLevel, ...]) -> frozenset[Acl]:
         """Returns the ACLs of all topics of a directory that have no grants of their own."""
-        if directory_id not in self._common:
-            self._common[directory_id] = topic_acls(levels)
-        return self._common[directory_id]
+        if directory_id not in self.common:
+            self.common[directory_id] = topic_acls(levels)
+        return self.common[directory_id]
 
     def _take_patterns(self, levels: tuple[PathLevel, ...], path: Path) -> None:
         if are_unreadable(levels):
-            self._patterns_known = False
+            self.patterns_known = False
             return
         for resource, acl in pattern_acls(levels):
-            self._patterns.setdefault(resource, set()).add(acl)
-            self._paths[resource] = min(path, self._paths.get(resource, path))
+            self.patterns.setdefault(resource, set()).add(acl)
+            self.paths[resource] = min(path, self.paths.get(resource, path))
 
     def _is_armed_here(self, entry: Directory | Topic, above: bool) -> bool:  # noqa: FBT001
-        return entry.entry_id == self._assume or entry.policies.manage.get(ACLS, above)
+        return entry.entry_id == self.assume or entry.policies.manage.get(ACLS, above)
 
 
 def _unarmed_acls(topic: Topic, *, making: bool) -> DesiredAcls | None:
