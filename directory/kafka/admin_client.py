@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import confluent_kafka
@@ -138,7 +139,7 @@ class ConfluentAdmin:
         self._made_at = 0.0
         self._last_message = ""
         self._open_to_all = True
-        self._settings_read_at: float | None = None
+        self._settings_read_at = -inf
 
     # -- what is there -----------------------------------------------------------------------------
 
@@ -231,7 +232,7 @@ class ConfluentAdmin:
         their authorizer's settings brokers show which are there, and no values.
         """
         now = self._clock()
-        if self._settings_read_at is not None and now - self._settings_read_at < _SETTINGS_SECONDS:
+        if now - self._settings_read_at < _SETTINGS_SECONDS:
             return
         with self._asking() as client:
             asked = {"include_authorized_operations": True, "request_timeout": self._timeout}
@@ -253,13 +254,11 @@ class ConfluentAdmin:
             )
             for future in futures.values():
                 try:
-                    entries = self._wait(future)
+                    yield {name: entry.value for name, entry in self._wait(future).items()}
                 except KafkaException as raised:
                     if raised.args[0].code() != _CLUSTER_DENIED:
                         raise
                     yield None
-                    continue
-                yield {name: entry.value for name, entry in entries.items()}
 
     # -- what changes it ---------------------------------------------------------------------------
 
@@ -355,7 +354,7 @@ class ConfluentAdmin:
         return _failure(error)
 
     def _acls_refused(self, code: int) -> KafkaRejected:
-        self._settings_read_at = None
+        self._settings_read_at = -inf
         if code == _NO_AUTHORIZER:
             return KafkaRejected(
                 f"Kafka at {self._bootstrap} keeps no ACLs: its brokers have no authorizer "
@@ -395,12 +394,8 @@ class ConfluentAdmin:
         now = self._clock()
         if self._client is None or now - self._made_at > self._recycle:
             confluent_kafka.Uuid = SharedUuid  # type: ignore[misc] # in the whole process
-            settings: dict[str, Any] = {
-                **self._read_properties(),
-                **OWN,
-                "bootstrap.servers": self._bootstrap,
-                "error_cb": self._on_error,
-            }
+            own = {**OWN, "bootstrap.servers": self._bootstrap, "error_cb": self._on_error}
+            settings: dict[str, Any] = {**self._read_properties(), **own}
             try:
                 self._client = AdminClient(settings)
             except KafkaException as raised:
@@ -410,10 +405,8 @@ class ConfluentAdmin:
         return self._client
 
     def _read_properties(self) -> Mapping[str, str]:
-        if not callable(self._properties):
-            return self._properties
         try:
-            return self._properties()
+            return self._properties() if callable(self._properties) else self._properties
         except ConfigError as error:
             raise KafkaRejected(str(error)) from None
 

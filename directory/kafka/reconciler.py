@@ -195,15 +195,13 @@ class Reconciler:
         if term is None:
             self._wake.set()
             return
-        pushed = [one.hint(applied) for one in term.appliers]  # each has to be notified
+        hints = [one.hint(applied) for one in term.appliers]  # each has to be notified
         if applied.reloaded:
             term.sweeper.due = 0.0
-            self._wake.set()
-        elif (
-            term.worklist.hint(applied.writes)
-            or any(pushed)
-            or any(write.key.startswith(LARGE_CHANGE) for write in applied.writes)
-        ):
+        else:
+            hints.append(term.worklist.hint(applied.writes))
+            hints += [write.key.startswith(LARGE_CHANGE) for write in applied.writes]
+        if applied.reloaded or any(hints):
             self._wake.set()
 
     # -- one round -------------------------------------------------------------------------------
@@ -353,16 +351,13 @@ class Reconciler:
                 one.apply_due(admin)
 
     def _seconds_until_due(self, term: LeaderTerm) -> float:
-        due = term.sweeper.next_due
-        held = PinAndStop.load(self._latest())
-        waits = term.sweeper.backlog is not None or self.requests.under_way()
-        if waits and held.is_working:
-            due = 0.0
-        appliers = () if self._unmanaged() else term.appliers
-        for waiting in (term.worklist.next_due(), *(one.next_due() for one in appliers)):
-            if waiting is not None and held.is_working:
-                due = min(due, waiting)
-        return max(0.0, max(due, term.kafka_due) - self._clock())
+        due = [term.sweeper.next_due]
+        if PinAndStop.load(self._latest()).is_working:
+            adopts = term.sweeper.backlog is not None or self.requests.under_way()
+            appliers = () if self._unmanaged() else term.appliers
+            waiting = (term.worklist.next_due(), *(one.next_due() for one in appliers))
+            due += [0.0] if adopts else [one for one in waiting if one is not None]
+        return max(0.0, max(min(due), term.kafka_due) - self._clock())
 
     # -- how Kafka is doing ------------------------------------------------------------------------
 
@@ -427,15 +422,14 @@ class Reconciler:
             return status
         since = datetime.fromtimestamp(health.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         notes = [term.sweeper.note, *(one.note for one in term.appliers)]
+        note = next(filter(None, notes), "")
         swept = health.swept_at
         return replace(
             status,
             leader=True,
             reachable=health.reachable,
             seen_cluster_id=health.seen_id,
-            message=next(filter(None, notes), "")
-            if health.reachable
-            else f"since {since}: {health.message}",
+            message=note if health.reachable else f"since {since}: {health.message}",
             last_sweep_seconds=None if swept is None else self._clock() - swept,
         )
 

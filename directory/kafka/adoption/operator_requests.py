@@ -160,11 +160,10 @@ class OperatorRequests:
                 case Rejected(message):
                     raise KafkaRejected(f"topic {physical_name}: {message}")
                 case KafkaTopic(internal=True):
-                    raise InvalidPhysicalName(
-                        f"Kafka shows {physical_name} as an internal topic: kdir never adopts it",
-                        physical_name=physical_name,
-                        rule="internal",
+                    message = (
+                        f"Kafka shows {physical_name} as an internal topic: kdir never adopts it"
                     )
+                    raise InvalidPhysicalName(message, physical_name=physical_name, rule="internal")
                 case seen:
                     configs = admin.configs([physical_name]).get(physical_name)
                     known = {} if configs is None or isinstance(configs, Rejected) else configs
@@ -191,9 +190,8 @@ class OperatorRequests:
             guards=(guard,),
             operation=Operation(f"acknowledged a stop: {text}", principal, request_id),
         )
-        _log.warning(
-            "%s: %s acknowledged: %s", self._context.cluster, principal or "somebody", text
-        )
+        who = principal or "somebody"
+        _log.warning("%s: %s acknowledged: %s", self._context.cluster, who, text)
         return revision
 
     def _with_admin(self, question: Callable[[KafkaAdmin], _T]) -> _T:

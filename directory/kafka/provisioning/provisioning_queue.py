@@ -64,10 +64,9 @@ class RetryQueue:
         """Notes what a commit wrote; whether that may want doing."""
         found = False
         for write in writes:
-            if not isinstance(write, Put) or not write.key.startswith(ENTRY):
-                continue
-            if write.key == ROOT_KEY:
-                continue  # a directory, and the only entry without a name
+            is_entry = isinstance(write, Put) and write.key.startswith(ENTRY)
+            if not is_entry or write.key == ROOT_KEY:
+                continue  # the root is a directory, and the only entry without a name
             key = parse_entry_key(write.key)
             if key.parent_id == DELETED_ID or key.is_topic:
                 found = True
@@ -101,9 +100,8 @@ class RetryQueue:
     def _removed(self, snapshot: Snapshot, mount: Path, now: float) -> list[RecordedTopic]:
         if self._removed_due is None or self._removed_due > now:
             return []
-        found = list(
-            recorded_topics.pending_deletions(snapshot, mount, _BATCH, self._removed_after)
-        )
+        after = self._removed_after
+        found = list(recorded_topics.pending_deletions(snapshot, mount, _BATCH, after))
         if not found and self._removed_after:
             self._removed_after = ""
             return self._removed(snapshot, mount, now)

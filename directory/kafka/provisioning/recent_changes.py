@@ -194,12 +194,8 @@ class RecentChanges:
             return True
         if self._clock() - batch.asked_at < _PATIENCE_SECONDS:
             return False
-        _log.warning(
-            "Kafka does not show a change after %g s that it acknowledged: %s of %s and others",
-            _PATIENCE_SECONDS,
-            batch.key,
-            batch.sample.name,
-        )
+        text = "Kafka does not show a change after %g s that it acknowledged: %s of %s and others"
+        _log.warning(text, _PATIENCE_SECONDS, batch.key, batch.sample.name)
         return True
 
     def correct_configs(self, topic_id: bytes, found: Mapping[str, str]) -> Mapping[str, str]:
