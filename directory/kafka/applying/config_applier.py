@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Final, assert_never
 
 from directory.kafka.admin_contract import (
-    ALTER,
     GROW,
     AlreadyDone,
     ConfigChange,
@@ -69,7 +68,7 @@ from directory.kafka.arming.releases import (
     unchanged_basis,
 )
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
-from directory.kafka.provisioning.recent_changes import AcknowledgedChange, RecentChanges
+from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import CONFIGS, KafkaContext
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import ROOT_ID
@@ -396,7 +395,7 @@ class ConfigApplier(Applier):
     ) -> None:
         writes: list[Write] = []
         news: list[TopicObservation] = []
-        changes: list[AcknowledgedChange] = []
+        changed: list[ConfigDiff] = []
         for diff in diffs:
             name, place = diff.subject.name, diff.subject.place
             if not diff.calls:
@@ -405,7 +404,7 @@ class ConfigApplier(Applier):
             match outcomes.get(name, OutcomeUnknown("no outcome")):
                 case Succeeded() | AlreadyDone():
                     result.made[place] = len(diff.calls)
-                    changes.append(_change(diff))
+                    changed.append(diff)
                     news += _news(diff)
                     if diff.done != diff.asked:
                         writes.append(diff.to_write(diff.done))
@@ -422,11 +421,9 @@ class ConfigApplier(Applier):
                 case other:
                     assert_never(other)
         # Before what may raise: Kafka was changed, whatever becomes of our records.
-        self._recent.note_changes(changes)
+        self._recent.note_changes(changed)
         self._commits.record(news)
         self._commits.put_all(writes)
-
-    # -- what is released ----------------------------------------------------------------------
 
     def release_made(self, made: Iterable[tuple[RecordedTopic, bytes]]) -> None:
         """Releases what kdir has just made below armed entries, with these ids in Kafka."""
@@ -454,16 +451,6 @@ def _may_come(seen: KafkaTopic | Rejected | None) -> bool:
     return seen is None or (
         isinstance(seen, KafkaTopic) and not (seen.partitions and seen.topic_id)
     )
-
-
-def _change(diff: ConfigDiff) -> AcknowledgedChange:
-    before = {
-        call.key: call.before
-        for call in diff.calls
-        if call.operation == ALTER and call.before is not None
-    }
-    name, topic_id = diff.subject.name, diff.subject.topic.topic_id
-    return AcknowledgedChange(name, topic_id, before, diff.alterations, diff.grows_to)
 
 
 def _news(diff: ConfigDiff) -> list[TopicObservation]:

@@ -294,8 +294,6 @@ class ArmingService:
                 return ArmingResult(found.made, left=True, message=found.message)
             self._context.sleep(_LOOK_SECONDS)
 
-    # -- the plan ------------------------------------------------------------------------------
-
     def _plan(
         self,
         snapshot: Snapshot,

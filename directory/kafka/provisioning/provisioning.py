@@ -151,8 +151,6 @@ class Provisioner:
         self.commits.record([one.observation(provision_message=message) for one in news])
         return list(waiting)
 
-    # -- creating --------------------------------------------------------------------------------
-
     def create(self, pending: Sequence[RecordedTopic], put_off: str = "") -> list[RecordedTopic]:
         """Makes these topics in Kafka and records what came of each, or why that is put off.
         Returns those to be tried again later, as nothing could be found out yet.
@@ -333,8 +331,6 @@ class Provisioner:
         self.commits.record(
             [one.observation(provision_message=message, **fields) for one, message in failed]
         )
-
-    # -- deleting --------------------------------------------------------------------------------
 
     def delete(self, removed: Sequence[RecordedTopic], put_off: str = "") -> list[RecordedTopic]:
         """Deletes the Kafka side of removed topics, and finishes their removal, or records why that

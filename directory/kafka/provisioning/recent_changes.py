@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar
 
 from directory.kafka.admin_contract import (
+    ALTER,
     AclBinding,
     KafkaAdmin,
     KafkaMetadata,
     KafkaTopic,
     Rejected,
 )
+from directory.kafka.applying.config_diff import ConfigDiff
+from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.namespace.topic_configs import same_value
 
-__all__ = ["AcknowledgedChange", "RecentChanges"]
+__all__ = ["RecentChanges"]
 
 _log = logging.getLogger(__name__)
 
@@ -70,20 +73,6 @@ class _ExpiringMap(Generic[_K, _V]):
         return {key: value for key, (value, _) in self._values.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class AcknowledgedChange:
-    """Change that Kafka acknowledged for one topic."""
-
-    name: str
-    topic_id: bytes
-    before: Mapping[str, str]
-    """What was set on the topic."""
-    after: Mapping[str, str | None]
-    """What was changed of it; None: back to the default."""
-    partitions: int = 0
-    """It has so many now; 0: their number was not changed."""
-
-
 @dataclass(slots=True)
 class _TopicChange:
     """What was changed of one topic."""
@@ -103,7 +92,7 @@ class _TopicChange:
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    sample: AcknowledgedChange
+    sample: RecordedTopic
     """The one that is checked for all of them: brokers take up changes in order."""
     key: str
     topic_ids: tuple[bytes, ...]
@@ -121,8 +110,6 @@ class RecentChanges:
         self._changed: _ExpiringMap[bytes, _TopicChange] = _ExpiringMap(clock)
         self._batches: deque[_Batch] = deque()
         self._acls: _ExpiringMap[AclBinding, bool] = _ExpiringMap(clock)
-
-    # -- topics ----------------------------------------------------------------------------------
 
     def note_made(self, name: str) -> None:
         """Notes that a topic was made."""
@@ -156,24 +143,23 @@ class RecentChanges:
         }
         return replace(survey, topics=topics, unsettled=made.keys() - topics.keys())
 
-    # -- configs and partitions ------------------------------------------------------------------
-
-    def note_changes(self, changes: Iterable[AcknowledgedChange]) -> None:
-        """Notes one batch that Kafka acknowledged."""
-        noted = list(changes)
-        for change in noted:
-            known = self._changed.get(change.topic_id) or _TopicChange()
-            for key, value in change.after.items():
-                last = known.values[key] if key in known.values else change.before.get(key)
-                known.stale.setdefault(key, []).append(last)
-                known.values[key] = value
-            known.partitions = change.partitions or known.partitions
-            self._changed.put(change.topic_id, known, _CONFIG_SECONDS)
-        samples = [one for one in noted if one.after]
+    def note_changes(self, diffs: Sequence[ConfigDiff]) -> None:
+        """Notes one batch of changes that Kafka acknowledged."""
+        for diff in diffs:
+            topic_id = diff.subject.topic.topic_id
+            known = self._changed.get(topic_id) or _TopicChange()
+            for call in diff.calls:
+                if call.operation == ALTER:
+                    last = known.values.get(call.key, call.before)
+                    known.stale.setdefault(call.key, []).append(last)
+                    known.values[call.key] = call.after
+            known.partitions = diff.grows_to or known.partitions
+            self._changed.put(topic_id, known, _CONFIG_SECONDS)
+        samples = [one for one in diffs if one.alterations]
         if samples:
-            ids = tuple(one.topic_id for one in noted)
-            key = next(iter(samples[-1].after))
-            self._batches.append(_Batch(samples[-1], key, ids, self._clock()))
+            ids = tuple(one.subject.topic.topic_id for one in diffs)
+            key = next(iter(samples[-1].alterations))
+            self._batches.append(_Batch(samples[-1].subject, key, ids, self._clock()))
 
     def count_behind(self, admin: KafkaAdmin) -> int:
         """Returns how many batches Kafka does not show yet."""
@@ -187,7 +173,7 @@ class RecentChanges:
         return len(self._batches)
 
     def _is_over(self, batch: _Batch, shown: Mapping[str, Mapping[str, str] | Rejected]) -> bool:
-        found, known = shown.get(batch.sample.name), self._changed.get(batch.sample.topic_id)
+        found, known = shown.get(batch.sample.name), self._changed.get(batch.sample.topic.topic_id)
         if known is None or found is None or isinstance(found, Rejected):
             return True  # nothing is to be learnt from it
         if not known.is_stale(batch.key, found.get(batch.key)):
@@ -220,8 +206,6 @@ class RecentChanges:
         if known is None or not seen.partitions or seen.partitions >= known.partitions:
             return seen
         return replace(seen, partitions=known.partitions)
-
-    # -- ACLs ------------------------------------------------------------------------------------
 
     def note_acl(self, binding: AclBinding, *, added: bool) -> None:
         """Notes that an ACL was added, or removed."""
