@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
-from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
+from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic, Rejected
 from directory.kafka.adoption import adoption, pin_and_stop
 from directory.kafka.adoption.adoption import AdoptionRow
 from directory.kafka.adoption.pin_and_stop import PinAndStop
@@ -39,8 +39,6 @@ _log = logging.getLogger(__name__)
 _ANSWER_SECONDS: Final = 2.0
 """So much of a request's time is kept for its answer."""
 _LOOK_SECONDS: Final = 0.05
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,8 @@ class OperatorRequests:
             KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard, StoreUnavailable
         """
         deadline = self._context.clock() + timeout_seconds
-        survey = self._with_admin(lambda admin: admin.describe_all())
+        with closing(self._context.admin()) as admin:
+            survey = admin.describe_all()
         snapshot = self._context.latest()
         held = PinAndStop.load(snapshot)
         held.refuse_another(survey.cluster_id)
@@ -152,7 +151,7 @@ class OperatorRequests:
         held = PinAndStop.load(self._context.latest())
         held.refuse_stopped()
 
-        def look(admin: KafkaAdmin) -> ObservedTopic:
+        with closing(self._context.admin()) as admin:
             held.refuse_another(admin.cluster_id())
             match admin.describe([physical_name]).get(physical_name):
                 case None:
@@ -160,16 +159,15 @@ class OperatorRequests:
                 case Rejected(message):
                     raise KafkaRejected(f"topic {physical_name}: {message}")
                 case KafkaTopic(internal=True):
-                    message = (
-                        f"Kafka shows {physical_name} as an internal topic: kdir never adopts it"
+                    raise InvalidPhysicalName(
+                        f"Kafka shows {physical_name} as an internal topic: kdir never adopts it",
+                        physical_name=physical_name,
+                        rule="internal",
                     )
-                    raise InvalidPhysicalName(message, physical_name=physical_name, rule="internal")
                 case seen:
                     configs = admin.configs([physical_name]).get(physical_name)
                     known = {} if configs is None or isinstance(configs, Rejected) else configs
                     return adoption.observed(seen, known)
-
-        return self._with_admin(look)
 
     def acknowledge(self, text: str, *, principal: str = "", request_id: str = "") -> int:
         """Goes on after a stop, whose reason is repeated: what it reports is accepted. Returns the
@@ -193,10 +191,6 @@ class OperatorRequests:
         who = principal or "somebody"
         _log.warning("%s: %s acknowledged: %s", self._context.cluster, who, text)
         return revision
-
-    def _with_admin(self, question: Callable[[KafkaAdmin], _T]) -> _T:
-        with closing(self._context.admin()) as admin:
-            return question(admin)
 
 
 def _outcome(planned: Sequence[AdoptionRow], after: Sequence[AdoptionRow]) -> list[AdoptionRow]:
