@@ -45,7 +45,6 @@ __all__ = [
     "kafka_host",
 ]
 
-
 ALTER: Final = "IncrementalAlterConfigs"
 GROW: Final = "CreatePartitions"
 CREATE_ACLS: Final = "CreateAcls"

@@ -31,11 +31,7 @@ from directory.kafka.applying.config_applier import ConfigApplier
 from directory.kafka.applying.last_applied import acl_counts, count_topics_with_issues
 from directory.kafka.arming.arming import ArmingService
 from directory.kafka.arming.drift import Drift, acl_drift, drift_of
-from directory.kafka.arming.releases import (
-    inherited_basis,
-    unchanged_basis,
-    why_inherited_missing,
-)
+from directory.kafka.arming.releases import inherited_basis, unchanged_basis, why_inherited_missing
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.guarded_admin import GuardedAdmin
 from directory.kafka.provisioning.provisioning import Provisioner
@@ -47,13 +43,7 @@ from directory.server.logs import with_log_context
 from directory.store.base import Store, StoreUnreachable
 from directory.store.leader import Leader, LeadershipLost
 from directory.store.replica import AppliedCommit, Replica
-from resolver.errors import (
-    KafkaRejected,
-    KafkaUnavailable,
-    KdirError,
-    NotAuthoritative,
-    NotReady,
-)
+from resolver.errors import KafkaRejected, KafkaUnavailable, KdirError, NotAuthoritative, NotReady
 from resolver.path import Path
 
 __all__ = ["KafkaHealth", "LeaderTerm", "Reconciler"]

@@ -25,12 +25,7 @@ from directory.namespace.physical_names import refuse_protected
 from directory.store.base import KeyEquals
 from directory.store.event_rows import Operation
 from directory.store.large_changes import LARGE, SWEEP, LargeAdoption, adoptions, rules_to_proto
-from resolver.errors import (
-    Absent,
-    InvalidArgument,
-    InvalidPhysicalName,
-    KafkaRejected,
-)
+from resolver.errors import Absent, InvalidArgument, InvalidPhysicalName, KafkaRejected
 
 __all__ = ["AdoptionResult", "OperatorRequests"]
 

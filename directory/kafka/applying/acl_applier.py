@@ -67,7 +67,6 @@ from resolver.path import Path
 
 __all__ = ["AclApplier"]
 
-
 _log = logging.getLogger(__name__)
 
 _CALLS: Final = 1_000

@@ -15,11 +15,7 @@ from typing import Final
 
 from directory.kafka.admin_contract import ALTER, GROW, KafkaCall
 from directory.kafka.applying.desired_configs import ArmedTopic
-from directory.kafka.applying.last_applied import (
-    AppliedRecord,
-    AppliedSetting,
-    configs_to_write,
-)
+from directory.kafka.applying.last_applied import AppliedRecord, AppliedSetting, configs_to_write
 from directory.namespace.topic_configs import deletes_data, same_value
 from directory.store.base import Write
 

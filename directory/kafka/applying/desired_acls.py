@@ -43,7 +43,6 @@ __all__ = [
     "topic_acls",
 ]
 
-
 _NAMED: Final = (ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
 _BARRING: Final = frozenset({Operation.DESCRIBE, Operation.ALL})
 _PASSING: Final = _BARRING | IMPLIED_BY[Operation.DESCRIBE]

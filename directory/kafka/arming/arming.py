@@ -64,13 +64,7 @@ from resolver.errors import (
 from resolver.path import Path
 from resolver.units import plural
 
-__all__ = [
-    "ArmingPlan",
-    "ArmingResult",
-    "ArmingService",
-    "plan_hash",
-]
-
+__all__ = ["ArmingPlan", "ArmingResult", "ArmingService", "plan_hash"]
 
 _log = logging.getLogger(__name__)
 

@@ -37,7 +37,6 @@ from resolver.path import Path
 
 __all__ = ["Attempt", "Provisioner", "new_topic_of"]
 
-
 _FORM = "2"
 """The first part of the stored form."""
 
