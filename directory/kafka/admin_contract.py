@@ -165,7 +165,6 @@ class KafkaMetadata:
 
     cluster_id: str
     topics: Mapping[str, KafkaTopic]
-    """By name."""
     unsettled: AbstractSet[str] = frozenset()
     """Names that are not among them, and may be there all the same: made a moment ago."""
 
@@ -238,7 +237,6 @@ class KafkaCall:
     after: str | None
     """None: back to the default."""
     binding: AclBinding | None = None
-    """The ACL, where it is about one."""
     takeover: bool = False
     """It closes what was open to all, and is made only where that was requested."""
 

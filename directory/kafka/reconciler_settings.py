@@ -52,9 +52,7 @@ class KafkaContext:
     """Context of all that works with one cluster's Kafka, for any thread."""
 
     cluster: str
-    """Its name, for logs."""
     limits: Limits
-    """The store's."""
     latest: Callable[[], Snapshot]
     writer: Writer
     mount_at: Callable[[Snapshot], Path]

@@ -107,7 +107,6 @@ class _AclRound:
     guarded: bool
     """The basis is another than that on record: it is recorded once all is done."""
     taken: int = 0
-    """How many differences were worked on."""
     tally: BatchResult[Resource] = field(default_factory=BatchResult)
 
     def is_old(self, now: float) -> bool:

@@ -42,7 +42,6 @@ class DirtyBatch:
     gone: set[int] = field(default_factory=set)
     """Entry ids of topics that are no more."""
     marks: bool = False
-    """Something was armed."""
 
     def __bool__(self) -> bool:
         return bool(self.directories or self.topics or self.gone or self.marks)
@@ -141,7 +140,6 @@ class BatchResult(Generic[_K]):
     """Outcome of calls, by resource."""
 
     made: dict[_K, int] = field(default_factory=dict)
-    """Calls made."""
     undone: dict[_K, str] = field(default_factory=dict)
     """Where not all was done, and why."""
     unsure: dict[_K, None] = field(default_factory=dict)

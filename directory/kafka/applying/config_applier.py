@@ -103,7 +103,6 @@ class _ConfigPass:
     topics: Callable[[Snapshot], Iterator[ArmedTopic]]
     rules: ConfigDiffOptions
     mark: ArmedRecord | None = None
-    """The arming that it carries out."""
     walk: Iterator[ArmedTopic] | None = None
     made: int = 0
     """Calls that Kafka acknowledged."""

@@ -227,7 +227,6 @@ class AclCounts(NamedTuple):
     refused: int = 0
     """Resources of which Kafka refused something."""
     lost: int = 0
-    """ACLs that somebody else removed."""
 
 
 def acl_counts(snapshot: Snapshot) -> AclCounts:
@@ -339,7 +338,6 @@ class ArmedRecord:
     """Of a topic: parent id and name; None = a directory."""
     plan: str
     calls: int = 0
-    """So many calls the plan had."""
     made: int = 0
     pending: bool = True
     """Not all of it is done yet; whoever is elected goes on."""

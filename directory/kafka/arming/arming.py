@@ -84,13 +84,11 @@ class ArmingPlan:
     """Plan of what arming would do."""
 
     plan: str
-    """Its name."""
     calls: tuple[KafkaCall, ...]
     entry: Directory | Topic
     place: tuple[int, str] | None
     """Of a topic."""
     acls: AclPlan | None = None
-    """Of the aspect ``acls``."""
     names: tuple[ArmedTopic, ...] = ()
     """Of the aspect ``configs``: the topics that would be released by it."""
 

@@ -130,7 +130,6 @@ class Provisioner:
     commits: TopicCommits
     mount: Path
     recent: RecentChanges
-    """What was changed in Kafka a short while ago."""
     kafka_id: str
     """The pinned one, which was compared with that of the Kafka that answers."""
     sleep: Callable[[float], object]
