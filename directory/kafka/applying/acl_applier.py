@@ -43,7 +43,7 @@ from directory.kafka.applying.applier import (
     DirtyBatch,
     first_of,
 )
-from directory.kafka.applying.desired_acls import start_of
+from directory.kafka.applying.desired_acls import armed_starts, desired_acls, start_of
 from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.kafka.applying.last_applied import (
     ACL_BASIS,
@@ -216,8 +216,10 @@ class AclApplier(Applier):
     # -- one round -----------------------------------------------------------------------------
 
     def _survey(self, snapshot: Snapshot, making: frozenset[int] = frozenset()) -> AclDiffs:
-        expired = self._context.has_expired()
-        return AclDiffs(snapshot, self._mount_at(snapshot), expired=expired, making=making)
+        starts, expired = armed_starts(snapshot), self._context.has_expired()
+        mount = self._mount_at(snapshot)
+        desired_set = desired_acls(snapshot, mount, starts, expired=expired, making=making)
+        return AclDiffs(snapshot, desired_set)
 
     def _diff(
         self,

@@ -18,7 +18,6 @@ from directory.kafka.admin_contract import (
     DELETE_ACLS,
     Acl,
     AclBinding,
-    KafkaAdmin,
     KafkaCall,
     PatternType,
     Resource,
@@ -28,7 +27,6 @@ from directory.kafka.applying.desired_acls import (
     ArmedEntry,
     DesiredAcls,
     DesiredAclSet,
-    armed_starts,
     desired_acls,
 )
 from directory.kafka.applying.last_applied import (
@@ -39,7 +37,7 @@ from directory.kafka.applying.last_applied import (
 )
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Write
-from resolver.errors import InvalidPath, LimitExceeded
+from resolver.errors import InvalidPath
 from resolver.path import Path
 
 __all__ = [
@@ -48,14 +46,12 @@ __all__ = [
     "AclDiff",
     "AclDiffOptions",
     "AclDiffs",
-    "AclPlan",
     "FoundAcls",
     "ObservedResource",
     "acl_calls_hash",
     "arming_scope",
     "diff_acls",
     "ordered_calls",
-    "plan_acls",
 ]
 
 
@@ -359,25 +355,11 @@ def _is_below(kept: AppliedRecord[Acl] | None, path: Path) -> bool:
 
 
 class AclDiffs:
-    """Diffs of one snapshot and one look at Kafka; the arguments are those of ``desired_acls``.
-    ``start``: an entry that counts as armed, with its id, whatever it says.
-    """
+    """Diffs of what is desired and on record on one snapshot, and of one look at Kafka."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        mount: Path,
-        *,
-        expired: bool = False,
-        start: ArmedEntry | None = None,
-        assume: int = 0,
-        making: frozenset[int] = frozenset(),
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, desired_set: DesiredAclSet) -> None:
         self._snapshot = snapshot
-        starts = [*armed_starts(snapshot), *([start] if start is not None else ())]
-        self.desired_set: DesiredAclSet = desired_acls(
-            snapshot, mount, starts, expired=expired, assume=assume, making=making
-        )
+        self.desired_set = desired_set
         self._kept = dict(load_every_applied_acls(snapshot))
 
     @property
@@ -423,9 +405,6 @@ class AclDiffs:
         return located is not None and located.relative is None
 
 
-# -- plans -----------------------------------------------------------------------------------------
-
-
 def ordered_calls(
     changes: Sequence[tuple[Resource, Collection[Acl], Collection[Acl]]],
     opens: Collection[Resource] = (),
@@ -440,54 +419,3 @@ def ordered_calls(
                     operation = CREATE_ACLS if adding else DELETE_ACLS
                     about, takeover = AclBinding(resource, acl), resource in opens
                     yield KafkaCall(operation, str(resource), str(acl), None, None, about, takeover)
-
-
-@dataclass(frozen=True, slots=True)
-class AclPlan:
-    """Plan of the ACLs that arming would change."""
-
-    calls: tuple[KafkaCall, ...]
-    """In the order in which they are made; those marked ``takeover`` only if that was requested."""
-    before: int
-    """So many ACLs Kafka has."""
-    after: int
-    """And so many then."""
-    limit: int
-
-
-def plan_acls(
-    admin: KafkaAdmin,
-    snapshot: Snapshot,
-    mount: Path,
-    start: ArmedEntry,
-    entry_id: int,
-    *,
-    takeover: bool,
-    expired: bool,
-    limit: int,
-) -> AclPlan:
-    """Returns what arming at an entry would do now.
-
-    Raises:
-        LimitExceeded: there would be too many ACLs.
-        KafkaUnavailable, KafkaRejected
-    """
-    survey = AclDiffs(snapshot, mount, expired=expired, start=start, assume=entry_id)
-    scope = arming_scope(snapshot, mount, start, expired=expired, assume=entry_id)
-    view = admin.acls()
-    rules = AclDiffOptions(
-        revert_external_changes=True, released=True, open_to_all=view.open_to_all
-    )
-    verdicts = survey.diffs(FoundAcls(view.bindings), lambda _: rules, scope)
-    changes = [(one.resource, one.add, one.remove) for one in verdicts]
-    calls = ordered_calls(changes, opens={one.resource for one in verdicts if one.opens})
-    made = [one for one in verdicts if takeover or not one.opens]
-    after = view.count + sum(len(one.add) - len(one.remove) for one in made)
-    if after > limit and after > view.count:
-        raise LimitExceeded(
-            f"Kafka would have {after} ACLs, it has {view.count} now, and {limit} is the most that "
-            f"[kafka] max_acls allows: grant on fewer topics, or raise it",
-            limit="max_acls",
-            value=limit,
-        )
-    return AclPlan(tuple(calls), view.count, after, limit)

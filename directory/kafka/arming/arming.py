@@ -19,7 +19,13 @@ from typing import Final
 from directory.kafka.admin_contract import KafkaAdmin, KafkaCall, KafkaTopic, Rejected
 from directory.kafka.adoption.metadata_diff import format_value
 from directory.kafka.adoption.pin_and_stop import NOT_ON_RECORD, PinAndStop
-from directory.kafka.applying.acl_diff import AclPlan, plan_acls
+from directory.kafka.applying.acl_diff import (
+    AclDiffOptions,
+    AclDiffs,
+    FoundAcls,
+    arming_scope,
+    ordered_calls,
+)
 from directory.kafka.applying.applier import first_of
 from directory.kafka.applying.config_diff import (
     ConfigDiffOptions,
@@ -27,7 +33,7 @@ from directory.kafka.applying.config_diff import (
     diff_configs,
     hash_text,
 )
-from directory.kafka.applying.desired_acls import ArmedEntry
+from directory.kafka.applying.desired_acls import ArmedEntry, armed_starts, desired_acls
 from directory.kafka.applying.desired_configs import ArmedTopic, ArmedTopics, PartitionQuota
 from directory.kafka.applying.last_applied import (
     ACL_BASIS,
@@ -58,13 +64,14 @@ from resolver.errors import (
     InvalidArgument,
     InvalidNamespace,
     KafkaRejected,
+    LimitExceeded,
     NotAuthoritative,
     NotReady,
 )
 from resolver.path import Path
 from resolver.units import plural
 
-__all__ = ["ArmingPlan", "ArmingResult", "ArmingService", "plan_hash"]
+__all__ = ["AclPlan", "ArmingPlan", "ArmingResult", "ArmingService", "plan_hash"]
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +84,19 @@ _NAMED: Final = 3
 _ANSWER_SECONDS: Final = 1.0
 """So much of a request's time is kept for its answer."""
 _LOOK_SECONDS: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class AclPlan:
+    """Plan of the ACLs that arming would change."""
+
+    calls: tuple[KafkaCall, ...]
+    """In the order in which they are made; those marked ``takeover`` only if that was requested."""
+    before: int
+    """So many ACLs Kafka has."""
+    after: int
+    """And so many then."""
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,19 +339,33 @@ class ArmingService:
         return ArmingPlan(plan, calls, asked.entry, asked.place, names=names)
 
     def _plan_acls(self, asked: _Asked) -> ArmingPlan:
-        with self._asking(asked.snapshot) as admin:
-            found = plan_acls(
-                admin,
-                asked.snapshot,
-                self._context.mount_at(asked.snapshot),
-                ArmedEntry(*asked.place) if asked.place else ArmedEntry(asked.entry.entry_id),
-                asked.assume,
-                takeover=asked.takeover,
-                expired=self._context.has_expired(),
-                limit=self._context.settings.max_acls,
+        snapshot, limit = asked.snapshot, self._context.settings.max_acls
+        with self._asking(snapshot) as admin:
+            view = admin.acls()
+        start = ArmedEntry(*asked.place) if asked.place else ArmedEntry(asked.entry.entry_id)
+        starts, mount = [*armed_starts(snapshot), start], self._context.mount_at(snapshot)
+        expired, assume = self._context.has_expired(), asked.assume
+        desired_set = desired_acls(snapshot, mount, starts, expired=expired, assume=assume)
+        rules = AclDiffOptions(
+            revert_external_changes=True, released=True, open_to_all=view.open_to_all
+        )
+        scope = arming_scope(snapshot, mount, start, expired=expired, assume=assume)
+        found = FoundAcls(view.bindings)
+        diffs = AclDiffs(snapshot, desired_set).diffs(found, lambda _: rules, scope)
+        changes = [(one.resource, one.add, one.remove) for one in diffs]
+        calls = tuple(ordered_calls(changes, {one.resource for one in diffs if one.opens}))
+        made = [one for one in diffs if asked.takeover or not one.opens]
+        after = view.count + sum(len(one.add) - len(one.remove) for one in made)
+        if after > limit and after > view.count:
+            raise LimitExceeded(
+                f"Kafka would have {after} ACLs, it has {view.count} now, and {limit} is the most "
+                f"that [kafka] max_acls allows: grant on fewer topics, or raise it",
+                limit="max_acls",
+                value=limit,
             )
-        plan = asked.plan_hash(found.calls, f"takeover: {asked.takeover}")
-        return ArmingPlan(plan, found.calls, asked.entry, asked.place, found)
+        plan = asked.plan_hash(calls, f"takeover: {asked.takeover}")
+        acls = AclPlan(calls, view.count, after, limit)
+        return ArmingPlan(plan, calls, asked.entry, asked.place, acls)
 
     def _check(self, snapshot: Snapshot, aspect: str) -> None:
         if aspect not in ASPECTS:
