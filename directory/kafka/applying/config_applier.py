@@ -164,7 +164,7 @@ class ConfigApplier(Applier):
             self._look_for_room(snapshot)
 
     def _look_for_room(self, snapshot: Snapshot) -> None:
-        """What may grow by now, as there is room: in memory, some at a time, in turn."""
+        """Looks in memory which topics may grow by now; some at a time, each after the others."""
         places = list(islice(self._no_room, BATCH))
         if not places:
             return
