@@ -178,6 +178,8 @@ class _Search:
                     f"cluster {sender.cluster} has no topic with the physical name "
                     f"{self._request.physical_name!r}",
                     cluster_id=sender.cluster_id,
+                    physical_name=self._request.physical_name,
+                    mount=sender.mount,
                 )
             case Referral() as referral if not owns:
                 return self._follow(endpoint, sender.mount, referral)

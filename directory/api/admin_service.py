@@ -207,7 +207,9 @@ class AdminService(Service):
         found = [(one, one.reconciler) for one in hosted if one.reconciler is not None]
         if not found:
             names = ", ".join(one.config.cluster for one in hosted)
-            raise InvalidArgument(f"cluster {names} has no Kafka behind it", field="cluster")
+            raise InvalidArgument(
+                f"cluster {names} has no Kafka behind it", field="cluster", kafka="none"
+            )
         if len(found) > 1:
             names = ", ".join(one.config.cluster for one, _ in found)
             raise InvalidArgument(

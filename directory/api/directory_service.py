@@ -292,6 +292,7 @@ def _topic(
             f"cluster {cluster.config.cluster} has no Kafka behind it; topics live in clusters "
             f"that have one",
             cluster=cluster.config.cluster,
+            kafka="none",
         )
     if command.adopt_existing is not None:
         observed = look_up(cluster, command.adopt_existing.physical_name)

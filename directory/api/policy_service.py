@@ -271,6 +271,7 @@ def _arming_service(cluster: Cluster) -> ArmingService:
             f"cluster {cluster.config.cluster} has no Kafka behind it: arm where there is one, at "
             f"or below the mount of its cluster",
             cluster=cluster.config.cluster,
+            kafka="none",
         )
     return cluster.reconciler.arming_service
 

@@ -132,6 +132,8 @@ class ResolveService(Service):
                 f"cluster {cluster.config.cluster} has no topic with the physical name "
                 f"{request.physical_name!r}",
                 cluster_id=cluster.cluster_id,
+                physical_name=request.physical_name,
+                mount=cluster.mount,
             )
         ResolveAnswers(cluster, tree).resolve(path, response.outcome, Kind.TOPIC)
         return response

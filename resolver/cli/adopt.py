@@ -30,7 +30,9 @@ def _adopt(session: Session, arguments: Arguments) -> int:
     where = parse_path_argument(arguments.one("PATH"))
     topic, file = arguments.one("topic"), arguments.one("map")
     if [bool(topic), bool(file), arguments.flag("detached")].count(True) != 1:
-        raise UsageError("one of --topic NAME, --map FILE and --detached is needed", verb="adopt")
+        raise UsageError(
+            "exactly one of --topic NAME, --map FILE and --detached is needed", verb="adopt"
+        )
     if arguments.flag("detached"):
         return _adopt_detached(session, arguments, where)
     if topic:

@@ -94,6 +94,7 @@ def headline(error: KdirError) -> str:
 def hints(error: KdirError) -> Iterator[str]:
     """Yields what to try next, one line each."""
     facts = error.metadata
+    yield from _kafka_hints(facts)
     match error:
         case InvalidNamespace() if "missing" in facts:
             if similar := facts.get("similar"):
@@ -120,6 +121,16 @@ def hints(error: KdirError) -> Iterator[str]:
                 if isinstance(error, kind):
                     yield hint
                     return
+
+
+def _kafka_hints(facts: Mapping[str, str]) -> Iterator[str]:
+    """Yields where to look for topics that a cluster does not have: it has no Kafka, or not one of
+    this name.
+    """
+    if facts.get("kafka") == "none":
+        yield "clusters with topics of their own: kdir mounts"
+    if "physical_name" in facts and "mount" in facts:
+        yield f"removed, and left in Kafka? kdir ls --detached {facts['mount']}"
 
 
 _HINTS: Final[Mapping[type[KdirError], str]] = {

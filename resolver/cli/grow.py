@@ -19,7 +19,7 @@ from resolver.errors import DeadlineExceeded, KdirError, Unavailable
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kdir.v1 import access_pb2, directory_pb2
+    from kdir.v1 import directory_pb2
 
     from resolver.cli.session import PathArgument, Session
 
@@ -97,7 +97,7 @@ def _grow(session: Session, arguments: Arguments) -> int:
         columns = [Column("PATH"), Column("PARTITIONS", right=True), Column("AFTER", right=True)]
         Table(out, columns).rows([[one.path, str(one.before), str(count)] for one in growing])
     for why, number in sorted(Counter(one.left for one in found if not one.name).items()):
-        out.note(f"{why.format(where)}: {units.plural(number, 'topic')}")
+        out.note(f"{why}: {units.plural(number, 'topic')}")
     if not growing:
         if not (report.failed_count or session.partial):
             out.note(f"no armed topic at or below {where} has fewer than {count} partitions")
@@ -202,18 +202,22 @@ def _growths(
         if planned is not None:
             calls = planned.plan.kafka_calls
             name = next((call.resource for call in calls if call.operation == GROW_CALL), "")
-            yield _Growth(
-                one.path, one.cluster, one.partitions, one.etag, name, _why_left(planned.plan)
-            )
+            left = _why_left(where, planned)
+            yield _Growth(one.path, one.cluster, one.partitions, one.etag, name, left)
 
 
-def _why_left(plan: access_pb2.ChangePlan) -> str:
+def _why_left(where: PathArgument, planned: directory_pb2.UpdateEntryResponse) -> str:
     """Returns why a topic gets no more partitions now, as the beginning of a sentence."""
-    if plan.held_topic_count:
-        return "held back until approved (kdir arm {} --aspect configs)"
-    if plan.armed:
+    from resolver.path import Path
+
+    # Above the mount there is no Kafka, and nothing to arm.
+    mount = planned.authority.cluster.mount or "/"
+    at = mount if where.path.is_prefix_of(Path.parse(mount)) else where
+    if planned.plan.held_topic_count:
+        return f"held back until approved (kdir arm {at} --aspect configs)"
+    if planned.plan.armed:
         return "being grown already"
-    return "not armed for configs (kdir arm {} --aspect configs), left as they are"
+    return f"not armed for configs (kdir arm {at} --aspect configs), left as they are"
 
 
 def _candidates(session: Session, where: PathArgument) -> list[_Candidate]:

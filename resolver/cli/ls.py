@@ -14,11 +14,12 @@ from resolver.cli.entry_rows import COLUMNS, display_name, entry_row, kind_of, s
 from resolver.cli.output import Column, Output, Styled, Table
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
 from resolver.cli.session import PathArgument, parse_path_argument
-from resolver.errors import Absent, InvalidPath, KdirError
+from resolver.errors import Absent, InvalidArgument, InvalidPath, KdirError
 
 if TYPE_CHECKING:
     from kdir.v1 import directory_pb2, entry_pb2, policies_pb2
 
+    from resolver.cli.adopt import DetachedTopics
     from resolver.cli.session import Session
     from resolver.cli.topic_counts import TopicCounts
     from resolver.client import Resolver
@@ -102,28 +103,68 @@ def _note_stopped(session: Session, where: PathArgument) -> None:
 
 
 def _ls_detached(session: Session, where: PathArgument) -> None:
-    """Lists topics of the cluster of a path that Kafka has and the tree does not."""
-    from resolver.cli.adopt import detached_topics, note_omitted
+    """Lists topics that Kafka has and the tree does not: of the cluster of a path, or, where that
+    has no Kafka, of those mounted below it.
+    """
+    from resolver.cli.adopt import note_omitted
 
-    detached = detached_topics(session, where.path)
-    out = session.out
+    out, clusters = session.out, _detached_by_cluster(session, where)
     if out.structured:
-        for one in detached.topics:
-            out.record({"physical_name": one.physical_name, "path": one.path,
-                        "cluster": detached.cluster, "state": "detached"})  # fmt: skip
+        for of in clusters:
+            for one in of.topics:
+                out.record({"physical_name": one.physical_name, "path": one.path,
+                            "cluster": of.cluster, "state": "detached"})  # fmt: skip
     elif out.format == "name":
-        out.lines(one.physical_name for one in detached.topics)
+        out.lines(one.physical_name for of in clusters for one in of.topics)
     else:
-        rows = [[one.physical_name, one.path or "-"] for one in detached.topics]
-        Table(out, [Column("TOPIC"), Column("LAST PATH")]).rows(rows)
-    if detached.topics:
-        out.note(
-            f"in {detached.cluster}'s Kafka and not in the tree; to take one back: "
-            f"kdir adopt PATH --topic NAME, all: kdir adopt {detached.mount} --detached"
-        )
-    else:
-        out.note(f"no topics of {detached.cluster} are detached")
-    note_omitted(session, detached)
+        rows = [[one.physical_name, one.path or "-", of.cluster]
+                for of in clusters for one in of.topics]  # fmt: skip
+        Table(out, [Column("TOPIC"), Column("LAST PATH"), Column("CLUSTER")]).rows(rows)
+    for of in clusters:
+        if of.topics:
+            out.note(
+                f"in {of.cluster}'s Kafka and not in the tree; to take one back: "
+                f"kdir adopt PATH --topic NAME, all: kdir adopt {of.mount} --detached"
+            )
+        else:
+            out.note(f"no topics of {of.cluster} are detached")
+        note_omitted(session, of)
+
+
+def _detached_by_cluster(session: Session, where: PathArgument) -> list[DetachedTopics]:
+    """Returns the detached topics of the cluster of a path; where that has no Kafka, of each
+    cluster below that has one.
+
+    Raises:
+        KdirError: the owner of the path did not answer, or none has a Kafka.
+    """
+    from resolver.cli.adopt import detached_topics
+    from resolver.cli.clusters_below import clusters_below, failure_text, query_each
+    from resolver.path import Path
+
+    try:
+        return [detached_topics(session, where.path)]
+    except InvalidArgument as error:
+        if not _is_without_kafka(error):
+            raise
+        without = error
+    found: list[DetachedTopics] = []
+    below = clusters_below(session, str(where.path))
+    answers = query_each(
+        session, below, lambda one: detached_topics(session, Path.parse(one.mount))
+    )
+    for one, answer in zip(below, answers, strict=True):
+        if not isinstance(answer, KdirError):
+            found.append(answer)
+        elif not _is_without_kafka(answer):
+            session.missing(f"not listed: {failure_text(one.cluster, answer)}")
+    if not found and not session.partial:
+        raise without
+    return found
+
+
+def _is_without_kafka(error: KdirError) -> bool:
+    return isinstance(error, InvalidArgument) and error.metadata.get("field") == "cluster"
 
 
 def _ls_quickly(session: Session, arguments: Arguments, part: str) -> bool:
@@ -443,7 +484,7 @@ VERBS: Final = (
             Option(("-d", "--directory"), "the entry itself, not what is in it"),
             Option(
                 ("--detached",),
-                "topics of PATH's cluster that were removed from the tree and left in Kafka",
+                "topics removed from the tree and left in Kafka, of PATH's cluster or those below",
             ),
             Option(
                 ("-k", "--kind"),

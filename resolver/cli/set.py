@@ -119,10 +119,11 @@ def _update(
                 session.missing(f"not known: {failure_text(one.cluster, one.error)}")
     elif partitions and not answer.entry.HasField("topic"):
         session.out.note(FOR_NEW_TOPICS, "faint")
+    _note_fewer_partitions(session, answer.entry, fields)
     if planned is not None and not arguments.flag("plan"):
         if path:
             own = answer.authority.cluster.cluster
-            session.out.note(armed_summary(own, path, planned.plan, below))
+            session.out.note(_effect(own, path, planned.plan, below))
         token = answer.token if planned.plan.policies else ""
         _wait(session, arguments, planned, fields, token)
     return 0
@@ -176,6 +177,23 @@ def decided_values(entry: entry_pb2.Entry) -> tuple[object, ...]:
     return entry.path, entry.entry_id, entry.topic.physical_name, policies.SerializeToString(
         deterministic=True
     )  # fmt: skip
+
+
+def _effect(own: str, path: str, plan: access_pb2.ChangePlan, below: Sequence[ClusterPlan]) -> str:
+    """Returns the effect on Kafka; of a value that was there already no cluster below was asked."""
+    if plan.policies or plan.kafka_calls or plan.held_topic_count:
+        return armed_summary(own, path, plan, below)
+    return "nothing in Kafka changes"
+
+
+def _note_fewer_partitions(
+    session: Session, entry: entry_pb2.Entry, fields: Sequence[Field]
+) -> None:
+    """Warns where a topic was given fewer partitions than it has: Kafka takes none away."""
+    wanted, have = entry.policies.partitions, entry.topic.partitions
+    is_set = entry.HasField("topic") and any(one.name == "partitions" for one in fields)
+    if is_set and 0 < wanted < have:
+        session.out.note(f"Kafka keeps the {have} partitions: a topic never gets fewer", "warn")
 
 
 def _is_approved(

@@ -425,7 +425,8 @@ def test_which_is_the_way_back(kdir: Kdir) -> None:
     assert kdir("which la-tracking search.clicks").out == "/la/tracking/search/clicks\t-\n"
     assert kdir("which la-tracking search.clicks -o name").out == "/la/tracking/search/clicks\n"
     assert kdir("which bids", at="/ny").out == "/ny/bids\t-\n"
-    assert kdir("which la-tracking nothing").code == 1
+    ran = kdir("which la-tracking nothing")
+    assert (ran.code, "kdir ls --detached /la/tracking" in ran.err) == (1, True)
 
 
 def test_trace_shows_each_hop(kdir: Kdir) -> None:

@@ -367,6 +367,34 @@ def test_what_a_directory_sets_is_named_as_for_new_topics(kdir: Kdir) -> None:
     assert "kdir grow" in ran.err
 
 
+def test_fewer_partitions_than_a_topic_has_are_warned_of(kdir: Kdir) -> None:
+    def update(request: directory_pb2.UpdateEntryRequest) -> directory_pb2.UpdateEntryResponse:
+        answer = _updated(request)
+        answer.entry.topic.partitions = 6
+        return answer
+
+    kdir.answers["DirectoryService.UpdateEntry"] = update
+    kept = "Kafka keeps the 6 partitions: a topic never gets fewer"
+    assert kept in kdir("set", "/orders", "partitions=3").err
+    assert kept not in kdir("set", "/orders", "partitions=6").err
+
+
+def test_a_value_that_was_there_already_is_not_shown_as_unarmed(kdir: Kdir) -> None:
+    ran = kdir("set", "/search/", "retention.ms=7d")
+    assert ran.err.splitlines()[-1] == "nothing in Kafka changes"
+
+
+def test_grow_names_the_mount_to_arm_and_not_what_has_no_kafka(kdir: Kdir) -> None:
+    def update(request: directory_pb2.UpdateEntryRequest) -> directory_pb2.UpdateEntryResponse:
+        answer = _updated(request)
+        answer.authority.cluster.mount = "/search"
+        return answer
+
+    kdir.answers["DirectoryService.UpdateEntry"] = update
+    ran = kdir("grow", "/", "--to", "8", "--plan")
+    assert "(kdir arm /search --aspect configs)" in ran.err
+
+
 def test_grow_shows_what_would_grow_and_asks(kdir: Kdir) -> None:
     kdir.answers["DirectoryService.UpdateEntry"] = _grown
     kdir.tree.topic("/search/views")
@@ -581,7 +609,7 @@ def test_set_names_each_field_in_the_mask(kdir: Kdir) -> None:
         "retention.ms=1d", "segment.bytes=1GiB", "config.preallocate=true", "producer.acks=1",
     )  # fmt: skip
     assert ran.code == 0
-    assert "not armed: nothing in Kafka changes" in ran.err
+    assert "nothing in Kafka changes" in ran.err
     assert "tags.tier, retention.ms, segment.bytes, config.preallocate, producer.acks" in ran.err
     assert list(kdir.asked.update_mask.paths) == [
         "policies.owner",
@@ -660,7 +688,7 @@ def test_detached_topics_are_listed_and_taken_back(kdir: Kdir) -> None:
         ]
     )
     listed = kdir("ls", "--detached", "/")
-    assert (listed.code, listed.lines) == (0, ["a.b\t-", "d\t/search/x/d", "e\t/e"])
+    assert (listed.code, listed.lines) == (0, ["a.b\t-\tla", "d\t/search/x/d\tla", "e\t/e\tla"])
     assert kdir("ls", "--detached", "/", "-o", "name").lines == ["a.b", "d", "e"]
     assert kdir.asked.validate_only
     assert "kdir adopt / --detached" in listed.err
@@ -676,7 +704,18 @@ def test_detached_topics_are_listed_and_taken_back(kdir: Kdir) -> None:
         ("/search/a.b", True),
         ("/search/x/d", True),
     ]
-    assert kdir("adopt", "/search", "--detached", "--topic", "d").code == 2
+    both = kdir("adopt", "/search", "--detached", "--topic", "d")
+    assert (both.code, "exactly one of --topic" in both.err) == (2, True)
+
+
+def test_detached_topics_of_clusters_below_are_listed_where_there_is_no_kafka(kdir: Kdir) -> None:
+    without = errors.InvalidArgument("cluster la has no Kafka", field="cluster", kafka="none")
+    kdir.answers["AdminService.AdoptTopics"] = without
+    ran = kdir("ls", "--detached")
+    assert (ran.code, "clusters with topics of their own: kdir mounts" in ran.err) == (2, True)
+    kdir.tree.cluster("/far", "far")
+    ran = kdir("ls", "--detached")
+    assert (ran.code, "not listed: far" in ran.err) == (3, True)
 
 
 def test_a_detached_topic_is_not_taken_for_one_of_the_cluster_that_has_its_path_now(
