@@ -247,7 +247,8 @@ class LogTopics:
                     found.pop(key, None)
                     continue
                 try:
-                    found[key] = row_digest(*schemas.decode_row(one.value))
+                    row = schemas.decode_row(one.value)
+                    found[key] = row_digest(row["key"], row["record"])
                 except SchemaUnavailable as error:
                     raise KafkaUnavailable(str(error)) from None
                 except UndecodableRecord:

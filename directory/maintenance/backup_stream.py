@@ -18,6 +18,7 @@ from resolver.backup_file import FORMAT, Checksum
 from resolver.errors import StoreSealed, StoreUnavailable
 
 __all__ = [
+    "Digest",
     "NotAsFilled",
     "Row",
     "backup_messages",
@@ -48,7 +49,7 @@ def rows_of(loading: Loading) -> Iterator[Sequence[Row]]:
             yield kept
 
 
-class _Digest:
+class Digest:
     """Digest of rows in a stream."""
 
     def __init__(self) -> None:
@@ -72,7 +73,7 @@ def digest_of(rows: Iterable[Row]) -> bytes:
     """Returns a digest that is equal for equal rows in the same order, without those that another
     store creates again.
     """
-    digest = _Digest()
+    digest = Digest()
     for _ in digest.wrap(rows):
         pass
     return digest.digest()
@@ -100,7 +101,7 @@ def fill_store(store: Store, rows: Iterable[Row]) -> None:
         StoreUnreachable: the store cannot be reached.
     """
     store.clear()
-    put = _Digest()
+    put = Digest()
     try:
         store.fill(put.wrap(_fitting(rows, store.limits.max_bytes)))
         # What came is read back page by page, but no watch can resume before this.

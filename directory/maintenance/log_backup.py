@@ -19,12 +19,10 @@ from collections.abc import (
     Iterator,
     Mapping,
     MutableMapping,
-    Sequence,
 )
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import count, groupby, islice
-from operator import itemgetter
+from itertools import count, islice
 from typing import Any, Final
 
 from kdir.v1 import admin_pb2
@@ -50,7 +48,6 @@ from directory.namespace.keys import (
     grants_key,
     parse_entry_key,
     read_only_key,
-    unify,
 )
 from directory.namespace.plan_builder import claim_value, read_only_mark
 from directory.namespace.tree_nodes import ROOT_KEY
@@ -90,9 +87,12 @@ _TABLES: Final = (
     "CREATE TABLE mapping (number, key TEXT, value BLOB, PRIMARY KEY (number, key)) WITHOUT ROWID",
     "CREATE TABLE store (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID",
     "CREATE TABLE grants (entry_id INTEGER PRIMARY KEY, value BLOB)",
-    "CREATE TABLE name (unified TEXT, name TEXT, PRIMARY KEY (unified, name)) WITHOUT ROWID",
 )
-"""Of the database of a restore: mappings; the rows of the store, and what they are made of."""
+"""Of the database of a restore: mappings; the rows of the store, and grants without their place."""
+_CLAIM: Final = (
+    "INSERT INTO store VALUES (?, ?) "
+    "ON CONFLICT (key) DO UPDATE SET value = merged_claims(value, excluded.value)"
+)
 
 
 class UnusableLog(Exception):
@@ -321,7 +321,7 @@ def make_rows(state: LogState, database: sqlite3.Connection) -> None:
     """Makes the rows of the store that the state was made of, but for those of ``NOT_HELD``. Claims
     and marks are as the entries need them.
     """
-    run = database.execute
+    database.create_function("merged_claims", 2, _merged_claims, deterministic=True)
     rows = (row for _, row in state.rows.pairs())
     while page := list(islice(rows, _WRITTEN_AT_ONCE)):
         _put(database, ((row.key, row.record) for row in page if row.key is not None))
@@ -330,8 +330,9 @@ def make_rows(state: LogState, database: sqlite3.Connection) -> None:
             ((row.entry_id, row.record) for row in page if row.key is None),
         )
         entries = [(row.key, row.record) for row in page if row.key and row.key.startswith(ENTRY)]
-        _put(database, _derived(database, entries))
-    for entry_id, value in run("SELECT entry_id, value FROM grants"):
+        _put(database, _read_only_marks(entries))
+        database.executemany(_CLAIM, _claims(entries))
+    for entry_id, value in database.execute("SELECT entry_id, value FROM grants"):
         entry = state.rows.get(entry_state_key(state.cluster_id, entry_id))
         if entry_id == ROOT_ID:
             key = grants_key(0, Kind.DIRECTORY, "")
@@ -340,13 +341,6 @@ def make_rows(state: LogState, database: sqlite3.Connection) -> None:
         else:
             key = GRANTS + entry.key[len(ENTRY) :]
         _put(database, [(key, value)])
-    names = groupby(run("SELECT unified, name FROM name"), itemgetter(0))
-    claims = (
-        (claim_key(unified), claim)
-        for unified, found in names
-        if (claim := claim_value({name for _, name in found})) is not None
-    )
-    _put(database, claims)
 
 
 def read_rows(database: sqlite3.Connection) -> Iterator[Row]:
@@ -358,16 +352,8 @@ def _put(database: sqlite3.Connection, rows: Iterable[Row]) -> None:
     database.executemany("INSERT OR REPLACE INTO store VALUES (?, ?)", rows)
 
 
-def _derived(database: sqlite3.Connection, entries: Sequence[Row]) -> Iterator[Row]:
-    """Yields the marks of entries that are read-only; adds the physical names that are to be
-    claimed.
-    """
-    topics = [(key, value) for key, value in entries if _is_topic(key)]
-    names = _CODEC.physical_names([value for _, value in topics])
-    database.executemany(
-        "INSERT OR IGNORE INTO name VALUES (?, ?)",
-        ((unify(name), name) for name in names if name is not None),
-    )
+def _read_only_marks(entries: Iterable[Row]) -> Iterator[Row]:
+    """Yields the marks of entries that are read-only."""
     for key, value in entries:
         try:
             if not _CODEC.policies(value).read_only:
@@ -379,6 +365,19 @@ def _derived(database: sqlite3.Connection, entries: Sequence[Row]) -> Iterator[R
         mark = read_only_mark(parent_id, entry)
         if mark is not None:
             yield read_only_key(entry.entry_id), mark
+
+
+def _claims(entries: Iterable[Row]) -> Iterator[Row]:
+    """Yields the claim of each topic; several may be of one key."""
+    names = _CODEC.physical_names([value for key, value in entries if _is_topic(key)])
+    for name in names:
+        if name is not None and (claim := claim_value((name,))) is not None:
+            yield claim_key(name), claim
+
+
+def _merged_claims(one: bytes, other: bytes) -> bytes | None:
+    """Returns the value of two claims of one key."""
+    return claim_value({*one.decode().split("\n"), *other.decode().split("\n")})
 
 
 def _is_topic(key: bytes) -> bool:

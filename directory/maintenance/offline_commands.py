@@ -221,7 +221,7 @@ def _log_backup_file(options: argparse.Namespace) -> Iterator[tuple[Backup, str]
         )
     of_cluster = config.cluster, options.cluster_id or ""
     with log_rows(config.change_log, *of_cluster) as (header, rows):
-        yield Backup.of(header, rows, "change log"), config.store
+        yield Backup(header, rows, "change log"), config.store
 
 
 @contextmanager

@@ -13,11 +13,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Final
+from typing import IO, Final, Self
 
 from kdir.v1 import admin_pb2
 
 from directory.maintenance.backup_stream import (
+    Digest,
     NotAsFilled,
     Row,
     digest_of,
@@ -204,24 +205,42 @@ class RestoreRefused(Exception):
     """Error: a restore would lose or break something; with the reason for people."""
 
 
-@dataclass(frozen=True, slots=True)
 class Backup:
-    """Backup that was read to its end once, and so is complete. It is read again when it is
-    restored.
+    """Rows to restore, as the header says. They are counted, and their digest is computed, as they
+    are read for the first time.
+
+    Args:
+        rows: reads the rows, in key order, from the first one.
+        source: where they are from, for people.
+
+    Raises:
+        IncompatibleStore: a newer kdir made it.
     """
 
-    rows: Callable[[], Iterator[Row]]
-    """Reads the rows, in key order, from the first one."""
-    header: admin_pb2.BackupHeader
-    topic_counts: EntryCounts
-    digest: bytes
-    """Digest of the rows to restore."""
-    source: str = "backup"
-    """What the backup was made from, for people."""
+    def __init__(
+        self,
+        header: admin_pb2.BackupHeader,
+        rows: Callable[[], Iterator[Row]],
+        source: str = "backup",
+    ) -> None:
+        if header.schema_version > SCHEMA_VERSION:
+            raise IncompatibleStore(
+                f"the backup has schema version {header.schema_version}, made by a newer kdir; "
+                f"this one knows up to {SCHEMA_VERSION}"
+            )
+        if header.finalized_level > max(LEVELS):
+            raise IncompatibleStore(
+                f"feature level {header.finalized_level} is finalized in the backup; this kdir "
+                f"supports {max(LEVELS)}"
+            )
+        self.header: Final = header
+        self.source: Final = source
+        self._read_rows: Final = rows
+        self._counted: tuple[EntryCounts, bytes] | None = None
 
     @classmethod
-    def read(cls, file: IO[bytes], source: str = "backup") -> Backup:
-        """Reads a whole backup.
+    def read(cls, file: IO[bytes]) -> Self:
+        """Reads a whole backup, which is read again when it is restored.
 
         Raises:
             DamagedBackup, OSError: it cannot be read.
@@ -233,36 +252,37 @@ class Backup:
             return BackupReader(file).rows()
 
         file.seek(0)
-        return cls.of(BackupReader(file).header, rows, source)
+        backup = cls(BackupReader(file).header, rows)
+        backup.count()
+        return backup
 
-    @classmethod
-    def of(
-        cls, header: admin_pb2.BackupHeader, rows: Callable[[], Iterator[Row]], source: str
-    ) -> Backup:
-        """Reads all rows once.
+    def rows(self) -> Iterator[Row]:
+        """Yields the rows, in key order, from the first one."""
+        if self._counted is not None:
+            yield from self._read_rows()
+            return
+        counts, digest = EntryCounts(), Digest()
+        for key, value in digest.wrap(self._read_rows()):
+            counts.add(key, value)
+            yield key, value
+        self._counted = counts, digest.digest()
 
-        Raises:
-            IncompatibleStore: made by a newer kdir.
-            Exception: what ``rows`` raises.
-        """
-        topic_counts = EntryCounts()
+    def count(self) -> tuple[EntryCounts, bytes]:
+        """Returns the counts and the digest of the rows; reads them if they were not read yet."""
+        while self._counted is None:
+            for _ in self.rows():
+                pass
+        return self._counted
 
-        def counted() -> Iterator[Row]:
-            for key, value in rows():
-                topic_counts.add(key, value)
-                yield key, value
+    @property
+    def topic_counts(self) -> EntryCounts:
+        """Counts of the rows."""
+        return self.count()[0]
 
-        if header.schema_version > SCHEMA_VERSION:
-            raise IncompatibleStore(
-                f"the backup has schema version {header.schema_version}, made by a newer kdir; "
-                f"this one knows up to {SCHEMA_VERSION}"
-            )
-        if header.finalized_level > max(LEVELS):
-            raise IncompatibleStore(
-                f"feature level {header.finalized_level} is finalized in the backup; this kdir "
-                f"supports {max(LEVELS)}"
-            )
-        return cls(rows, header, topic_counts, digest_of(counted()), source)
+    @property
+    def digest(self) -> bytes:
+        """Digest of the rows."""
+        return self.count()[1]
 
     @property
     def taken(self) -> str:

@@ -107,6 +107,8 @@ class Change:
     entry_id: int = 0
     parent_id: int = 0
     path: str = ""
+    key: bytes | None = None
+    record: bytes | None = None
     path_before: str | None = None
     principal: str = ""
     request_id: str = ""
@@ -116,8 +118,6 @@ class Change:
     grants_before: tuple[str, ...] | None = None
     grants_after: tuple[str, ...] | None = None
     cut: tuple[str, ...] = ()
-    key: bytes | None = None
-    record: bytes | None = None
     checkpoint: Checkpoint | None = None
     operation: str = ""
 
@@ -189,9 +189,12 @@ def _own_schema() -> Any:
 
 @cache
 def _row_schema() -> Any:
-    """Returns what there is of the row of the store; what else a record has is passed over."""
+    """Returns the first fields of the schema, up to ``record``: the row of the store, and where it
+    lies among the changes.
+    """
     schema = json.loads(schema_text())
-    schema["fields"] = [one for one in schema["fields"] if one["name"] in {"key", "record"}]
+    names = [one["name"] for one in schema["fields"]]
+    del schema["fields"][names.index("record") + 1 :]
     return _parsed(json.dumps(schema))
 
 
@@ -313,7 +316,9 @@ class Schemas:
     def __init__(self, registry: SchemaRegistry | None = None) -> None:
         from fastavro import schemaless_reader
 
-        self._known: dict[bytes, Any] = {fingerprint(): _own_schema()}
+        self._own: Final = _own_schema()
+        self._row: Final = _row_schema()
+        self._known: dict[bytes, Any] = {fingerprint(): self._own}
         self._by_id: dict[bytes, Any] = {}
         """By the bytes of the id; an error where the registry did not answer: it is asked once."""
         self._registry: Final = registry
@@ -346,7 +351,7 @@ class Schemas:
         Raises:
             UndecodableRecord
         """
-        found = self._read(value, _own_schema())
+        found = self._read(value, self._own)
         try:
             return _change_of(found)
         except TypeError as error:
@@ -359,24 +364,29 @@ class Schemas:
         Raises:
             UndecodableRecord
         """
-        found: dict[str, Any] = self._read(value, _own_schema())
+        found: dict[str, Any] = self._read(value, self._own)
         return found
 
-    def decode_row(self, value: bytes) -> tuple[bytes | None, bytes | None]:
-        """Returns ``key`` and ``record`` of a record alone: the row of the store.
+    def decode_row(self, value: bytes) -> dict[str, Any]:
+        """Returns the fields of a record up to ``record``: for the state, since it takes a quarter
+        of the time of ``decode_fields``. What is after them is not looked at.
 
         Raises:
             UndecodableRecord
         """
-        found = self._read(value, _row_schema())
-        return found["key"], found["record"]
+        found: dict[str, Any] = self._read(value, self._row)
+        return found
 
     def _read(self, value: bytes, wanted: Any) -> Any:
-        """Returns a record as a dict with the fields of the schema ``wanted``."""
+        """Returns a record as a dict with the fields of the schema ``wanted``: this kdir's, or the
+        first fields of it.
+        """
         schema, end = self._schema_of(value)
         stream = io.BytesIO(value)
         stream.seek(end)
         try:
+            if schema is self._own:
+                return self._read_value(stream, wanted)
             return self._read_value(stream, schema, wanted)
         except Exception as error:  # noqa: BLE001 - fastavro raises many types for damaged bytes
             raise UndecodableRecord(f"{type(error).__name__}: {error}") from None

@@ -74,12 +74,13 @@ class StateRow(NamedTuple):
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
         """Returns the row that these bytes are of."""
-        _, *order, entry_id, kind_size, place_size, key_size = _HEAD.unpack_from(packed)
+        head = _HEAD.unpack_from(packed)
+        _, generation, revision, position, entry_id, kind_size, place_size, key_size = head
         place_at = _HEAD.size + kind_size
         key_at = place_at + place_size
         record_at = key_at + key_size
         return cls(
-            (order[0], order[1], order[2]),
+            (generation, revision, position),
             entry_id,
             packed[_HEAD.size : place_at].decode(),
             packed[place_at:key_at],
@@ -185,6 +186,8 @@ class StateFold:
         self._pending = {} if new_table is None else new_table()
         self._has_unreadable = False
         """Of what is pending."""
+        self._newest = b""
+        """The greatest order of a row so far."""
         self._kept: dict[str, _Unreadable] = {}  # in ``state.unreadable``
         self._schema_count = self._schemas.count
         """When the unreadable ones were decoded last."""
@@ -241,15 +244,19 @@ class StateFold:
             self._pending[key] = _UNREADABLE + value
             self._has_unreadable = True
             return
-        before = self._pending.get(key, _GONE)
-        if before[:1] == _ROW and found[_WHOLE_ORDER] < before[_WHOLE_ORDER]:
-            self._skipped += 1
+        order = found[_WHOLE_ORDER]
+        if order >= self._newest:
+            self._newest = order  # so what is pending for the key is not newer
         else:
-            self._pending[key] = found
+            before = self._pending.get(key, _GONE)
+            if before[:1] == _ROW and order < before[_WHOLE_ORDER]:
+                self._skipped += 1
+                return
+        self._pending[key] = found
 
     def _packed(self, value: bytes) -> bytes | _Unreadable:
         try:
-            change = self._schemas.decode_fields(value)
+            change = self._schemas.decode_row(value)
         except SchemaUnavailable as error:
             raise KafkaUnavailable(str(error)) from None
         except UndecodableRecord as error:

@@ -156,7 +156,7 @@ class Cluster:
         config = ChangeLogConfig((self.broker.bootstrap,), ClientProperties(), is_shared=True)
         self.la.settings["store"] = self.new_store()
         with log_rows(config, "la", self.la.cluster_id) as (header, rows):
-            plan = plan_restore(Backup.of(header, rows, "change log"), self.store, replace=True)
+            plan = plan_restore(Backup(header, rows, "change log"), self.store, replace=True)
             assert not plan.refusals, plan.refusals
             restore(plan)
         # What was written as the server stopped is not in the log.

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
-from directory.maintenance.log_backup import new_table, scratch
+from directory.maintenance.log_backup import make_rows, new_table, read_rows, scratch
+from directory.namespace.entry import Kind, Topic
+from directory.namespace.keys import claim_key, entry_key
+from directory.wire.entry_codec import ProtoCodec
+from resolver.changes import record
+from resolver.changes.record import Change, Checkpoint
+from resolver.changes.state import StateFold
 
 
 def test_mappings_of_one_database_are_apart() -> None:
@@ -18,6 +27,26 @@ def test_mappings_of_one_database_are_apart() -> None:
         assert len(one) == 1
         one.clear()
         assert not list(one)
+
+
+def test_physical_names_that_collide_have_one_claim() -> None:
+    plain = Change(cluster_id="kc-1", generation=1, revision=1, time=0)
+    names = ("p.q", "r", "p_q", "p.q")
+    with scratch() as database:
+        fold = StateFold(new_table=partial(new_table, database))
+        for number, name in enumerate(names, 2):
+            topic = Topic(entry_id=number, changed_at_ms=0, physical_name=name)
+            row = entry_key(1, Kind.TOPIC, f"t{number}"), ProtoCodec().encode(topic)
+            change = replace(plain, entry_id=number, key=row[0], record=row[1])
+            fold.add(record.entry_key("kc-1", number).encode(), record.encode(change))
+        point = Checkpoint(incarnation="i1", incarnations=("i1",), cluster="la")
+        end = replace(plain, scope="checkpoint", checkpoint=point)
+        assert fold.add(record.checkpoint_key("kc-1").encode(), record.encode(end))
+        make_rows(fold.state, database)
+        rows = dict(read_rows(database))
+    assert len(rows) == len(names) + 2
+    assert rows[claim_key("p.q")] == b"p.q\np_q"
+    assert rows[claim_key("r")] == b"r"
 
 
 def test_a_full_disk_is_reported_as_such() -> None:

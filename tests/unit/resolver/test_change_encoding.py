@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import fastavro
@@ -69,7 +70,18 @@ def test_a_record_is_what_fastavro_writes(change: Change) -> None:
 def test_a_record_is_read_as_it_was_written(change: Change) -> None:
     value = record.encode(change)
     assert Schemas().decode(value) == change
-    assert Schemas().decode_row(value) == (change.key, change.record)
+    row = Schemas().decode_row(value)
+    assert row == {name: getattr(change, name) for name in row}
+    assert {"generation", "entry_id", "path", "key", "record"} <= row.keys()
+
+
+def test_a_row_is_read_without_what_comes_after_it() -> None:
+    """Maps take most of a record: whoever needs the row alone stops before them."""
+    change = Change(cluster_id="kc-1", generation=1, revision=2, time=3, key=b"k", record=b"row")
+    whole = record.encode(replace(change, after={"owner": "la"}, effective={"owner": "la"}))
+    row = Schemas().decode_row(whole[: whole.index(b"row") + 3])
+    assert (row["key"], row["record"]) == (b"k", b"row")
+    assert not row.keys() & {"before", "after", "effective"}
 
 
 @pytest.mark.parametrize("damaged", [b"", b"\xc3\x01", b"{}", b"\xc3\x01" + 20 * b"\xff"])
@@ -86,4 +98,6 @@ def test_a_row_is_read_from_a_record_with_fields_that_this_kdir_lacks() -> None:
     value = {"cluster_id": "kc-1", "generation": 1, "revision": 2, "time": 3, "key": b"k"}
     found = schemas.add(json.dumps(newer))
     fastavro.schemaless_writer(written, newer, {**value, "record": b"r", "colour": "red"})
-    assert schemas.decode_row(b"\xc3\x01" + found + written.getvalue()) == (b"k", b"r")
+    row = schemas.decode_row(b"\xc3\x01" + found + written.getvalue())
+    assert (row["key"], row["record"]) == (b"k", b"r")
+    assert "colour" not in row

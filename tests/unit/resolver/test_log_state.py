@@ -104,6 +104,14 @@ def test_P21_what_is_older_or_comes_twice_changes_nothing() -> None:
     assert fold.state.skipped == 4
 
 
+def test_of_two_records_before_one_checkpoint_the_newer_counts() -> None:
+    fold = StateFold()
+    put(fold, entry(1, 5, "b"), entry(2, 4), entry(1, 3), entry(3, 4), entry(2, 4, "c"))
+    point(fold, 5)
+    assert values(fold) == {1: "b", 2: "c", 3: "a"}
+    assert fold.state.skipped == 1
+
+
 def test_P21_another_incarnation_counts_its_revisions_from_the_start() -> None:
     fold = StateFold()
     put(fold, entry(1, 900))
