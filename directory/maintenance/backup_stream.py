@@ -18,7 +18,6 @@ from resolver.backup_file import FORMAT, Checksum
 from resolver.errors import StoreSealed, StoreUnavailable
 
 __all__ = [
-    "Digest",
     "NotAsFilled",
     "Row",
     "backup_messages",
@@ -49,7 +48,7 @@ def rows_of(loading: Loading) -> Iterator[Sequence[Row]]:
             yield kept
 
 
-class Digest:
+class _Digest:
     """Digest of rows in a stream."""
 
     def __init__(self) -> None:
@@ -73,7 +72,7 @@ def digest_of(rows: Iterable[Row]) -> bytes:
     """Returns a digest that is equal for equal rows in the same order, without those that another
     store creates again.
     """
-    digest = Digest()
+    digest = _Digest()
     for _ in digest.wrap(rows):
         pass
     return digest.digest()
@@ -101,7 +100,7 @@ def fill_store(store: Store, rows: Iterable[Row]) -> None:
         StoreUnreachable: the store cannot be reached.
     """
     store.clear()
-    put = Digest()
+    put = _Digest()
     try:
         store.fill(put.wrap(_fitting(rows, store.limits.max_bytes)))
         # What came is read back page by page, but no watch can resume before this.

@@ -19,6 +19,7 @@ from collections.abc import (
     Iterator,
     Mapping,
     MutableMapping,
+    ValuesView,
 )
 from contextlib import closing, contextmanager
 from functools import partial
@@ -46,6 +47,7 @@ from directory.namespace.keys import (
     ROLE,
     claim_key,
     grants_key,
+    is_topic_key,
     parse_entry_key,
     read_only_key,
 )
@@ -225,6 +227,9 @@ class _Table(MutableMapping[str, bytes]):
     def items(self) -> ItemsView[str, bytes]:
         return _Items(self)
 
+    def values(self) -> ValuesView[bytes]:
+        return _Values(self)
+
     def pairs(self) -> Iterator[tuple[str, bytes]]:
         """Yields keys and values in one pass."""
         self._write()
@@ -234,6 +239,15 @@ class _Table(MutableMapping[str, bytes]):
     def clear(self) -> None:
         self._written.clear()
         self._run("DELETE FROM mapping WHERE number = ?", (self._number,))
+
+
+class _Values(ValuesView[bytes]):
+    """Values of a table."""
+
+    _mapping: _Table
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (value for _, value in self._mapping.pairs())
 
 
 class _Items(ItemsView[str, bytes]):
@@ -322,14 +336,15 @@ def make_rows(state: LogState, database: sqlite3.Connection) -> None:
     and marks are as the entries need them.
     """
     database.create_function("merged_claims", 2, _merged_claims, deterministic=True)
-    rows = (row for _, row in state.rows.pairs())
+    rows = state.rows.stored()
     while page := list(islice(rows, _WRITTEN_AT_ONCE)):
-        _put(database, ((row.key, row.record) for row in page if row.key is not None))
+        placed = [(key, value) for _, key, value in page if key is not None]
+        _put(database, placed)
         database.executemany(
             "INSERT OR REPLACE INTO grants VALUES (?, ?)",
-            ((row.entry_id, row.record) for row in page if row.key is None),
+            ((entry_id, value) for entry_id, key, value in page if key is None),
         )
-        entries = [(row.key, row.record) for row in page if row.key and row.key.startswith(ENTRY)]
+        entries = [row for row in placed if row[0].startswith(ENTRY)]
         _put(database, _read_only_marks(entries))
         database.executemany(_CLAIM, _claims(entries))
     for entry_id, value in database.execute("SELECT entry_id, value FROM grants"):
@@ -369,7 +384,7 @@ def _read_only_marks(entries: Iterable[Row]) -> Iterator[Row]:
 
 def _claims(entries: Iterable[Row]) -> Iterator[Row]:
     """Yields the claim of each topic; several may be of one key."""
-    names = _CODEC.physical_names([value for key, value in entries if _is_topic(key)])
+    names = _CODEC.physical_names([value for key, value in entries if is_topic_key(key)])
     for name in names:
         if name is not None and (claim := claim_value((name,))) is not None:
             yield claim_key(name), claim
@@ -378,10 +393,3 @@ def _claims(entries: Iterable[Row]) -> Iterator[Row]:
 def _merged_claims(one: bytes, other: bytes) -> bytes | None:
     """Returns the value of two claims of one key."""
     return claim_value({*one.decode().split("\n"), *other.decode().split("\n")})
-
-
-def _is_topic(key: bytes) -> bool:
-    try:
-        return key != ROOT_KEY and parse_entry_key(key).is_topic
-    except ValueError:
-        return False

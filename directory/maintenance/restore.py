@@ -18,7 +18,6 @@ from typing import IO, Final, Self
 from kdir.v1 import admin_pb2
 
 from directory.maintenance.backup_stream import (
-    Digest,
     NotAsFilled,
     Row,
     digest_of,
@@ -206,8 +205,7 @@ class RestoreRefused(Exception):
 
 
 class Backup:
-    """Rows to restore, as the header says. They are counted, and their digest is computed, as they
-    are read for the first time.
+    """Rows to restore, as the header says. They are counted as they are read for the first time.
 
     Args:
         rows: reads the rows, in key order, from the first one.
@@ -236,7 +234,8 @@ class Backup:
         self.header: Final = header
         self.source: Final = source
         self._read_rows: Final = rows
-        self._counted: tuple[EntryCounts, bytes] | None = None
+        self._counts: EntryCounts | None = None
+        self._digest: bytes | None = None
 
     @classmethod
     def read(cls, file: IO[bytes]) -> Self:
@@ -253,36 +252,34 @@ class Backup:
 
         file.seek(0)
         backup = cls(BackupReader(file).header, rows)
-        backup.count()
+        backup.digest  # noqa: B018 - reads it to its end, once
         return backup
 
     def rows(self) -> Iterator[Row]:
         """Yields the rows, in key order, from the first one."""
-        if self._counted is not None:
+        if self._counts is not None:
             yield from self._read_rows()
             return
-        counts, digest = EntryCounts(), Digest()
-        for key, value in digest.wrap(self._read_rows()):
+        counts = EntryCounts()
+        for key, value in self._read_rows():
             counts.add(key, value)
             yield key, value
-        self._counted = counts, digest.digest()
-
-    def count(self) -> tuple[EntryCounts, bytes]:
-        """Returns the counts and the digest of the rows; reads them if they were not read yet."""
-        while self._counted is None:
-            for _ in self.rows():
-                pass
-        return self._counted
+        self._counts = counts
 
     @property
     def topic_counts(self) -> EntryCounts:
-        """Counts of the rows."""
-        return self.count()[0]
+        """Counts of the rows, which are read if they were not read yet."""
+        while self._counts is None:
+            for _ in self.rows():
+                pass
+        return self._counts
 
     @property
     def digest(self) -> bytes:
-        """Digest of the rows."""
-        return self.count()[1]
+        """Digest of the rows; they are read for it once."""
+        if self._digest is None:
+            self._digest = digest_of(self.rows())
+        return self._digest
 
     @property
     def taken(self) -> str:

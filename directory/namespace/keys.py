@@ -127,6 +127,7 @@ __all__ = [
     "grants_key",
     "is_awaited",
     "is_logged_fact",
+    "is_topic_key",
     "kafka_key",
     "large_change_key",
     "member_key",
@@ -213,6 +214,11 @@ def parse_entry_key(key: bytes) -> EntryKey:
     if not key.startswith(ENTRY) or len(key) < 12 or key[10:11] not in (_TOPIC, _CONTAINER):
         raise ValueError(f"not an entry key: {key!r}")
     return EntryKey(int.from_bytes(key[2:10], "big"), key[10:11] == _TOPIC, key[11:].decode())
+
+
+def is_topic_key(key: bytes) -> bool:
+    """True if this is the key of a topic's record; for many keys, which need not be parsed."""
+    return key[10:11] == _TOPIC and len(key) > 11 and key.startswith(ENTRY)
 
 
 def grants_key(parent_id: int, kind: Kind, name: str) -> bytes:

@@ -28,7 +28,7 @@ from resolver.changes.record import (
 from resolver.changes.registry import SchemaRegistry
 from resolver.errors import KafkaUnavailable
 
-__all__ = ["LogState", "StateFold", "StateRow", "StateRows", "place_of"]
+__all__ = ["LogState", "StateFold", "StateRow", "StateRows", "pack_row", "place_of"]
 
 _GONE: Final = b""
 _ROW: Final = b"r"
@@ -39,8 +39,8 @@ _GENERATION_AND_REVISION_BYTES: Final = 16
 _GENERATION_AND_REVISION: Final = slice(1, 1 + _GENERATION_AND_REVISION_BYTES)
 _WHOLE_ORDER: Final = slice(1, 1 + _ORDER.size)
 _HEAD: Final = Struct(">cQQIQBII")
-_SIZES: Final = Struct(">BI")
-_SIZES_AT: Final = 1 + _ORDER.size + 8
+_ID_AND_SIZES: Final = Struct(">QBII")
+_ID_AT: Final = 1 + _ORDER.size
 _PLACE: Final = Struct(">Qc")
 _REMEMBERED: Final = 4_096
 
@@ -61,16 +61,6 @@ class StateRow(NamedTuple):
     """Key of the row in the store; None for grants, which are where their entry is."""
     record: bytes
 
-    def pack(self) -> bytes:
-        """Returns it as bytes, which begin with its order: in the order of changes.
-
-        Raises:
-            struct.error: a number that no kdir writes.
-        """
-        kind, key = self.kind.encode(), self.key or b""
-        head = _HEAD.pack(_ROW, *self.order, self.entry_id, len(kind), len(self.place), len(key))
-        return b"".join((head, kind, self.place, key, self.record))
-
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
         """Returns the row that these bytes are of."""
@@ -87,6 +77,27 @@ class StateRow(NamedTuple):
             packed[key_at:record_at] or None,
             packed[record_at:],
         )
+
+
+def pack_row(change: Mapping[str, Any], place: bytes) -> bytes:
+    """Returns the row of a change, as ``Schemas.decode_row`` has it, as bytes, which begin with its
+    order: in the order of changes.
+
+    Raises:
+        struct.error: a number that no kdir writes.
+    """
+    kind, key, record = change["kind"].encode(), change["key"] or b"", change["record"]
+    head = _HEAD.pack(
+        _ROW,
+        change["generation"],
+        change["revision"],
+        change["position"],
+        change["entry_id"],
+        len(kind),
+        len(place),
+        len(key),
+    )
+    return b"".join((head, kind, place, key, record))
 
 
 _unpack_often: Final = lru_cache(_REMEMBERED)(StateRow.unpack)
@@ -116,6 +127,16 @@ class StateRows(Mapping[str, StateRow]):
 
     def __len__(self) -> int:
         return len(self._packed)
+
+    def stored(self) -> Iterator[tuple[int, bytes | None, bytes]]:
+        """Yields entry id, key and record of each row in one pass, in no order: in less time than
+        ``pairs``.
+        """
+        for packed in self._packed.values():
+            entry_id, kind_size, place_size, key_size = _ID_AND_SIZES.unpack_from(packed, _ID_AT)
+            key_at = _HEAD.size + kind_size + place_size
+            record_at = key_at + key_size
+            yield entry_id, packed[key_at:record_at] or None, packed[record_at:]
 
     def pairs(self) -> Iterator[tuple[str, StateRow]]:
         """Yields keys and rows in one pass, in no order."""
@@ -175,6 +196,7 @@ class StateFold:
     ) -> None:
         self._table = None if new_table is None else new_table()
         rows: Mapping[str, bytes] = immutables.Map() if self._table is None else self._table
+        self._has_places: Final = new_table is None
         self.state = LogState(cluster_id, rows_by_key=rows)
         """As of the newest checkpoint."""
         self.has_older_checkpoint = False
@@ -264,14 +286,8 @@ class StateFold:
         if change["record"] is None:
             return _Unreadable(value, "it holds no row of the store")
         try:
-            return StateRow(
-                (change["generation"], change["revision"], change["position"]),
-                change["entry_id"],
-                change["kind"],
-                _place_of(change) if change["scope"] == "entry" else b"",
-                change["key"],
-                change["record"],
-            ).pack()
+            has_place = self._has_places and change["scope"] == "entry"
+            return pack_row(change, _place_of(change) if has_place else b"")
         except struct_error as error:
             return _Unreadable(value, str(error))
 
@@ -370,6 +386,6 @@ def _place_of(change: Mapping[str, Any]) -> bytes:
 
 def _packed_place(packed: bytes) -> bytes:
     """Returns the place of the row that these bytes are of."""
-    kind_size, place_size = _SIZES.unpack_from(packed, _SIZES_AT)
+    _, kind_size, place_size, _ = _ID_AND_SIZES.unpack_from(packed, _ID_AT)
     at = _HEAD.size + kind_size
     return packed[at : at + place_size]

@@ -26,8 +26,9 @@ def test_rows_are_read_once_to_be_restored_and_counted(*, is_read: bool) -> None
     if is_read:
         assert list(backup.rows()) == ROWS
     assert str(backup.topic_counts) == "1 changes of history, 1 other facts"
-    assert backup.digest == digest_of(ROWS)
     assert len(reads) == 1
+    assert backup.digest == backup.digest == digest_of(ROWS)
+    assert len(reads) == 2
 
 
 def test_rows_that_were_read_in_part_are_not_counted_as_all() -> None:

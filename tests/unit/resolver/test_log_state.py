@@ -9,7 +9,7 @@ import pytest
 
 from resolver.changes import record
 from resolver.changes.record import Change, Checkpoint, encode
-from resolver.changes.state import StateFold, StateRow, place_of
+from resolver.changes.state import StateFold, StateRow, StateRows, pack_row, place_of
 
 ID = "kc-test"
 POINT = Checkpoint(incarnation="i1", incarnations=("i1",), cluster="la", mount="/la")
@@ -171,7 +171,10 @@ def test_a_packed_row_is_read_as_it_was() -> None:
         StateRow((3, 900, 2), 2**64 - 1, "topic", place, b"e/x", b"\0record"),
         StateRow((1, 1, 0), 5, "", b"", None, b""),
     ):
-        assert StateRow.unpack(row.pack()) == row
+        order = dict(zip(("generation", "revision", "position"), row.order, strict=True))
+        packed = pack_row(order | row._asdict(), row.place)
+        assert StateRow.unpack(packed) == row
+        assert list(StateRows({"k": packed}).stored()) == [(row.entry_id, row.key, row.record)]
 
 
 def test_records_of_a_newer_schema_are_read_once_it_is_there() -> None:
