@@ -1,11 +1,13 @@
-"""Records of a change log are written by hand, and are what fastavro writes and reads."""
+"""Records of a change log are written and read by hand, as fastavro writes and reads them."""
 
 from __future__ import annotations
 
 import dataclasses
 import io
 import json
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import fastavro
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 from resolver.changes import record
 from resolver.changes.record import Change, Checkpoint, Schemas, UndecodableRecord
 
+_FRAMING_BYTES = 10
 _TEXT = st.text(max_size=200)
 _LONGS = st.integers(-(2**63), 2**63 - 1)
 _FIELDS = st.none() | st.dictionaries(_TEXT, st.none() | _TEXT, max_size=4)
@@ -48,13 +51,18 @@ _CHANGES = st.builds(
 )
 
 
-def by_fastavro(change: Change) -> bytes:
+@cache
+def _schema() -> Any:
     # The logical type is for readers; fastavro would take times apart by it.
     text = record.schema_text().replace(', "logicalType": "timestamp-millis"', "")
+    return fastavro.parse_schema(json.loads(text))
+
+
+def by_fastavro(change: Change) -> bytes:
     written = io.BytesIO()
     fastavro.schemaless_writer(
         written,
-        fastavro.parse_schema(json.loads(text)),
+        _schema(),
         dataclasses.asdict(change),
         disable_tuple_notation=True,
     )
@@ -64,6 +72,63 @@ def by_fastavro(change: Change) -> bytes:
 @given(_CHANGES)
 def test_a_record_is_what_fastavro_writes(change: Change) -> None:
     assert record.encode(change) == by_fastavro(change)
+
+
+def _plain(value: Any) -> Any:
+    """Returns bytes, and mappings that are no dict, as JSON has them."""
+    return value.hex() if isinstance(value, bytes) else dict(value)
+
+
+@given(_CHANGES)
+def test_a_record_is_read_as_fastavro_reads_it(change: Change) -> None:
+    value = record.encode(change)
+    found = Schemas().decode_fields(value)
+    read: Any = fastavro.schemaless_reader(io.BytesIO(value[_FRAMING_BYTES:]), _schema(), None)
+    assert json.dumps(found, default=_plain) == json.dumps(read, default=_plain)
+
+
+@given(_CHANGES, st.data())
+def test_damaged_records_are_refused_or_read(change: Change, data: st.DataObject) -> None:
+    """What is damaged costs no more than what is whole, and raises nothing else."""
+    value = bytearray(record.encode(change))
+    if data.draw(st.booleans()):
+        del value[data.draw(st.integers(_FRAMING_BYTES, len(value) - 1)) :]
+    else:
+        at = data.draw(st.integers(_FRAMING_BYTES, len(value) - 1))
+        value[at : at + 1] = data.draw(st.binary(min_size=1, max_size=12))
+    with suppress(UndecodableRecord):
+        found = Schemas().decode_fields(bytes(value))
+        assert all(-(2**63) <= found[name] < 2**63 for name in ("revision", "entry_id"))
+        assert -(2**31) <= found["position"] < 2**31
+
+
+@pytest.mark.parametrize(
+    ("whole", "damaged"),
+    [
+        (b"\x10kc-whole", b"\x0fkc-whole"),
+        (b"\x10kc-whole", b"\xff\xff\xff\xff\x0fkc-whole"),
+        (b"\x10kc-whole", b"\xff" * 9 + b"\x02kc-whole"),
+        (b"\x10kc-whole", b"\x80" * 100_000 + b"kc-whole"),
+        (b"kc-whole", b"kc-whol\xff"),
+        (b"\x02\x0cbefore\0", b"\x04\x0cbefore\0"),
+        (b"\x02\x02k", b"\x04\x02k"),
+    ],
+)
+def test_damaged_sizes_and_texts_are_refused(whole: bytes, damaged: bytes) -> None:
+    change = Change(
+        cluster_id="kc-whole", generation=1, revision=1, time=1, cut=("before",), key=b"k"
+    )
+    value = record.encode(change)
+    assert value.count(whole) == 1
+    with pytest.raises(UndecodableRecord):
+        Schemas().decode(value.replace(whole, damaged))
+
+
+def test_blocks_may_be_written_with_their_size() -> None:
+    """As Avro allows it: a negative count, the bytes of the block, its items."""
+    change = Change(cluster_id="kc-1", generation=1, revision=1, time=1, cut=("before",))
+    value = record.encode(change).replace(b"\x02\x0cbefore\0", b"\x01\x0e\x0cbefore\0")
+    assert Schemas().decode(value) == change
 
 
 @given(_CHANGES)
