@@ -146,8 +146,8 @@ VERBS: Final = (
             "order, where [change_log] is in its servers' configs. It waits for an operator where\n"
             "publishing could remove much from the log; resync confirms that. skip gives up what\n"
             "waits for Kafka. off ends a log that was taken out of the configs. All three ask\n"
-            "first, and are in kdir history. The topics show every change, whatever access rules\n"
-            "kdir enforces: who may read them is for Kafka's ACLs."
+            "first, and are in kdir history. The topics show every change, whatever the rules of\n"
+            "access are: who may read them is for Kafka's ACLs."
         ),
         arguments=(
             Argument(
