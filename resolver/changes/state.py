@@ -196,7 +196,6 @@ class StateFold:
     ) -> None:
         self._table = None if new_table is None else new_table()
         rows: Mapping[str, bytes] = immutables.Map() if self._table is None else self._table
-        self._has_places: Final = new_table is None
         self.state = LogState(cluster_id, rows_by_key=rows)
         """As of the newest checkpoint."""
         self.has_older_checkpoint = False
@@ -286,8 +285,7 @@ class StateFold:
         if change["record"] is None:
             return _Unreadable(value, "it holds no row of the store")
         try:
-            has_place = self._has_places and change["scope"] == "entry"
-            return pack_row(change, _place_of(change) if has_place else b"")
+            return pack_row(change, _place_of(change) if change["scope"] == "entry" else b"")
         except struct_error as error:
             return _Unreadable(value, str(error))
 
