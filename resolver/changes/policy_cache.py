@@ -212,9 +212,6 @@ class PolicyCache:
                 with self._used(cluster_id, None, deadline) as cluster:
                     self._state(cluster_id, cluster, deadline)
 
-    def _deadline(self, timeout_seconds: float | None) -> float:
-        return time.monotonic() + (self._timeout if timeout_seconds is None else timeout_seconds)
-
     def _answer(
         self, cluster_id: str, path: Path, deadline: float, owner: Owner | None = None
     ) -> EffectivePolicies:
