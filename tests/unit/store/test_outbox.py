@@ -215,7 +215,6 @@ def test_what_takes_rights_away_roles_and_operators_are_urgent(store: Store) -> 
     role = KeyEquals(role_key("reaper"), None)
     asked: list[bool] = []
     with server(store) as here:
-        here.writer.put_facts((Put(CHANGE_LOG, b""),))
         writer = Writer(
             store, here.replica, ProtoCodec(), lambda _: MOUNT, check_outbox=asked.append
         )
@@ -244,7 +243,6 @@ def test_a_request_that_was_done_is_answered_so_where_the_outbox_is_full_since(
             raise OutboxFull("3 changes wait for the change log; nothing was written")
 
     with server(store) as here:
-        here.writer.put_facts((Put(CHANGE_LOG, b""),))
         writer = Writer(store, here.replica, ProtoCodec(), lambda _: MOUNT, check_outbox=refuse)
         writer.put_facts((Put(CHANGE_LOG, b""),))
         path = MOUNT.join(("a",))
