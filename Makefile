@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.kdir-setup
-# Tests wait for servers more than they compute: four at a time on two cores, each file's in one process.
-JOBS ?= 4
+# Tests wait for servers more than they compute: five at a time on two cores, each file's in one process.
+JOBS ?= 5
 SOURCES := resolver directory deploy bench tests
 
 # Start-up is part of what is tested and measured: with bytecode, as everybody has it.

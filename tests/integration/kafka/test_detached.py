@@ -29,7 +29,7 @@ def test_detached_topics_are_listed_counted_and_taken_back(
         kdir(server, "rm", "-r", "-y", "/la/mine")
         kdir(server, "rm", "-r", "-y", "/la/my")
         eventually(partial(_has_topics, server, 1))
-        detached = ["mine.a\t/la/mine/a", "mine.b\t/la/my/own/b"]
+        detached = ["mine.a\t/la/mine/a\tla", "mine.b\t/la/my/own/b\tla"]
         eventually(lambda: kdir(server, "ls", "--detached", "/la").lines == detached)
         assert "2 topics in Kafka and not in the tree: mine.a, mine.b" in kdir(server, "verify").err
         planned = kdir(server, "adopt", "/la", "--detached", "--plan")
