@@ -489,7 +489,7 @@ def _set_up(session: Session) -> None:
 
 
 def _who(session: Session, looks: Sequence[_Look]) -> None:
-    """Whom the servers take the user for; nothing where none identifies its callers."""
+    """The user's principal, as the servers report it; nothing where none identifies its callers."""
     login = session.login().shown
     seen: dict[str, list[str]] = {}
     for server, status in looks:

@@ -58,7 +58,7 @@ class PathLevel(NamedTuple):
 
 
 class _Key(NamedTuple):
-    """Whom a grant is about."""
+    """Principal and host of a grant."""
 
     principal: str
     host: str

@@ -122,7 +122,7 @@ class FileEvents:
                 _log.exception("reading events of files failed")
 
     def _changed(self, events: bytes) -> list[Subscription]:
-        """Returns whom events concern, each once."""
+        """Returns the subscriptions to the files of the events, each once."""
         changed: dict[Subscription, None] = {}
         at = 0
         with self._lock:

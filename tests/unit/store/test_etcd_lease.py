@@ -128,10 +128,8 @@ def test_a_member_that_ends_a_renewal_in_silence_did_not_renew(
     granting: tuple[Granting, EtcdConnection],
 ) -> None:
     servicer, connection = granting
-    # The last try of all is cut off by the deadline now and then.
-    with pytest.raises(StoreUnreachable, match=r"without an answer|Deadline Exceeded"):
-        connection.keep_lease(7, 2)
-    assert servicer.renewals
+    with pytest.raises(StoreUnreachable, match="without an answer"):
+        connection.keep_lease(7, 5)
     servicer.silent = False
     assert connection.keep_lease(7, 5).TTL == 9
 
