@@ -1,4 +1,4 @@
-"""Access where it is felt: unary Resolve for a caller of whom grants speak, with 100,000 of them,
+"""Access where it is felt: unary Resolve for a caller that has grants, with 100,000 of them,
 against bare grpcio; what holds at depth 20; the first ``authorize_any`` of many callers.
 
 The caller is known by a token, each directory lets it in by a grant of its own, beside nine others

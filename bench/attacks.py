@@ -1,4 +1,4 @@
-"""Another caller's resolves while somebody attacks a bound of the server: p99, and back to normal.
+"""Another caller's resolves while a client attacks a bound of the server: p99, and back to normal.
 
 For each attack the same caller resolves at an even rate before, during and after it; both goals are
 ratios against its own p99 before. Whatever else the machine does is in all three.

@@ -319,8 +319,8 @@ class CachedLookup:
     def _store(self, key: Hashable, kept: CachedAnswer, sender: Sender, written: str) -> None:
         """Caches an answer, unless a change that this client knows is newer.
 
-        The check comes after the store: whoever learns of a change records its revision first and
-        drops answers then, so that one of the two finds an old answer.
+        The check comes after the store: a thread that learns of a change records its revision first
+        and drops answers then, so that one of the two finds an old answer.
         """
         self._cache.put(key, kept)
         followed = kept.followed
@@ -403,7 +403,7 @@ def absent_error(path: Path, end: AbsentResult) -> errors.Absent:
         facts["nearest_directory"] = str(nearest)
         message += f"; the nearest directory is {nearest}"
     if end.sender.stale:
-        # Somebody may have made it at a server that this one is cut off from.
+        # It may exist at a server that this one is cut off from.
         facts["age_seconds"] = f"{end.sender.age_seconds:.1f}"
         message += (
             f" (answered from a copy {end.sender.age_seconds:.0f} s old: the store of "
@@ -419,7 +419,7 @@ def lifetime_of(end: AnswerResult) -> int:
 
 
 def _may_give_old(error: KdirError) -> bool:
-    # Lame is no outage: whoever is asked says "not mine", and the parent may have unmounted it.
+    # Lame is no outage: the server says "not mine", and the parent may have unmounted it.
     return is_unreachable_error(error) and not isinstance(error, errors.Lame)
 
 

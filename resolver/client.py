@@ -58,8 +58,8 @@ class Resolver:
         max_entries: answers that are remembered; 0: none, only where mounts are.
         max_stale_seconds: so old may be an answer that is given, marked stale, while the owner
             cannot be asked; 0 = never.
-        recursive: let the servers walk on in one's name, to resolve. Whoever calls an owner, to
-            list, check or change, or resolves for a producer, is referred to it all the same.
+        recursive: let the servers walk on in one's name, to resolve. Calls of an owner, to list,
+            check or change, or to resolve for a producer, are referred to it all the same.
         ca: PEM file; whose certificates of servers are believed. With it TLS is used, to
             every server, and each must have a certificate for the name or address it was
             dialled by.

@@ -142,7 +142,7 @@ class _Waiter:
         self.crew: list[_Waiter] = []
         """Filled when this thread is to send for all of these."""
         self.gone = False
-        # A lock that is held is the cheapest thing to wait for; whoever has news lets it go.
+        # A lock that is held is the cheapest thing to wait for; a thread with news releases it.
         self.woken = threading.Lock()
         self.woken.acquire()
 

@@ -110,5 +110,5 @@ def list_of(*choices: str) -> SettingType:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns the most similar known name."""
-    # To compare costs the product of both lengths, and a name may be whatever somebody sent.
+    # To compare costs the product of both lengths, and a name may be as long as a request.
     return get_close_matches(name[:_MOST_COMPARED], known, n=1, cutoff=0.0)[0]

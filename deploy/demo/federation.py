@@ -119,7 +119,7 @@ class Federation:
     def variables(self) -> dict[str, str]:
         """Returns what the demo's command lines, and its user's, find in the environment.
 
-        ``KDIR_AT`` is what somebody at the site la would have set.
+        ``KDIR_AT`` is what a user at the site la would have set.
         """
         found = {f"{variable(name)}_KAFKA": one.bootstrap for name, one in self.brokers.items()}
         found |= {variable(name): one.address for name, one in self.directories.items()}

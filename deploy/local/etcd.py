@@ -101,7 +101,7 @@ class EtcdMember:
         self.port = free_port()
         self.peer_port = free_port()
         self._certificates = server
-        # Whoever asks for its health shows no certificate.
+        # Checks of its health show no certificate.
         self._health_port = self.port if server is None else free_port()
         self._process: LocalProcess | None = None
 

@@ -1,4 +1,4 @@
-"""Who a local broker lets in, and as whom: users by password (SASL/PLAIN) or by certificate (TLS).
+"""Users of a local broker: by password (SASL/PLAIN) or by certificate (TLS).
 
 Knows settings only, of the broker and of its clients; starts nothing, and makes no certificate.
 With users there is always Kafka's own authorizer: what nobody allowed is denied, or allowed to all
@@ -28,7 +28,7 @@ class BrokerUsers(Protocol):
 
     @property
     def admin(self) -> str:
-        """The first super user: whoever looks whether the broker is there."""
+        """The first super user: the one that looks whether the broker is there."""
 
     def properties(self, listeners: Sequence[str]) -> Mapping[str, str]:
         """Returns lines of server.properties, for listeners of these names."""
@@ -97,7 +97,7 @@ class TlsUsers:
     """Users with certificates; the common name is the user (``CN=alice`` → ``User:alice``).
 
     Args:
-        ca: PEM file of whom the broker trusts, and its clients trust.
+        ca: PEM file of the issuers that the broker and its clients trust.
         pairs: PEM files of certificate and unencrypted PKCS#8 key, by user. The first super user's
             is the broker's own, and needs the address 127.0.0.1 among its names.
         super_users: as of ``SaslUsers``.

@@ -1,4 +1,4 @@
-"""Ends a process group when whoever holds the other end of standard input is gone.
+"""Ends a process group when the process at the other end of standard input is gone.
 
 Run beside each server that a test starts. The kernel's parent-death signal would do it with no
 process, but it fires when the starting *thread* ends, and only on Linux; a pipe closes exactly when

@@ -135,7 +135,7 @@ class GrantEvaluator:
         self.has_expired_allow = False
         """Whether an allow was found that was confirmed too long ago."""
         self.has_grants = False
-        """Whether any grant, whoever it is for, applies to the resource at all."""
+        """Whether any grant, for any principal, applies to the resource at all."""
 
     def add_level(
         self, rules: CompiledGrants, at: int, *, closed: bool, allows_count: bool = True

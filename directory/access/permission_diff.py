@@ -196,7 +196,7 @@ class _SidePair:
     def _every(self) -> tuple[_LevelAtDepth, ...]:
         return (*self._old, *self._new)
 
-    # -- for whom ------------------------------------------------------------------------------
+    # -- callers -------------------------------------------------------------------------------
 
     def callers(self) -> Iterator[Caller]:
         """Yields the callers whose rights may differ, or may differ from everybody's."""

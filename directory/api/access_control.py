@@ -192,7 +192,7 @@ class _SnapshotAccess:
     parsed, which costs as much as half of an answer.
     """
     open_tree: OpenTree
-    """The tree for callers from whom nothing is hidden."""
+    """The tree of callers that may see all of it."""
     has_no_grants: bool
     trees: dict[tuple[str, str, bool], VisibleTree] = field(default_factory=dict)
 
@@ -274,8 +274,8 @@ class AccessControl:
         view = self.rights(cluster, cluster.replica.snapshot, call)
         access = view.access
         if is_open and access.inherited is None and not access.super_users:
-            # The inherited grants cannot be read, and the caller is no super user: somebody must be
-            # able to see that and to repair it.
+            # The inherited grants cannot be read, and the caller is no super user: an operator must
+            # be able to see that and to repair it.
             own = replace(access, inherited=())
             view = CallerRights(view.snapshot, own, view.caller, cluster.config.cluster)
         view.require_cluster(operation)

@@ -574,7 +574,7 @@ class _ParentLinkCalls:
         known = snapshot.fact(parent_state.DETACHED_KEY)
         if known is None or spoiled:
             when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            message = f"detached by {call.principal or 'somebody'} at {when}"
+            message = f"detached by {call.principal or 'an anonymous caller'} at {when}"
             writes: tuple[Write, ...] = (Put(parent_state.DETACHED_KEY, message.encode()),)
             guards: tuple[KeyEquals, ...] = (KeyEquals(parent_state.DETACHED_KEY, known),)
             if spoiled:
@@ -592,7 +592,7 @@ class _ParentLinkCalls:
             cluster.writer.put_facts(writes, guards, _operation(text, call))
             _log.warning(
                 "audit: %s detached cluster %s from its parent, request %s; what it inherits is %s",
-                call.principal or "somebody",
+                call.principal or "an anonymous caller",
                 cluster.config.cluster,
                 call.request_id,
                 kept_text,
@@ -618,7 +618,7 @@ class _ParentLinkCalls:
             cluster.writer.put_facts((Delete(parent_state.DETACHED_KEY), again), guards, operation)
             _log.warning(
                 "audit: %s attached cluster %s to its parent again, request %s",
-                call.principal or "somebody",
+                call.principal or "an anonymous caller",
                 cluster.config.cluster,
                 call.request_id,
             )
@@ -643,7 +643,7 @@ class _ChangeLogCalls:
         def attempt() -> int:
             self._require_log(cluster, "AdminService/ResyncChangeLog", call)
             when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            message = f"confirmed by {call.principal or 'somebody'} at {when}"
+            message = f"confirmed by {call.principal or 'an anonymous caller'} at {when}"
             text = "confirmed that the change log follows the store (resync)"
             return self._put(cluster, (Put(CHANGE_LOG_RESYNC, message.encode()),), text, call)
 
@@ -726,7 +726,7 @@ class _ChangeLogCalls:
         revision = cluster.writer.put_facts(writes, operation=_operation(text, call))
         _log.warning(
             "audit: %s %s, cluster %s, request %s",
-            call.principal or "somebody",
+            call.principal or "an anonymous caller",
             text,
             cluster.config.cluster,
             call.request_id,

@@ -274,7 +274,7 @@ def authorize_command(
         try:
             _check(cluster, acting, command)
         except Absent:
-            # Planning reports the same. A caller from whom nothing is hidden must also get the
+            # Planning reports the same. A caller that may see the whole tree must also get the
             # answer of a repeated request whose entry is gone.
             if not access_control.tree(cluster, snapshot, call).is_open:
                 raise

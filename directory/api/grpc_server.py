@@ -283,7 +283,7 @@ def _grpc_options(limits: Limits, most_calls: int, *, shared: bool) -> tuple[tup
         # clients that keep to the bound are reset at random.
         ("grpc.http.overload_protection", 0),
         # Calls that gRPC received and its thread of Python did not: by default, of more
-        # than 1,000 some are cancelled at random, whoever has sent the others.
+        # than 1,000 some are cancelled at random, also of other callers.
         ("grpc.server.max_pending_requests", most_calls),
         ("grpc.server.max_pending_requests_hard_limit", 2 * most_calls),
     )

@@ -215,7 +215,7 @@ class ResolveAnswers:
         own = [] if holder == _NO_HOLDER else levels_of(self.snapshot, holder)
         levels = [*self.above, *own]
         message = policies_to_proto(effective(levels)) if levels else None
-        # Large policies are rare, unless somebody makes many: then they are computed each time.
+        # Large policies are rare. Where a tree has many, they are computed each time.
         size = 0 if message is None else message.ByteSize()
         if size <= self._left_bytes:
             self._left_bytes -= size

@@ -82,7 +82,7 @@ class OpenTree:
     is_open: ClassVar = True
     """True if nothing is hidden from the caller."""
     caller: Caller = Caller(ANONYMOUS)
-    """The caller for whom the tree is filtered; unused in a whole tree."""
+    """The caller whose view this is; unused in a whole tree."""
 
     def __init__(self, snapshot: Snapshot, mount: Path, cluster: str) -> None:
         self.snapshot: Final = snapshot

@@ -247,7 +247,7 @@ class ParentLink:
         except (KdirError, StoreUnreachable) as error:
             self._message = str(error)
         except Exception:  # noqa: BLE001 - logged, and tried again
-            # Without this thread the cluster would be cut off until somebody restarts it.
+            # Without this thread the cluster would be cut off until its server is restarted.
             self._message = f"the link to {endpoint} failed by a bug; the log says which"
             _log.exception("the link to the parent at %s failed by a bug", endpoint)
         finally:

@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 
 class StaleObservation(Exception):
-    """Error of a look at Kafka that is too old: somebody may have changed it since."""
+    """Error of a look at Kafka that is too old: another client may have changed it since."""
 
 
 class TopicCommits:

@@ -51,7 +51,7 @@ Keys are bytes; order of keys is order of listing::
                                                     on how large it was, when, and who requested it
     k/change/<id>                                   a large adoption on its way
                                                     (kdir.v1.LargeChange): what is left is done by
-                                                    whoever is elected
+                                                    the leader
     k/pushed/<entry id, 16 hex digits>              what was pushed to Kafka of a topic
     k/acls/<kind><pattern>/<name>                   ACLs of one resource of Kafka that kdir asked
                                                     for: t, g or x (topic, group, transactional

@@ -172,7 +172,7 @@ def refuse_protected(name: str) -> None:
     if is_protected(name):
         raise InvalidPhysicalName(
             f"{cut_shown(name, _SHOWN)} is an internal topic of Kafka or kdir: it is never "
-            f"adopted, changed or deleted by kdir, whoever asks",
+            f"adopted, changed or deleted by kdir, for any caller",
             physical_name=cut_name(name, _SHOWN),
             rule="internal",
         )

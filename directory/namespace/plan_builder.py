@@ -331,7 +331,7 @@ class PlanBuilder:
         return self.snapshot.grants.node_at(place) is not None
 
     def _changes_rights(self, entry: Entry, before: Entry | None, path_before: Path | None) -> bool:
-        """True if grants, or a closed directory, arrive at a new place: whoever was authorized for
+        """True if grants, or a closed directory, arrive at a new place: a caller authorized for
         a whole subtree must not commit by the grants of before.
         """
         if path_before is not None:

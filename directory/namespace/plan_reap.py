@@ -139,7 +139,7 @@ def why_held_up(snapshot: Snapshot) -> str:
     """Returns why a removed directory may not be finished; empty = it may.
 
     The entries of a directory with an unreadable record are found only by that record. So it and
-    the directories above it stay until a version that can read it runs, or until somebody has
+    the directories above it stay until a version that can read it runs, or until an operator has
     removed it; otherwise the entries, and their topics in Kafka, would never be found.
     """
     removed = [

@@ -176,6 +176,6 @@ def principal_of(names: CertificateNames, rules: Sequence[PrincipalRule]) -> str
             check_principal(principal)
         except InvalidArgument:
             return ""  # a name that no grant could hold
-        # Whoever makes a certificate for "*" or "ANONYMOUS" is not to become everybody, or nobody.
+        # A certificate for "*" or "ANONYMOUS" must not make its holder all principals, or none.
         return "" if principal.partition(":")[2] in {"*", "ANONYMOUS"} else principal
     return ""

@@ -376,11 +376,11 @@ class Writer:
                                 f"{guard} does not hold any more; nothing was written"
                             )
                         # All that comes below a quota collides, so that is no sign of anything
-                        # being wrong: somebody's came through, and the deadline is bound enough.
+                        # being wrong: one of them came through, and the deadline is bound enough.
                         tries += not _counts(guard)
                         self._catch_up(revision, request.deadline)
                     case None:
-                        pass  # it was counted before somebody else's came
+                        pass  # it was counted before another write came
         raise WriteConflict(
             f"others changed the same thing {_TRIES} times in a row; nothing was written",
             tries=_TRIES,
@@ -587,7 +587,7 @@ class Writer:
                 raise
             return known
         except StoreUnreachable as reason:
-            # Whether it happened is looked up for somebody who still waits.
+            # Whether it happened is looked up for a caller that still waits.
             self._wrote()
             waited_for = planned.changes and self._clock() < request.deadline
             revision = self._revision_of(change_key) if waited_for else None

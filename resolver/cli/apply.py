@@ -686,7 +686,7 @@ def _send_planned(session: Session, one: _Change) -> Any:
     """Makes a change that was planned, if it was, of the entry that it was planned for.
 
     Raises:
-        EtagMismatch: somebody changed the entry since.
+        EtagMismatch: the entry was changed since.
         KdirError
     """
     now = one

@@ -263,7 +263,7 @@ def _paths(current: str, answered: Sequence[str]) -> list[str]:
             known.store(directory, start, names)
     if names is None:
         names = known.load(directory, start, most_age_seconds=OLD_SECONDS) or []
-    # System entries are offered to whoever begins to write one.
+    # System entries are offered once their underscore is typed.
     shown = [name for name in names if start.startswith("_") or not name.startswith("__")]
     return [f"{directory.rstrip('/')}/{name}" for name in shown]
 

@@ -413,7 +413,7 @@ def _shared(looks: Sequence[_Look]) -> Iterator[str]:
 
 
 def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
-    """Yields what kdir does not push to Kafka before somebody has looked."""
+    """Yields what kdir does not push to Kafka without an operator's approval."""
     kafka, mount = status.kafka, status.authority.cluster.mount
     if kafka.replaced_count:
         yield (

@@ -161,7 +161,7 @@ def _partitions_in_kafka(session: Session, path: str) -> tuple[int, str]:
     for value in answer.values:
         if value.field == "partitions":
             return int(value.kafka_value or 0), value.kafka_state or "pending"
-    return 0, "not-armed"  # somebody unset it meanwhile
+    return 0, "not-armed"  # it was unset meanwhile
 
 
 def _grow_each(growing: Sequence[_Growth], count: int, report: _Report) -> list[_Growth]:

@@ -65,7 +65,7 @@ def _rows(found: watch_pb2.GetChangeLogResponse) -> Iterator[tuple[str, str | St
     yield "published revision", str(state.revision) if state.revision else "none yet"
     yield "store revision", str(out_of.revision)
     if found.configured:
-        yield "readers", "whom Kafka's ACLs let read the topics: they show everything"
+        yield "readers", "all that Kafka's ACLs let read the topics, which show everything"
     yield "publisher", found.publisher or "none"
     yield "waiting", _waiting(found)
     if state.message:

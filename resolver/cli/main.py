@@ -76,7 +76,7 @@ def _guarded(parts: Sequence[str], transport: Transport | None) -> int:
     except BrokenPipeError:
         from resolver.unforeseen_errors import drop_output
 
-        drop_output()  # whoever read has enough
+        drop_output()  # the reader has enough
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - reported in one sentence
         from resolver.unforeseen_errors import report_unforeseen

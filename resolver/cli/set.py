@@ -137,7 +137,7 @@ def _write(
     """Makes a change; a planned one, unless an etag was given, of the entry that was planned for.
 
     Raises:
-        EtagMismatch: somebody changed the entry since.
+        EtagMismatch: the entry was changed since.
     """
     if planned is None or request.etag:
         return ask(validate_only=False)
@@ -592,7 +592,7 @@ VERBS: Final = (
         summary="effective policies of an entry, and the directory that sets each",
         run=_effective,
         details=(
-            "Each policy with its value, the path that set it (. = the entry itself), by whom and\n"
+            "Each policy with its value, the path that set it (. = the entry itself), who set it,\n"
             "when, and what it overrides. For a topic, IN KAFKA compares with the last look: = no\n"
             "difference; else Kafka's value, or default, and the reason: drift;\n"
             "needs-approval (may delete data: kdir arm); contested (another writer keeps\n"

@@ -135,7 +135,7 @@ def _clusters_of_servers(session: Session) -> tuple[list[ChosenCluster], KdirErr
                     server, method("ResolveService.Resolve"), request, limit
                 )
             except (NotReady, NoRoute, Unmounted):
-                # It resolves nothing, and is there all the same for whoever mends that.
+                # It resolves nothing, and operators that repair it need its answer all the same.
                 answer = session.transport.call(
                     server, method("AdminService.GetStatus"), admin_pb2.GetStatusRequest(), limit
                 )

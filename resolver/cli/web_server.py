@@ -1,8 +1,8 @@
 """HTTP server of ``kdir ui``: GET only, own hosts only.
 
-Whoever reaches the port reads by the rights of who started it. A web site that its user visits must
-not: a request names this server by an address, or by a name that its user gave, since a site can
-have only its own names lead here (DNS rebinding); another site can link to a page, and make a
+A client of the port has the rights of the user that started it. A web site that this user visits
+must not: a request names this server by an address, or by a name that its user gave, since a site
+can have only its own names lead here (DNS rebinding); another site can link to a page, and make a
 browser ask for it in no other way, since the duration would show what there is (Fetch Metadata
 Request Headers); answers load nothing from elsewhere, run no script, and are shown in no other
 site's frame (Content-Security-Policy, Level 3).

@@ -196,7 +196,7 @@ def cluster_state_from_authority(authority: resolve_pb2.Authority, now: datetime
 
 @dataclass(frozen=True, slots=True)
 class _CrawlTarget:
-    """Somebody to ask. Without a cluster id, whoever answers is right."""
+    """Endpoints of a cluster to ask. Without a cluster id, any cluster's answer is right."""
 
     endpoints: tuple[str, ...]
     cluster_id: str = ""
@@ -226,7 +226,7 @@ class _ClusterCrawl:
         self.started_at = self.clock()
 
     def crawl(self, servers: Sequence[str]) -> None:
-        """Asks the servers, then everybody whom an answer names, until nobody is new."""
+        """Asks the servers, then all clusters that an answer names, until none is new."""
         seeds = [_CrawlTarget((server,)) for server in dict.fromkeys(servers)]
         refused: list[str] = []
         with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE, "kdir-discovery") as pool:
@@ -267,7 +267,7 @@ class _ClusterCrawl:
         return fresh
 
     def _send_request(self, target: _CrawlTarget) -> tuple[ReachableCluster, list[_CrawlTarget]]:
-        """Returns the answer of the first endpoint that gives one, and whom it names.
+        """Returns the answer of the first endpoint that gives one, and the clusters that it names.
 
         Raises:
             KdirError: none does; the last one's error.
@@ -317,7 +317,7 @@ class _ClusterCrawl:
         return answer, others
 
     def _upwards(self, channel: grpc.Channel) -> list[_CrawlTarget]:
-        """Returns whom the server refers to for ``/``: its parent, which no table of
+        """Returns the cluster that the server refers to for ``/``: its parent, which no table of
         its own names.
         """
         try:

@@ -54,7 +54,7 @@ __all__ = [
 _PARTITION_COLUMNS: Final = [column.name for column in CLUSTER_COLUMNS]
 _CONFIGURATION: Final = {
     # `--as-of` reaches back as far as the log and the files do; Delta's own defaults are 30 and 7
-    # days. Whoever wants the space back sets these lower and vacuums.
+    # days. To get the space back, set these lower and vacuum.
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.deletedFileRetentionDuration": "interval 3650 days",
 }
@@ -278,7 +278,7 @@ class IndexTable:
         return base.version + 1
 
     def _create(self, added: list[AddAction], properties: CommitProperties) -> None:
-        """Makes the table, unless somebody else did."""
+        """Makes the table, unless another writer did."""
         from deltalake import Schema
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import create_table_with_add_actions
@@ -306,7 +306,7 @@ class IndexTable:
         removes: Sequence[FilePlacement],
         properties: CommitProperties,
     ) -> None:
-        """Makes the version after this one, unless somebody else did."""
+        """Makes the version after this one, unless another writer did."""
         from deltalake import DeltaTable
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import RemoveAction

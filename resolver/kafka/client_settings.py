@@ -2,8 +2,8 @@
 and the effective settings of a producer from defaults, policies and its program.
 
 Names are Kafka's (``ProducerConfig`` and ``ConsumerConfig`` of Apache Kafka 4.1) and librdkafka's
-2.x. Settings for where and as whom a client connects, or that load code, are the program's and
-never a path's: whoever may set a policy must not be able to redirect producers. Producers are
+2.x. Settings of a client's address and principal, or that load code, are the program's and
+never a path's: a right to set policies must not be one to redirect producers. Producers are
 idempotent by default, by the rules of KIP-679.
 """
 
@@ -258,7 +258,7 @@ def producer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
 
 
 def consumer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
-    """Returns the settings of a consumer: no topic is made because somebody asked for one."""
+    """Returns the settings of a consumer: it makes no topic by asking for one."""
     safe = SettingLayer("kdir", {"allow.auto.create.topics": "false"})
     return {name: one.value for name, one in _put_together([safe, *layers]).items()}
 

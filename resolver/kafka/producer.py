@@ -294,7 +294,7 @@ class Producer:
         paths = [path for path, one in self._last.items() if one == key]
         client = self._clients[key]
         if not self._transactional:
-            # Another one of that transactional id would shut out whoever has it now.
+            # Another one of that transactional id would fence the producer that has it now.
             del self._clients[key]
             self._last = {path: one for path, one in self._last.items() if one != key}
         with suppress(KafkaException):

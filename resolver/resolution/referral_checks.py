@@ -319,7 +319,7 @@ class Trail:
     def distrust(self, ask: Query, reply: Reply, hop: Hop) -> str:
         """Returns why a reply is ignored, whatever its contents; empty = it is not."""
         sender = reply.sender
-        if not ask.recursive:  # there, whoever was asked in our name answers
+        if not ask.recursive:  # there, any server that was asked in our name answers
             if hop.way is AskedBecause.TREE:
                 if sender.cluster_id != self.last.sender.cluster_id:
                     return "answers for another cluster than before"

@@ -217,7 +217,7 @@ class ResolutionStateMachine:
             recursive=self._rules.recursive and hop.way is AskedBecause.START,
             after=after,
             after_cluster_id=cluster_id,
-            # By the tree the sender of a hint is asked, not whom the hint names.
+            # By the tree the sender of a hint is asked, not the cluster that the hint names.
             cluster_id=(self._trail.last.hop if hop.way is AskedBecause.TREE else hop).cluster_id,
             hurried=endpoint not in hop.slow and any(one not in hop.slow for one in hop.queue),
         )

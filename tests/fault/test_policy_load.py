@@ -122,7 +122,7 @@ def test_P1_P5_first_reads_during_a_load_that_fails_wait_and_get_all(
     starts.join(60)
 
 
-def test_P2_whoever_reads_while_servers_come_and_go_sees_all_of_a_policy_or_an_error(
+def test_P2_a_reader_sees_all_of_a_policy_or_an_error_while_servers_come_and_go(
     server: Server,
 ) -> None:
     over = threading.Event()

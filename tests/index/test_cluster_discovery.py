@@ -113,7 +113,7 @@ def test_a_cluster_that_disagrees_with_its_parent_about_its_mount_is_silent(
 
 
 @pytest.mark.parametrize("down", [True, False])
-def test_whom_its_owner_does_not_list_is_not_of_the_tree(
+def test_a_cluster_that_its_owner_does_not_list_is_not_of_the_tree(
     tree: dict[str, FakeCluster], down: bool
 ) -> None:
     del tree["/ny"].children["/ny/tracking"], tree["/ny"].known["/ny/tracking"]

@@ -199,7 +199,7 @@ class PolledStreams(ThreadPoolExecutor):
     # -- polling ---------------------------------------------------------------------------------
 
     def _list(self, stream: PolledStream) -> None:
-        # Once, whoever lists it: twice in a row it would be polled twice before it is sent to.
+        # Once for all threads: twice in a row it would be polled twice before it is sent to.
         with self._lock:
             if stream.is_listed:
                 return

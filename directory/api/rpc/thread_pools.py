@@ -111,7 +111,7 @@ class CallPool:
             yield
         finally:
             with self._lock:
-                self._excused -= 1  # whoever ends a call first finds that one too many runs
+                self._excused -= 1  # the thread whose call ends first finds one too many
 
     def unblock_stalled(self) -> None:
         """Starts more threads if calls are stalled. Called periodically.

@@ -183,7 +183,7 @@ class OperatorRequests:
             guards=(guard,),
             operation=Operation(f"acknowledged a stop: {text}", principal, request_id),
         )
-        who = principal or "somebody"
+        who = principal or "an anonymous caller"
         _log.warning("%s: %s acknowledged: %s", self._context.cluster, who, text)
         return revision
 

@@ -129,7 +129,7 @@ _LOOK_AFTER: Final = 200
 class TopicCounter:
     """Counter of one cluster's topics that stand otherwise than well; for any thread.
 
-    A small tree is counted when somebody asks. A large one, which takes 12 µs a topic, is counted
+    A small tree is counted at each request. A large one, which takes 12 µs a topic, is counted
     in the background, a little at a time: a caller gets the last count, and the first one none.
 
     ``at_once``: trees of so many topics are counted while the caller waits.

@@ -218,7 +218,7 @@ class KafkaSweep:
 
     def _detach(self, rows: Iterable[Adoption], snapshot: Snapshot, commits: TopicCommits) -> None:
         """Records which topics came of requests whose entries were removed meanwhile: they are left
-        alone for good, and others that somebody makes of their names later are not.
+        alone for good, and others that are made of their names later are not.
         """
         changes = []
         for row in rows:

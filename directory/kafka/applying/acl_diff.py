@@ -73,7 +73,7 @@ class AclDiffOptions:
     """Options of a diff."""
 
     revert_external_changes: bool = False
-    """What somebody else removed is put back."""
+    """What another client removed is put back."""
     guarded: bool = False
     """The basis changed: what gives more rights waits for a person."""
     released: bool = False
@@ -107,7 +107,7 @@ class AclDiff:
     add: tuple[Acl, ...] = ()
     remove: tuple[Acl, ...] = ()
     opens: bool = False
-    """What is to be added closes what was open to all, and waits for somebody to say so."""
+    """What is to be added closes what was open to all, and waits for approval."""
     foreign: frozenset[Acl] = frozenset()
     """What Kafka has that is neither desired nor ours."""
     path: str = ""
@@ -125,7 +125,7 @@ class AclDiff:
 
     @property
     def takes(self) -> bool:
-        """Whether it takes rights from somebody: that goes before what gives some."""
+        """Whether it takes rights from a principal: that goes before what gives some."""
         return any(one.permission is Permission.DENY for one in self.add) or any(
             one.permission is Permission.ALLOW for one in self.remove
         )
@@ -238,7 +238,7 @@ class _AclDiffer:
     def _diff_desired(self, acl: Acl) -> None:
         ours = self.kept.settings.get(acl)
         if acl in self.found.acls:
-            # What was there before kdir asked for it is somebody else's.
+            # What was there before kdir asked for it is not kdir's.
             if ours is not None:
                 put_back = 0 if self.rules.released else ours.put_back
                 self.ours[acl] = AppliedSetting(put_back=put_back)
@@ -254,7 +254,7 @@ class _AclDiffer:
             self._ask_for(acl, AppliedSetting(done=False))
 
     def _judge_loss(self, acl: Acl, ours: AppliedSetting) -> None:
-        """Kafka had it, and somebody removed it since."""
+        """Kafka had it, and another client removed it since."""
         if acl in self.kept.contested:
             self.contested.add(acl)
         elif self._must_wait(acl, gives_more=acl.permission is Permission.ALLOW):
@@ -271,7 +271,7 @@ class _AclDiffer:
     def _judge_unwished(self, acl: Acl) -> None:
         ours = self.kept.settings[acl]
         if ours.done and acl not in self.found.acls:
-            return  # somebody else was quicker
+            return  # another client was quicker
         self.ours[acl] = ours
         if self._must_wait(acl, gives_more=acl.permission is Permission.DENY):
             self.held.add(acl)

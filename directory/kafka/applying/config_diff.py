@@ -33,7 +33,7 @@ __all__ = [
 
 PARTITIONS: Final = "partitions"
 CONTESTED: Final = 3
-"""So often somebody puts a value, or an ACL, back until it is left to him."""
+"""So often another client puts a value, or an ACL, back until kdir leaves it alone."""
 _HASH_DIGITS: Final = 12
 
 
@@ -50,7 +50,7 @@ class ConfigDiffOptions:
     """Options of a diff."""
 
     revert_external_changes: bool = False
-    """What somebody else changed is changed back."""
+    """What another client changed is changed back."""
     repeated: bool = False
     """A person read what is contested or was refused, and armed it: it is asked for again."""
 
@@ -87,7 +87,7 @@ class ConfigDiff:
 
 def needs_check(subject: ArmedTopic, pushed: AppliedRecord[str], rules: ConfigDiffOptions) -> bool:
     """True if Kafka has to be asked about a topic; not where all is known to be as desired,
-    or what is not is somebody else's doing and is left so.
+    or what is not was changed by another client and is left so.
     """
     # Not by the diff: that takes twenty times as long, of a million topics that are as desired.
     topic = subject.topic
@@ -142,7 +142,7 @@ class _ConfigDiffer:
         if desired is None:
             if push is not None and push.ours and same_value(key, push.value, found):
                 self._add_change(key, None, push, push)
-            return  # else it is somebody else's value by now, or always was: forgotten, left alone
+            return  # else it is another client's value, now or all along: forgotten, left alone
         known = push if push is not None and same_value(key, push.value, desired) else None
         if same_value(key, desired, found):
             # A topic that kdir made has what it was made with from kdir.
@@ -155,7 +155,7 @@ class _ConfigDiffer:
             self._judge_change(key, desired, known)
 
     def _judge_change(self, key: str, desired: str, push: AppliedSetting) -> None:
-        """Kafka had it, and somebody changed it since."""
+        """Kafka had it, and another client changed it since."""
         if key not in self.pushed.contested and self.rules.revert_external_changes:
             again = AppliedSetting(desired, done=False, put_back=push.put_back + 1)
             if again.put_back < CONTESTED:

@@ -111,7 +111,7 @@ class DesiredConfigs:
 
     Args:
         above: what the ancestors above the mount set, outermost first; None: what the parent sent,
-            which may not be known. Their ``manage`` does not arm: the plan that somebody read there
+            which may not be known. Their ``manage`` does not arm: the plan that was read there
             was not about this cluster's Kafka.
         assume: the entry of this id counts as armed, whatever it says.
         everywhere: as if all of it were armed.

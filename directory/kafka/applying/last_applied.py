@@ -76,7 +76,7 @@ class AppliedSetting:
     done: bool = True
     """Kafka had it; else it was to be asked for, and whether it was is not known."""
     put_back: int = 0
-    """So often somebody else has changed or removed it since."""
+    """So often another client has changed or removed it since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +88,9 @@ class AppliedRecord(Generic[_K]):
     held: frozenset[_K] = frozenset()
     """Those whose change waits until an operator has read a plan."""
     contested: frozenset[_K] = frozenset()
-    """Those that somebody else keeps putting back: left alone."""
+    """Those that another client keeps putting back: left alone."""
     lost: frozenset[_K] = frozenset()
-    """ACLs of ours that somebody else removed, and that were not put back."""
+    """ACLs of ours that another client removed, and that were not put back."""
     path: str = ""
     """Who desired the ACLs last."""
     waits: str = ""
@@ -340,7 +340,7 @@ class ArmedRecord:
     calls: int = 0
     made: int = 0
     pending: bool = True
-    """Not all of it is done yet; whoever is elected goes on."""
+    """Not all of it is done yet; the next leader goes on."""
     basis: str = ""
     """What the plan stood on. What waited for an operator is released by it, and only by it."""
     message: str = ""

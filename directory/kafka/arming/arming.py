@@ -261,7 +261,8 @@ class ArmingService:
         )
         _log.info(
             "%s: %s armed %s at %s by plan %s, %d calls",
-            self._context.cluster, principal or "somebody", aspect, path, plan, mark.calls,
+            self._context.cluster, principal or "an anonymous caller", aspect, path, plan,
+            mark.calls,
         )  # fmt: skip
         return self._wait_for(mark, deadline)
 
@@ -275,7 +276,7 @@ class ArmingService:
         commits = TopicCommits(self._context.writer, self._context.limits, None, principal)
         known = self._context.latest()
         writes = release_writes(snapshot, now.plan, entry_id, names)
-        # Whoever asks again, since the time was over, goes on where it ended.
+        # A call that is repeated after its deadline goes on where the first one ended.
         commits.put_all([one for one in writes if known.fact(one.key) != one.value])
 
     def _outdated(self, path: Path, aspect: str, plan: str, now: ArmingPlan) -> str:
@@ -326,7 +327,7 @@ class ArmingService:
             return self._plan_acls(asked)
         if aspect == CONFIGS:
             return self._plan_configs(asked)
-        # Kafka is asked for topics to be made or deleted when somebody asks for it, by path:
+        # Kafka is asked to make or delete topics when a caller asks for it, by path:
         # nothing waits there that arming could set off.
         return ArmingPlan(asked.plan_hash(()), (), entry, place)
 

@@ -205,7 +205,7 @@ def armed_plan(plan: str, basis: str, entry_id: int) -> Put:
 def releases_of(
     snapshot: Snapshot, mount: Path, topics: Iterable[Released], cause: str
 ) -> Iterator[Write]:
-    """Yields what releases topics without a plan that somebody read, for the cause that is named:
+    """Yields what releases topics without a plan that a person read, for the cause that is named:
     those below an armed entry, as long as it is armed on the basis of now.
     """
     basis = inherited_basis(snapshot, mount)

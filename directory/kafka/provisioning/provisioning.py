@@ -85,7 +85,7 @@ class Attempt:
         return found
 
     def accounts_for(self, seen: KafkaTopic) -> bool:
-        """True if a topic is as it was asked for; one that is otherwise was made by somebody else.
+        """True if a topic is as it was asked for; else another client made it.
 
         A topic of which Kafka cannot say yet how many partitions it has may still become it.
         """
@@ -220,7 +220,7 @@ class Provisioner:
                     made.append(one)
                 case AlreadyDone():
                     # Absent a moment ago: an earlier attempt of ours came through, or, if there was
-                    # none, somebody else was quicker.
+                    # none, another client was quicker.
                     if one.topic.entry_id in tried_before:
                         made.append(one)
                     else:
@@ -262,7 +262,7 @@ class Provisioner:
 
     def _forget_attempts(self, unasked: Iterable[RecordedTopic]) -> None:
         """Takes the attempts off the record of topics that Kafka does not show and for which
-        nothing is asked now: what comes under their names meanwhile is somebody else's.
+        nothing is asked now: what comes under their names meanwhile is not kdir's.
         """
         news, snapshot = [], self.context.latest()
         for one in unasked:
@@ -324,7 +324,7 @@ class Provisioner:
             self.release(made)
 
     def _record_failed(self, failed: Iterable[tuple[RecordedTopic, str]]) -> None:
-        # Kafka refused: a topic of that name that comes later is somebody else's.
+        # Kafka refused: a topic of that name that comes later is not kdir's.
         fields = {"provision": Provision.FAILED, "provision_attempt": ""}
         self.commits.record(
             [one.observation(provision_message=message, **fields) for one, message in failed]
@@ -387,7 +387,7 @@ class Provisioner:
                 return True
             _log.warning(
                 "%s was removed before its topic id was known; Kafka has a topic of that name, %s, "
-                "which somebody else may have made: it is left alone, and not adopted",
+                "which another client may have made: it is left alone, and not adopted",
                 one.name,
                 show_id(seen.topic_id),
             )

@@ -2,7 +2,7 @@
 
 A controller acknowledges a change before brokers come to it: one that holds 10,000 partitions needs
 milliseconds for each topic. What is read of it meanwhile is of before, and would be taken for
-somebody else's doing: a new topic for missing, a deleted one for a new one. All that is read of
+another client's doing: a new topic for missing, a deleted one for a new one. All that is read of
 Kafka is corrected here, for a limited time.
 """
 
@@ -197,7 +197,7 @@ class RecentChanges:
                 else:
                     corrected[key] = value
             elif not same_value(key, value, found.get(key)):
-                del known.values[key], known.stale[key]  # somebody else changed it since
+                del known.values[key], known.stale[key]  # another client changed it since
         return corrected
 
     def correct_topic(self, seen: KafkaTopic) -> KafkaTopic:

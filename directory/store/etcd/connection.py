@@ -331,7 +331,7 @@ class EtcdConnection:
             StoreUnreachable, FutureRevision: the history is unchanged, as far as known.
         """
         request = etcdrpc.CompactionRequest(revision=revision, physical=True)
-        # Forgotten already: by somebody else, or by a try whose answer came too late.
+        # Compacted already: by another client, or by a try whose answer came too late.
         with contextlib.suppress(Compacted):
             self._read(lambda stubs: stubs.kv.Compact, request, timeout_seconds)
 

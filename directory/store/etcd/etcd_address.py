@@ -107,7 +107,7 @@ class EtcdAddress:
         """User that etcd sees, for people."""
         if self.user:
             return f"user {self.user}"
-        return "the user that its certificate names" if self.cert else "somebody without a user"
+        return "the user that its certificate names" if self.cert else "a client without a user"
 
     def password(self) -> str:
         """Returns the password, read again each time, since its file may have changed.

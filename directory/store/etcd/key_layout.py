@@ -12,7 +12,7 @@
 
 No row has a lease of its own: it would go in a revision that is nobody's commit. What a dead
 process leaves under ``alive`` goes by itself, and the rows that depended on it by the commit of
-whoever sweeps. ``alive`` and ``announced`` sort before what is watched.
+the sweeper. ``alive`` and ``announced`` sort before what is watched.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class EtcdWatch:
         """How far it is, and what it knows of the store."""
         self._patience: Final = patience
         self._clock: Final = clock
-        self._lock: Final = threading.Lock()  # whoever calls next() holds it, while it waits too
+        self._lock: Final = threading.Lock()  # held by the thread in next(), while it waits too
         # What ends a wait. Nothing of gRPC's threads may ever wait for us: closing a channel waits
         # for them.
         self._woken: Final = threading.Event()

@@ -78,7 +78,7 @@ class CommitSignal:
             self._changed.notify_all()
 
     def report(self) -> None:
-        """Wakes the watches where somebody wrote the files, and it was not just this process."""
+        """Wakes the watches where the files were written, and not just by this process."""
         now = self._clock()
         self.again_at = now + AGAIN_SECONDS
         if now >= self.settled_at:

@@ -191,14 +191,14 @@ def test_a_change_between_plan_and_write_is_a_conflict(
         module = apply if line.startswith("apply") else set_verb
         plan = module.plans_below
 
-        def then_somebody_else(
+        def then_another_caller(
             *arguments: Any, module: Any = module, plan: Any = plan, owner: str = line[:4]
         ) -> Any:
             monkeypatch.setattr(module, "plans_below", plan)
             assert kdir(f"set # owner={owner}").code == 0
             return plan(*arguments)
 
-        monkeypatch.setattr(module, "plans_below", then_somebody_else)
+        monkeypatch.setattr(module, "plans_below", then_another_caller)
         late = kdir(line)
         assert late.code == 5, late.err
         assert f"{where} has changed since it was read or planned" in late.err

@@ -651,7 +651,7 @@ def test_leaders_offsets_and_lag_are_kafkas_own(kdir: Kdir, kafka_broker: Shared
 # -- manners -------------------------------------------------------------------------------------
 
 
-def test_whoever_closes_the_pipe_sees_nothing(kdir: Kdir) -> None:
+def test_a_reader_that_closes_the_pipe_sees_nothing(kdir: Kdir) -> None:
     kdir.run("mkdir #/many")
     process = kdir.start("ls -R -l /")
     assert process.stdout is not None

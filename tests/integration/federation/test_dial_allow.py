@@ -17,7 +17,7 @@ from tests.support.federation import Federation
         ([], "not in the allow list (nothing)"),
     ],
 )
-def test_a_server_asks_in_a_caller_s_name_only_whom_its_config_allows(
+def test_a_server_asks_in_a_caller_s_name_only_servers_that_its_config_allows(
     tmp_path: Path, allow: list[str], arguments: str
 ) -> None:
     with Federation(tmp_path) as federation:

@@ -88,7 +88,7 @@ def test_G8_new_handshakes_use_a_rotated_certificate_and_open_streams_go_on(
     eventually(lambda: la.status().parent.linked, 40)
 
 
-def test_a_client_whose_certificate_is_replaced_goes_on_as_somebody_else(
+def test_a_client_whose_certificate_is_replaced_goes_on_as_another_principal(
     secure: SecureFederation, authority: Authority
 ) -> None:
     root = secure.start("/")

@@ -270,7 +270,7 @@ def test_a_topic_that_is_moved_has_what_is_granted_where_it_is(
     assert kafka.writes("alice", "search.views")
 
 
-def test_a_topic_that_comes_later_is_open_to_whom_it_is_granted_and_to_nobody_else(
+def test_a_topic_that_comes_later_is_open_to_its_grantees_and_to_nobody_else(
     kafka: Guarded, server: Server
 ) -> None:
     kdir(server, "grant", "alice", "write", "/la/search")

@@ -338,7 +338,7 @@ def test_drift_is_reported_and_left_unless_mending_is_set(
     assert configs(kafka, "a") == {"a": {"retention.ms": DAY}}
 
 
-def test_what_somebody_puts_back_three_times_is_contested_and_left_until_it_is_armed_again(
+def test_what_another_client_puts_back_three_times_is_contested_and_left_until_it_is_armed_again(
     broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
 ) -> None:
     make(kafka, "a")
@@ -483,7 +483,7 @@ ASKED = frozenset({"alter_configs", "create_partitions", "describe", "configs"})
 WRITTEN = frozenset({"commit_command", "put_facts"})
 
 
-def test_killed_at_any_call_the_next_one_finishes_and_nothing_is_taken_for_somebody_elses(
+def test_killed_at_any_call_the_next_one_finishes_and_nothing_is_taken_for_another_clients(
     broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath
 ) -> None:
     make(kafka, "d.a", TopicToCreate("d.b", partitions=1))

@@ -60,7 +60,7 @@ def kdir(server: Server, line: str) -> Ran:
         return run(["--at", server.address, *line.split()])
 
 
-def test_a_level_is_raised_once_all_servers_support_it_and_somebody_finalizes_it(
+def test_a_level_is_raised_once_all_servers_support_it_and_an_operator_finalizes_it(
     start: Start, store: str
 ) -> None:
     old = start("/la", "old", store=store)

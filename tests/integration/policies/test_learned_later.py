@@ -238,7 +238,7 @@ def test_a_topic_that_was_made_again_and_whose_old_entry_is_removed(
         check_waits(la, data, "first")
 
 
-def test_a_topic_that_somebody_makes_there_and_not_one_that_kdir_makes(
+def test_a_topic_that_another_client_makes_there_and_not_one_that_kdir_makes(
     broker: KafkaBroker, data: Data, tmp_path: Path
 ) -> None:
     make(data.kafka, "first")

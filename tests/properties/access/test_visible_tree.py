@@ -220,7 +220,7 @@ def test_A12_what_is_hidden_is_as_if_it_were_not_there() -> None:
     assert compared > len(SEEDS) / 4
 
 
-def test_to_whom_nothing_is_hidden_both_trees_are_the_same() -> None:
+def test_for_callers_that_may_see_all_both_trees_are_the_same() -> None:
     for seed in SEEDS[:50]:
         chance = random.Random(seed)
         cluster = Cluster(str(MOUNT))

@@ -72,7 +72,7 @@ class History:
         elif topic is not None:
             self.desired_gone.add(topic.physical_name)
 
-    def somebody_makes(self) -> None:
+    def another_client_makes(self) -> None:
         """Creates a topic as another tool would, most often one that kdir is about to create or
         delete.
         """
@@ -86,7 +86,7 @@ class History:
         if name not in self.kafka.topics:
             self.kafka.add(name)
 
-    def somebody_deletes(self) -> None:
+    def another_client_deletes(self) -> None:
         self.kafka.topics.pop(self.name(), None)
 
     def grant(self) -> None:
@@ -119,8 +119,8 @@ class History:
         self.kafka.kafka_id = "L" if self.kafka.kafka_id == "K" else "K"
         self.kafka.topics = self.kafkas.get(self.kafka.kafka_id, {})
 
-    def somebody_is_quicker(self) -> None:
-        self.kafka.before_create = self.chance.choice([lambda: None, self.somebody_makes])
+    def another_client_is_quicker(self) -> None:
+        self.kafka.before_create = self.chance.choice([lambda: None, self.another_client_makes])
 
     def restart(self) -> None:
         self.here.close()
@@ -177,8 +177,8 @@ class History:
             (self.look, 30),
             (self.create, 14),
             (self.remove, 14),
-            (self.somebody_makes, 14),
-            (self.somebody_deletes, 3),
+            (self.another_client_makes, 14),
+            (self.another_client_deletes, 3),
             (self.grant, 2),
             (self.adopt, 2),
             (self.acknowledge, 4),
@@ -186,7 +186,7 @@ class History:
             (self.requests_are_lost, 8),
             (self.answers_are_lost, 3),
             (self.another_kafka, 1),
-            (self.somebody_is_quicker, 2),
+            (self.another_client_is_quicker, 2),
             (self.restart, 2),
             (self.dies_soon, 8),
             (self.back_up, 3),

@@ -142,7 +142,7 @@ class History:
 
     # -- what happens --------------------------------------------------------------------------
 
-    def somebody_makes(self) -> None:
+    def another_client_makes(self) -> None:
         """Creates a topic in Kafka, new or with an earlier one's name: adopted by itself, or taken
         over.
         """
@@ -325,7 +325,7 @@ class History:
 
 
 STEPS = (
-    History.somebody_makes,
+    History.another_client_makes,
     History.kdir_makes,
     History.arm,
     History.arm,

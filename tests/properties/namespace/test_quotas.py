@@ -206,7 +206,7 @@ def check_sums(snapshot: Snapshot) -> None:
     lags=[0, 0, 0, 0, 0, 1],
     asked=0,
 )
-def test_nothing_that_is_made_exceeds_a_quota_whoever_planned_on_what(
+def test_nothing_that_is_made_exceeds_a_quota_however_it_was_planned(
     above: list[Policies], steps: list[Command | News], lags: list[int], asked: int
 ) -> None:
     levels = [PolicyLevel("/" + "x" * number, one) for number, one in enumerate(above)]

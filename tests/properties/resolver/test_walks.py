@@ -212,7 +212,7 @@ class Liars(MemoryTransport):
     script=st.lists(replies, min_size=1, max_size=8),
     seed=st.integers(0, 1000),
 )
-def test_R22_the_client_keeps_its_limits_whoever_lies(
+def test_R22_the_client_keeps_its_limits_whichever_server_lies(
     asked: list[str], script: list[Any], seed: int
 ) -> None:
     transport = Liars(script, seed)

@@ -252,7 +252,7 @@ def test_unmounting_takes_the_right_on_the_cluster_as_mounting_does(la: House) -
 # -- why Kafka is left alone ---
 
 
-def test_why_kafka_is_stopped_names_no_topic_to_whom_it_may_be_hidden(
+def test_why_kafka_is_stopped_names_no_topic_to_callers_that_may_not_see_it(
     house: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     la = house(kafka={"bootstrap": ["127.0.0.1:1"], "ceiling": ["configs"]})

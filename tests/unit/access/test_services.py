@@ -329,7 +329,7 @@ def test_links_are_shown_to_who_may_describe_them(la: House) -> None:
     assert la.outcome("bob", "/la/ln/t") == "absent"
 
 
-def test_open_access_lets_everybody_in_whom_nobody_denied(house: Make) -> None:
+def test_open_access_lets_in_each_principal_without_a_deny(house: Make) -> None:
     la = house("open")
     la.mkdir("/la/a", "")
     assert la.outcome("", "/la/a") == "resolution"

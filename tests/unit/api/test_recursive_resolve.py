@@ -139,7 +139,7 @@ def dialling(issued: Any) -> PeerCredentials:
         ("User:ANONYMOUS", "", "host", False),
     ],
 )
-def test_for_whom_a_server_may_ask(
+def test_the_callers_in_whose_name_a_server_may_ask(
     tmp_path: Path, principal: str, bearer: str, own: str, may: bool
 ) -> None:
     authority = Authority(tmp_path)

@@ -345,7 +345,7 @@ def _grown(request: directory_pb2.UpdateEntryRequest) -> directory_pb2.UpdateEnt
     return answer
 
 
-def test_partitions_of_a_topic_grow_only_when_somebody_means_it(kdir: Kdir) -> None:
+def test_partitions_of_a_topic_grow_only_when_the_caller_means_it(kdir: Kdir) -> None:
     kdir.answers["DirectoryService.UpdateEntry"] = _grown
     ran = kdir("set", "/search/clicks", "partitions=8")
     assert ran.code == 2

@@ -623,7 +623,7 @@ def test_a_kafka_without_authorizer_stops_only_acls(here: World, kafka: Kafka) -
 # -- what others change ----------------------------------------------------------------------------
 
 
-def test_what_somebody_removes_is_reported_and_an_arming_puts_it_back(
+def test_what_another_client_removes_is_reported_and_an_arming_puts_it_back(
     here: World, kafka: Kafka
 ) -> None:
     grant(here, "search", "allow alice read")
@@ -638,7 +638,7 @@ def test_what_somebody_removes_is_reported_and_an_arming_puts_it_back(
     assert counts(here) == (2, 0, 0, 0)
 
 
-def test_what_somebody_removes_is_mended_twice_and_then_left_to_him(
+def test_what_another_client_removes_is_mended_twice_and_then_left_alone(
     tmp_path: FilePath, kafka: Kafka
 ) -> None:
     with started(tmp_path, kafka, revert_external_changes=True) as here:

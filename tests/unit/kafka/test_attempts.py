@@ -53,7 +53,7 @@ def put_off_by_acls(here: World, path: str) -> None:
     assert topic(here, path).provision_message.startswith("its ACLs wait")
 
 
-def test_while_its_acls_wait_there_is_no_attempt_and_a_topic_that_comes_is_somebody_elses(
+def test_while_its_acls_wait_there_is_no_attempt_and_a_topic_that_comes_is_another_clients(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
     here = started(tmp_path, kafka, max_acls=1)
@@ -231,7 +231,7 @@ def test_who_died_between_record_and_request_leaves_nothing_to_be_deleted(
         assert again.nothing_left_to_reap()
 
 
-def test_a_topic_that_is_otherwise_than_it_was_asked_for_is_somebody_elses(
+def test_a_topic_that_is_otherwise_than_it_was_asked_for_is_another_clients(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
     here = started(tmp_path, kafka)
@@ -293,7 +293,7 @@ def test_what_comes_after_its_entry_was_removed_is_left_alone_and_not_adopted(
         assert "x" in again.topics()
 
 
-def test_a_topic_that_somebody_makes_again_after_a_removal_is_adopted(
+def test_a_topic_that_another_client_makes_again_after_a_removal_is_adopted(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
     here = started(tmp_path, kafka, split_on=".")
@@ -373,7 +373,7 @@ def test_what_was_moved_before_it_was_asked_for_has_no_attempt_left(
 # -- topics made a moment ago ----------------------------------------------------------------------
 
 
-def test_a_topic_that_somebody_deleted_a_moment_after_its_making_does_not_come_back(
+def test_a_topic_that_another_client_deleted_a_moment_after_its_making_does_not_come_back(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
     here = started(tmp_path, kafka)

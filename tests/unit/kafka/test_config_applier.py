@@ -106,13 +106,13 @@ def test_what_is_set_while_a_step_begins_is_pushed(
         pusher = here.reconciler.term.config_applier  # type: ignore[union-attr]
         latest, last = pusher._latest, [MONTH]
 
-        def then_somebody_sets() -> Snapshot:
+        def then_another_client_sets() -> Snapshot:
             found = latest()
             if last:
                 retention(here, last.pop())
             return found
 
-        monkeypatch.setattr(pusher, "_latest", then_somebody_sets)
+        monkeypatch.setattr(pusher, "_latest", then_another_client_sets)
         # It takes a step to see that this is nothing to Kafka.
         owner: dict[str, object] = {"policies.owner": "search-team"}
         here.execute(UpdateEntry(path=MOUNT.join(("b",)), kind=Kind.TOPIC, changes=owner))
@@ -227,7 +227,7 @@ def test_what_kafka_does_not_show_yet_is_no_drift_and_nobodys_doing(tmp_path: Fi
         )
 
 
-def test_what_somebody_put_back_is_seen_a_moment_after_kafka_showed_ours(
+def test_what_another_client_put_back_is_seen_a_moment_after_kafka_showed_ours(
     tmp_path: FilePath,
 ) -> None:
     kafka = SlowKafka("a")

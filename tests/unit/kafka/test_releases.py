@@ -71,7 +71,7 @@ def arm(here: World, *below: str) -> None:
     here.settle(1_000)
 
 
-def somebody_makes(here: World, kafka: SlowKafka, name: str, value: str = MONTH) -> None:
+def another_client_makes(here: World, kafka: SlowKafka, name: str, value: str = MONTH) -> None:
     kafka.topics.pop(name, None)
     kafka.add(name)
     kafka.topics[name] = KafkaTopic(name, (100 + len(kafka.altered)).to_bytes(16, "big"), 1, 1)
@@ -99,7 +99,7 @@ def test_a_topic_that_comes_while_a_plan_is_carried_out_is_not_one_that_it_names
     here.settle(1_000)
     retention(here, DAY, "d")
     begin_arming(here)
-    somebody_makes(here, kafka, "d.late")
+    another_client_makes(here, kafka, "d.late")
     assert (value(kafka, "d.a"), value(kafka, "d.late")) == (DAY, MONTH)
     assert waits(here, "d/late")
     assert here.reconciler.status().needs_approval_count == 1
@@ -114,7 +114,7 @@ def test_a_plan_that_would_name_other_topics_by_now_is_another_one(
     arming_service = here.reconciler.arming_service
     plan = arming_service.plan(MOUNT, "configs")
     assert plan.calls == ()
-    somebody_makes(here, kafka, "d.late")
+    another_client_makes(here, kafka, "d.late")
     with pytest.raises(EtagMismatch, match=r"d\.late came"):
         arming_service.arm(MOUNT, "configs", plan.plan)
     retention(here, DAY)
@@ -125,7 +125,7 @@ def test_a_plan_that_would_name_other_topics_by_now_is_another_one(
 def test_a_plan_that_was_not_armed_after_all_releases_nothing(
     here: World, kafka: SlowKafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    somebody_makes(here, kafka, "d.late")
+    another_client_makes(here, kafka, "d.late")
 
     def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("away for a moment")
@@ -162,7 +162,7 @@ def test_a_topic_that_takes_the_place_of_one_that_was_released_is_not(
 ) -> None:
     retention(here, DAY)
     here.settle(1_000)
-    somebody_makes(here, kafka, "d.a")
+    another_client_makes(here, kafka, "d.a")
     assert here.states()["d/a"] == "REPLACED"
     here.reconciler.requests.adopt([], False, False)
     here.settle(1_000)
@@ -176,7 +176,7 @@ def test_a_topic_that_is_moved_below_what_another_plan_armed_waits(
 ) -> None:
     retention(here, None)
     here.execute(UpdateEntry(path=MOUNT, changes={"policies.manage.configs": None}))
-    somebody_makes(here, kafka, "free")
+    another_client_makes(here, kafka, "free")
     for name in ("e", "f"):
         here.execute(CreateDirectory(path=MOUNT.child(name)))
         retention(here, DAY, name)
@@ -322,7 +322,7 @@ def test_a_cluster_that_manages_its_kafka_again_was_not_what_a_plan_was_about(
 
 
 def test_growth_waits_with_it(here: World, kafka: SlowKafka) -> None:
-    somebody_makes(here, kafka, "d.late")
+    another_client_makes(here, kafka, "d.late")
     here.execute(
         UpdateEntry(
             path=MOUNT.join(("d", "late")), kind=Kind.TOPIC, changes={"policies.partitions": 3}

@@ -54,7 +54,7 @@ def test_a_load_reads_no_physical_name_and_many_askers_read_them_once() -> None:
     assert codec.read <= again + 2
 
 
-def test_it_gives_way_until_somebody_waits_for_it() -> None:
+def test_it_gives_way_until_a_thread_waits_for_it() -> None:
     codec = CountingCodec()
     snapshot = Snapshot.load(codec, "i", 1, [[row(codec, number) for number in range(40_000)]])
     pauses = 0

@@ -170,5 +170,5 @@ def test_the_host_is_the_peer_s_address(peer: str, host: str) -> None:
     assert Call(0.0, find_peer=lambda: peer).host == host
 
 
-def test_the_host_of_whoever_is_asked_for_is_the_callers_own() -> None:
+def test_the_host_of_a_principal_that_is_asked_for_is_the_callers_own() -> None:
     assert Call(0.0, find_peer=lambda: "ipv4:10.0.0.7:1", caller_host="10.0.0.8").host == "10.0.0.8"

@@ -208,7 +208,7 @@ def test_a_server_behind_the_finalized_level_does_not_use_the_store(start: Start
         start("late", 1)
 
 
-def test_a_change_is_refused_naming_the_server_until_it_left_and_somebody_confirmed_it(
+def test_a_change_is_refused_naming_the_server_until_it_left_and_an_operator_confirmed_it(
     old: Path, start: Start
 ) -> None:
     new, behind = start("new", 2).join(), start("behind", 1).join()

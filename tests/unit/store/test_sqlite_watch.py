@@ -263,7 +263,7 @@ def test_files_of_other_names_and_what_comes_after_the_end_are_not_reported(
 
 
 @pytest.mark.usefixtures("noticing")
-def test_each_revision_comes_once_and_in_order_whoever_writes(tmp_path: Path) -> None:
+def test_each_revision_comes_once_and_in_order_for_all_writers(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
     with closing(SqliteStore(file, "la")) as ours, closing(SqliteStore(file, "la")) as theirs:
         loading = ours.load()
