@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from directory.kafka.admin_contract import KafkaAdmin
 
-__all__ = ["LogEnd", "LogRecord", "LogRefused", "LogTopics", "TopicWriter"]
+__all__ = ["LogEnd", "LogRecord", "LogRefused", "LogTopics", "TopicWriter", "WaitsForOperator"]
 
 _MOST_BYTES: Final = 8 * 1024 * 1024
 """Of one record with its key and Kafka's own framing, at least (``MOST_RECORD_BYTES``)."""
@@ -56,6 +56,10 @@ of a transaction, whose end has an offset, too."""
 
 class LogRefused(Exception):
     """Error of a log that cannot be published to as it is: why, and what would be right."""
+
+
+class WaitsForOperator(LogRefused):
+    """Refusal that ``kdir log resync`` overcomes."""
 
 
 class LogRecord(NamedTuple):
@@ -114,14 +118,15 @@ class LogTopics:
         whether they are as the log needs them.
 
         Raises:
-            LogRefused: one of them is not, and how to mend it.
+            WaitsForOperator: one of them was there, and is not.
+            LogRefused: one of them is not as needed, and how to mend it.
             KafkaUnavailable, KafkaRejected
         """
         names = {"state": self.state, "history": self.history}
         found = admin.describe(list(names.values()))
         missing = {kind: name for kind, name in names.items() if name not in found}
         if missing and were_there:
-            raise LogRefused(
+            raise WaitsForOperator(
                 f"topic {' and '.join(missing.values())} is not in Kafka any more; kdir log resync "
                 f"makes it again, from the store"
             )

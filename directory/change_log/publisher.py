@@ -28,7 +28,13 @@ from typing import Final
 from kdir.v1 import watch_pb2
 
 from directory.change_log.log_state import ROLE, noted_state, skip_of
-from directory.change_log.log_topics import LogRecord, LogRefused, LogTopics, TopicWriter
+from directory.change_log.log_topics import (
+    LogRecord,
+    LogRefused,
+    LogTopics,
+    TopicWriter,
+    WaitsForOperator,
+)
 from directory.change_log.outbox_records import (
     OversizedRecord,
     StateRecords,
@@ -80,10 +86,6 @@ _NOTE_SECONDS: Final = 1.0
 """At most so often it writes down in the store how far it is: a hint for trimming the outbox."""
 _MOST_VANISHING: Final = 20
 _PART_VANISHING: Final = 0.05
-
-
-class _WaitsForOperator(LogRefused):
-    """Refusal that ``kdir log resync`` overcomes."""
 
 
 @dataclass(slots=True)
@@ -230,7 +232,7 @@ class ChangeLogPublisher:
             return _AWAY_SECONDS
         except LogRefused as reason:
             self._end_session()
-            self._report(str(reason), waits=isinstance(reason, _WaitsForOperator))
+            self._report(str(reason), waits=isinstance(reason, WaitsForOperator))
             return _REFUSED_SECONDS
         except (KafkaUnavailable, KafkaRejected, KdirError, StoreUnreachable) as reason:
             self._end_session()
@@ -367,7 +369,7 @@ class ChangeLogPublisher:
         if point.incarnations[-1] == incarnation:
             if found.revision > self._store.newest_revision():
                 if not is_confirmed:
-                    raise _WaitsForOperator(
+                    raise WaitsForOperator(
                         f"the log is at revision {found.revision}, which the store has not "
                         f"reached: an older state of its disk was put back; kdir log resync makes "
                         f"the log follow this store"
@@ -384,7 +386,7 @@ class ChangeLogPublisher:
                 writer, generation, point.incarnations, at, checkpoint=at, last_order=order
             )
         if incarnation in point.incarnations and not is_confirmed:
-            raise _WaitsForOperator(
+            raise WaitsForOperator(
                 f"the log has a later incarnation of this store, of generation "
                 f"{found.generation}: a copy of the store publishes too, or an older state of its "
                 f"disk was put back; kdir log resync makes the log follow this store"
@@ -413,14 +415,15 @@ class ChangeLogPublisher:
         now_ms = self._now_ms()
         cluster_id = self._store.identity.cluster_id
         held = self.topics.state_digests(self._goes_on)
-        foreign = next((key for key in held if not key.startswith(f"{cluster_id}/")), None)
-        if foreign is not None:
-            raise LogRefused(
-                f"topic {self.topics.state} holds the log of cluster {foreign.partition('/')[0]}: "
+        others = {key.partition("/")[0] for key in held} - {cluster_id}
+        if others and not is_confirmed:
+            raise WaitsForOperator(
+                f"topic {self.topics.state} holds the log of cluster {', '.join(sorted(others))}: "
                 f"name another Kafka in change_log.bootstrap, where the topics have the cluster id "
-                f"in their names"
+                f"in their names; where that cluster is gone, kdir log resync removes its state "
+                f"from the log"
             )
-        is_first = not held
+        is_first = not any(key.startswith(f"{cluster_id}/") for key in held)
         gone: dict[str, None] = dict.fromkeys(held)
         entries = sum(key.startswith(f"{cluster_id}/e/") for key in held)
         changed: set[str] = set()
@@ -431,7 +434,7 @@ class ChangeLogPublisher:
         vanished = sum(key.startswith(f"{cluster_id}/e/") for key in gone)
         most = max(_MOST_VANISHING, int(entries * _PART_VANISHING))
         if vanished > most and not is_confirmed:
-            raise _WaitsForOperator(
+            raise WaitsForOperator(
                 f"{vanished:,} of {entries:,} entries of the log are not in the store: kdir log "
                 f"resync removes them from the log"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from directory.kafka.client_properties import ClientProperties, client_properties
@@ -56,7 +56,7 @@ def change_log_of(
     if registry and (wrong := why_no_registry(registry)):
         table.fail("schema_registry", shown_url(registry), wrong)
     if bootstrap:
-        client = client_properties(table, base)
+        client = replace(client_properties(table, base), is_transactional=True)
         table.done()
         return ChangeLogConfig(bootstrap, client, is_shared=True, schema_registry=registry)
     table.done()
@@ -65,4 +65,5 @@ def change_log_of(
             "change_log.bootstrap: missing; expected host:port of a broker, since there is no"
             " [kafka] whose brokers could be taken"
         )
-    return ChangeLogConfig(kafka.bootstrap, kafka.client, is_shared=False, schema_registry=registry)
+    client = replace(kafka.client, is_transactional=True)
+    return ChangeLogConfig(kafka.bootstrap, client, is_shared=False, schema_registry=registry)

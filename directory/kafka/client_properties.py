@@ -39,6 +39,7 @@ _BOOTSTRAP: Final = frozenset({"bootstrap.servers", "metadata.broker.list"})
 _CODE: Final = frozenset({"plugin.library.paths", "logger", "default.topic.config"})
 """Code, or no text; so are names that end with ``_cb``."""
 _SECRET: Final = re.compile(r"password|secret|passphrase|key\.pem$|jaas|oauthbearer\.config$")
+_FAILED: Final = "Failed to create admin client: "
 _UNKNOWN: Final = re.compile(r'No such configuration property: "(.*)"')
 # Those by which one comes to a broker, for the nearest one: which there are, librdkafka says.
 _USUAL: Final = (
@@ -70,6 +71,8 @@ class ClientProperties:
     """What the files that properties name are below."""
     table: str = "kafka"
     """Name of the table, for errors."""
+    is_transactional: bool = False
+    """A change log is published with them."""
 
     def read(self) -> dict[str, str]:
         """Returns all of them, as Kafka's client takes them.
@@ -142,10 +145,12 @@ class ClientProperties:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
+        # With acks=1, for example, nothing is written once and in order.
+        of_publisher = {"transactional.id": "kdir"} if self.is_transactional else {}
         try:
-            AdminClient({**properties, **OWN})
+            AdminClient({**properties, **OWN, **of_publisher})
         except KafkaException as error:
-            message = str(error.args[0].str()).strip()
+            message = str(error.args[0].str()).strip().removeprefix(_FAILED)
         else:
             return
         unknown = _UNKNOWN.match(message)

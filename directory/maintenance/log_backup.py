@@ -160,9 +160,11 @@ def _read_log(
     properties = log_client(config)
     topic = _find_topic(properties, config, cluster, cluster_id)
     registry = SchemaRegistry.at(config.schema_registry)
-    fold = StateFold(registry=registry, new_table=partial(new_table, database))
     with closing(TopicReader(properties, topic)) as reader:
-        log = load_log(reader, fold=fold)
+        # Before it there may be what another cluster had in the topic.
+        point = newest_checkpoint(reader, registry)
+        of = "" if point is None else point.cluster_id
+        log = load_log(reader, fold=StateFold(of, registry, partial(new_table, database)))
     reason = log.why_incomplete() or _why_unusable(log)
     if reason:
         raise UnusableLog(f"topic {topic}: {reason}")

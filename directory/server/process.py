@@ -120,10 +120,12 @@ def _check_clients(configs: Sequence[ServerConfig], *, reported: bool) -> None:
         missing := missing_extra("a store at etcd://…", "etcd")
     ):
         raise ConfigError(missing)
-    for client in (config.kafka.client for config in configs if config.kafka is not None):
-        client.read()
-        if client.advice() and not reported:
-            _log.warning("%s", client.advice())
+    tables = [table for config in configs for table in (config.kafka, config.change_log) if table]
+    for table in tables:
+        table.client.read()
+    if not reported:
+        for advice in sorted({table.client.advice() for table in tables} - {""}):
+            _log.warning("%s", advice)
 
 
 def _supervise(configs: Sequence[ServerConfig], arguments: Sequence[str], count: int) -> int:

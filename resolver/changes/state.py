@@ -213,7 +213,7 @@ class StateFold:
         self._schema_count = self._schemas.count
         """When the unreadable ones were decoded last."""
         self._skipped = 0
-        self._others: set[str] = set()
+        self._others: set[str] = set()  # keys of other clusters
         self._cluster_id = cluster_id
 
     @property
@@ -235,7 +235,7 @@ class StateFold:
         self._cluster_id = self._cluster_id or cluster_id
         if cluster_id != self._cluster_id:
             self._skipped += 1
-            self._others.add(cluster_id)
+            (self._others.discard if value is None else self._others.add)(text)
             return False
         if name == CHECKPOINT:
             return value is not None and self._add_checkpoint(value)
@@ -321,7 +321,7 @@ class StateFold:
             checkpoint=point,
             unreadable=immutables.Map({key: one.reason for key, one in self._kept.items()}),
             skipped=self._skipped,
-            other_clusters=frozenset(self._others),
+            other_clusters=frozenset(key.partition("/")[0] for key in self._others),
         )
         return True
 

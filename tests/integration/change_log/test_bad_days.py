@@ -23,7 +23,12 @@ from confluent_kafka.admin import (
 from kdir.v1 import admin_pb2, admin_pb2_grpc, watch_pb2, watch_pb2_grpc
 
 from deploy.local.kafka import KafkaBroker
-from directory.change_log.log_topics import LogRecord, TopicWriter
+from directory.change_log.log_topics import LogRecord, LogTopics, TopicWriter
+from directory.change_log.settings import ChangeLogConfig
+from directory.kafka.admin_client import ConfluentAdmin
+from directory.kafka.client_properties import ClientProperties
+from directory.maintenance.log_backup import log_rows
+from directory.namespace.keys import ENTRY
 from directory.store.addresses import open_store
 from tests.conftest import SharedBroker, SharedEtcd
 from tests.integration.change_log.test_publishing import (
@@ -32,6 +37,7 @@ from tests.integration.change_log.test_publishing import (
     log_of,
     logged_rows,
 )
+from tests.integration.change_log.test_restore_from_log import checkpoint, entry
 from tests.support.backups import back_up, put_back
 from tests.support.change_logs import ChangeLogTopics
 from tests.support.federation import Server, eventually
@@ -209,7 +215,8 @@ def test_P14_P15_a_topic_that_was_deleted_is_made_again_only_for_an_operator(
         admin = admin_of(kafka_broker.bootstrap)
         admin.delete_topics([log.state_topic])[log.state_topic].result(30)
         server.start()
-        waits_because(server, f"topic {log.state_topic} is not in Kafka any more")
+        gone = waits_because(server, f"topic {log.state_topic} is not in Kafka any more")
+        assert gone.state.waits_for_operator
         assert log.state_topic not in admin.list_topics(timeout=10).topics
         confirm(server)
         eventually(lambda: state_of(server).state.message == "")
@@ -225,6 +232,40 @@ def test_P14_P15_a_topic_that_was_deleted_is_made_again_only_for_an_operator(
     orders = [one.order for one in made_after if one.checkpoint is None]
     assert orders == sorted(set(orders)), "each has a place of its own"
     assert {"operated", "entry"} <= {one.scope for one in made_after}
+
+
+def test_the_log_of_another_cluster_is_taken_over_only_for_an_operator(
+    tmp_path: Path, kafka_broker: SharedBroker
+) -> None:
+    """Such as that of a cluster whose store was lost, and whose Kafka has a new directory."""
+    store, where = tmp_path / "la" / "la.sqlite", {"bootstrap": [kafka_broker.bootstrap]}
+    (tmp_path / "la").mkdir()
+    with Server(tmp_path / "la", "/la", {"store": f"sqlite:///{store}"}) as server:
+        server.mkdir("/la/a")
+        log = log_of(server, kafka_broker)
+        topics = LogTopics("kc-other", log.state_topic, log.history_topic, where["bootstrap"], dict)
+        with closing(ConfluentAdmin(where["bootstrap"])) as admin:
+            topics.make_and_check(admin, were_there=False)
+        there = [entry("kc-other", 1), entry("kc-other", 2), checkpoint("kc-other")]
+        topics.writer("kdir-kc-other").write(
+            LogRecord(log.state_topic, key, value) for key, value in there
+        )
+        server.stop()
+        server.settings["change_log"] = where
+        server.start()
+        found = waits_because(server, "holds the log of cluster kc-other: name another Kafka")
+        assert found.state.waits_for_operator
+        assert log.records(log.state_topic) == there, "nothing of it is lost"
+        confirm(server)
+        eventually(lambda: state_of(server).state.message == "")
+        newest = dict(log.records(log.state_topic))
+        assert [newest[key] for key, _ in there] == [None] * 3
+        config = ChangeLogConfig((kafka_broker.bootstrap,), ClientProperties(), is_shared=True)
+        with log_rows(config, "la", server.cluster_id) as (header, rows):
+            assert header.cluster_id == server.cluster_id
+            entries = {key for key in logged_rows(str(store)) if key.startswith(ENTRY)}
+            assert entries
+            assert {key for key, _ in rows()} >= entries
 
 
 @pytest.mark.parametrize(

@@ -180,3 +180,21 @@ def test_a_server_of_a_kafka_is_refused_at_once_without_the_client(
         "error: [kafka] needs the package confluent-kafka, which is not installed: "
         "pip install 'kdir[kafka]'\n"
     )
+
+
+@pytest.mark.parametrize("log", ["[change_log]\n", '[change_log]\nbootstrap = ["127.0.0.1:1"]\n'])
+def test_properties_with_which_no_log_is_published_are_refused_at_the_check(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], log: str
+) -> None:
+    """Of the table whose brokers keep the change log: the cluster's own, or another."""
+    config = tmp_path / "server.toml"
+    of = "change_log" if "bootstrap" in log else "kafka"
+    config.write_text(
+        f'cluster = "la"\nmount = "/la"\nstore = "sqlite:///{tmp_path}/la.sqlite"\n'
+        f'[kafka]\nbootstrap = ["127.0.0.1:1"]\n{log}[{of}.properties]\nacks = 1\n'
+    )
+    assert main(["--check", "--config", str(config)]) == 2
+    refused = capfd.readouterr().err
+    assert f"{of}.properties: Kafka's client: `acks` must be set to `all`" in refused
+    config.write_text(config.read_text().replace("acks = 1", 'acks = "all"'))
+    assert main(["--check", "--config", str(config)]) == 0
