@@ -62,7 +62,8 @@ def _rows(found: watch_pb2.GetChangeLogResponse) -> Iterator[tuple[str, str | St
         registry = found.schema_registry
         yield "framing", f"ids of schema registry {registry}" if registry else "Avro single objects"
     yield "generation", str(state.generation) if state.generation else "none yet"
-    yield "published revision", str(state.revision) if state.revision else "none yet"
+    is_begun = bool(state.generation and state.revision)  # before it: what the store had
+    yield "published revision", str(state.revision) if is_begun else "none yet"
     yield "store revision", str(out_of.revision)
     if found.configured:
         yield "readers", "all that Kafka's ACLs let read the topics, which show everything"

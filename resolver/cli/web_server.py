@@ -25,6 +25,8 @@ __all__ = ["WebServer", "is_own_host"]
 
 _AT_ONCE: Final = 8
 """Pages that are made at a time; more wait."""
+_CONNECTIONS: Final = 64
+"""Open at a time, a thread each; a browser has six. More are closed at once."""
 _REQUEST_SECONDS: Final = 10.0
 """A request arrives, and its answer is read, so fast, or its connection is closed."""
 _MOST_FIELDS: Final = 10
@@ -70,6 +72,7 @@ class WebServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = _CONNECTIONS
 
     def __init__(
         self,
@@ -85,6 +88,7 @@ class WebServer(ThreadingHTTPServer):
         self.names = frozenset(names)
         self.report = report
         self.slots = threading.BoundedSemaphore(_AT_ONCE)
+        self._connections = threading.BoundedSemaphore(_CONNECTIONS)
         super().__init__((host, port), _Handler)
 
     @property
@@ -96,6 +100,20 @@ class WebServer(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # HTTPServer would look its own name up
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers in a thread of the connection's own."""
+        if self._connections.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers, and closes the connection."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Does nothing: the browser has closed the connection."""

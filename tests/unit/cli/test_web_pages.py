@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import re
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from html import unescape
 from typing import NamedTuple
 
@@ -19,6 +21,7 @@ from resolver.errors import NoRoute, PermissionDenied, Unauthenticated
 from resolver.path import Path
 from resolver.testing import MemoryDirectory
 from tests.support.command_line import answering
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("no_settings_of_ones_own")
 MARKUP = '"><script>alert(1)</script>'
@@ -228,7 +231,7 @@ def server(tree: MemoryDirectory) -> Iterator[WebServer]:
         return pages.page(path, query)
 
     with WebServer("127.0.0.1", 0, make, names=["Desk.example"], report=failures.append) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield server
         server.shutdown()
@@ -299,6 +302,27 @@ def test_another_site_may_link_to_a_page_and_load_none(
 @pytest.mark.parametrize("host", ["", "[", ":80", "0x7f.1", "127.0.0.1@evil.example", "[x]"])
 def test_what_is_no_host_is_not_ours(host: str) -> None:
     assert not is_own_host(host, ())
+
+
+def test_connections_are_bounded_and_those_that_end_make_room(server: WebServer) -> None:
+    where = server.server_address[:2]
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(where)) for _ in range(64)]
+        over = stack.enter_context(socket.create_connection(where))
+        over.settimeout(30)
+        assert over.recv(1) == b"", "closed"
+        silent[1].setblocking(False)
+        with pytest.raises(BlockingIOError):  # it was waited for: those before it are open
+            silent[1].recv(1)
+        silent[0].close()
+        eventually(lambda: _is_answered(server))
+
+
+def _is_answered(server: WebServer) -> bool:
+    try:
+        return _ask(server, "/la/")[0].status == 200
+    except (OSError, http.client.HTTPException):
+        return False
 
 
 def test_what_goes_wrong_in_a_page_is_not_in_the_answer(server: WebServer) -> None:
