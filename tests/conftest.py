@@ -6,7 +6,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -24,6 +24,7 @@ from tests.conformance.reporting import (  # noqa: F401 - hooks of pytest's
     pytest_terminal_summary,
     pytest_testnodedown,
 )
+from tests.support.run_servers import run_server
 
 REQUIRE = "KDIR_REQUIRE_SERVERS"
 OWN_BROKER = "KDIR_TEST_KAFKA"
@@ -68,7 +69,9 @@ def soak_seconds(request: pytest.FixtureRequest) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SharedBroker:
-    """A broker that many tests use at once: make topics of your own, and never stop it."""
+    """A broker that many tests use at once: make topics of your own, look at no others, and never
+    stop it.
+    """
 
     bootstrap: str
     cluster_id: str
@@ -76,8 +79,8 @@ class SharedBroker:
 
 @dataclass(frozen=True, slots=True)
 class SharedEtcd:
-    """An etcd of three members that many tests use: each under a prefix of its own, and none stops,
-    restores or fills it. Compacting it is allowed.
+    """An etcd of three members that many tests use at once: each under a prefix of its own. None
+    stops, restores, compacts or fills it.
     """
 
     endpoints: tuple[str, ...]
@@ -136,8 +139,22 @@ def kafka_clusters() -> Iterator[Callable[..., KafkaCluster]]:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(request: pytest.FixtureRequest) -> Iterator[SharedBroker]:
-    """Yields one broker for all tests, started when the first asks; KDIR_TEST_KAFKA
+def run_address(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, Callable[[], AbstractContextManager[str]]], str]:
+    """Returns what gives the address of a server of the whole run (see `run_server`)."""
+    folder = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        folder = folder.parent  # that of all workers
+    # Not with the session's fixtures: these end within the time of the last test.
+    servers = ExitStack()
+    request.config.add_cleanup(servers.close)
+    return lambda name, start: run_server(folder, name, start, servers)
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(request: pytest.FixtureRequest) -> SharedBroker:
+    """Returns one broker for all tests of a run, started when the first asks; KDIR_TEST_KAFKA
     names another.
     """
     named = os.environ.get(OWN_BROKER)
@@ -145,9 +162,21 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[SharedBroker]:
         from confluent_kafka.admin import AdminClient
 
         metadata = AdminClient({"bootstrap.servers": named, "log_level": 0}).list_topics(timeout=10)
-        yield SharedBroker(named, str(metadata.cluster_id))
-        return
-    with request.getfixturevalue("kafka_brokers")() as broker:
+        return SharedBroker(named, str(metadata.cluster_id))
+    request.getfixturevalue("kafka_brokers")  # there are some
+
+    @contextmanager
+    def start() -> Iterator[str]:
+        with KafkaBroker() as broker:
+            yield f"{broker.bootstrap}/{broker.cluster_id}"
+
+    return SharedBroker(*request.getfixturevalue("run_address")("kafka", start).split("/"))
+
+
+@pytest.fixture(scope="module")
+def own_broker(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[SharedBroker]:
+    """Yields a broker of a file's own, for tests that look at all there is in it."""
+    with kafka_brokers() as broker:
         yield SharedBroker(broker.bootstrap, broker.cluster_id)
 
 
@@ -161,15 +190,27 @@ def etcd_clusters() -> Iterator[Callable[..., EtcdCluster]]:
 
 
 @pytest.fixture(scope="session")
-def etcd_cluster(request: pytest.FixtureRequest) -> Iterator[SharedEtcd]:
-    """Yields three members for all tests, started when the first asks; KDIR_TEST_ETCD names others,
-    as host:port,host:port,….
+def etcd_cluster(request: pytest.FixtureRequest) -> SharedEtcd:
+    """Returns three members for all tests of a run, started when the first asks; KDIR_TEST_ETCD
+    names others, as host:port,host:port,….
     """
     named = os.environ.get(OWN_ETCD)
-    if named:
-        yield SharedEtcd(tuple(named.split(",")))
-        return
-    with request.getfixturevalue("etcd_clusters")() as cluster:
+    if not named:
+        request.getfixturevalue("etcd_clusters")  # there are some
+
+        @contextmanager
+        def start() -> Iterator[str]:
+            with EtcdCluster() as cluster:
+                yield ",".join(cluster.endpoints)
+
+        named = request.getfixturevalue("run_address")("etcd", start)
+    return SharedEtcd(tuple(named.split(",")))
+
+
+@pytest.fixture(scope="module")
+def own_etcd(etcd_clusters: Callable[..., EtcdCluster]) -> Iterator[SharedEtcd]:
+    """Yields three members of a file's own, for tests that compact."""
+    with etcd_clusters() as cluster:
         yield SharedEtcd(tuple(cluster.endpoints))
 
 

@@ -36,21 +36,13 @@ def bodies(page: str, language: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def server(
-    kafka_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    """Yields la-tracking's server; the shared broker has the topic that the programs name."""
-    from confluent_kafka import KafkaError, KafkaException
+def server(own_broker: SharedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Yields la-tracking's server; its broker has the topic that the programs name."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    client = AdminClient({"bootstrap.servers": kafka_broker.bootstrap, "log_level": 0})
-    made = client.create_topics([NewTopic(_TOPIC, 2, replication_factor=1)])[_TOPIC]
-    try:
-        made.result(timeout=30)
-    except KafkaException as refused:
-        if refused.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
-    kafka = {"bootstrap": [kafka_broker.bootstrap], "split_on": "."}
+    client = AdminClient({"bootstrap.servers": own_broker.bootstrap, "log_level": 0})
+    client.create_topics([NewTopic(_TOPIC, 2, replication_factor=1)])[_TOPIC].result(timeout=30)
+    kafka = {"bootstrap": [own_broker.bootstrap], "split_on": "."}
     with Federation(tmp_path_factory.mktemp("how-to")) as federation:
         started = federation.start("/la/tracking", kafka=kafka)
         eventually(lambda: started.outcome("/la/tracking/search/clicks") == "resolution")
@@ -59,12 +51,12 @@ def server(
 
 @pytest.mark.timeout(180)
 def test_the_programs_in_python(
-    server: Server, kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
+    server: Server, own_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolving, failing, default, watching, testing = bodies(_PYTHON, "python")
     assert "127.0.0.1:7420" in resolving
     assert run_program(resolving, server.address).split(maxsplit=2)[:2] == ["la-tracking", _TOPIC]
-    assert kafka_broker.bootstrap in run_program(resolving, server.address)
+    assert own_broker.bootstrap in run_program(resolving, server.address)
     absent, directory, *many = run_program(failing, server.address).splitlines()
     assert absent.startswith("absent: ")
     assert directory.startswith("directory - /la/tracking/search is a directory, not a topic")

@@ -33,19 +33,13 @@ def shell(line: str, environment: Mapping[str, str]) -> str:
 
 
 @pytest.fixture(scope="module")
-def broker(kafka_broker: SharedBroker) -> SharedBroker:
-    """Returns the shared broker, with the topic that README speaks of."""
-    from confluent_kafka import KafkaError, KafkaException
+def broker(own_broker: SharedBroker) -> SharedBroker:
+    """Returns the file's broker, with the topic that README speaks of."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    client = AdminClient({"bootstrap.servers": kafka_broker.bootstrap, "log_level": 0})
-    made = client.create_topics([NewTopic(_TOPIC, 2, replication_factor=1)])[_TOPIC]
-    try:
-        made.result(timeout=30)
-    except KafkaException as refused:
-        if refused.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
-    return kafka_broker
+    client = AdminClient({"bootstrap.servers": own_broker.bootstrap, "log_level": 0})
+    client.create_topics([NewTopic(_TOPIC, 2, replication_factor=1)])[_TOPIC].result(timeout=30)
+    return own_broker
 
 
 def await_topic(server: Server, path: str) -> None:

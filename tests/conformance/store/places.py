@@ -107,7 +107,7 @@ class EtcdPlace:
         cls, request: pytest.FixtureRequest, folder: Path, cleanup: ExitStack, *, alone: bool
     ) -> Self:
         if not alone:
-            return cls(request.getfixturevalue("etcd_cluster"), folder, cleanup, None)
+            return cls(request.getfixturevalue("own_etcd"), folder, cleanup, None)
         own = cleanup.enter_context(request.getfixturevalue("etcd_clusters")())
         return cls(SharedEtcd(tuple(own.endpoints)), folder, cleanup, own)
 

@@ -200,7 +200,7 @@ def checkpoint(cluster_id: str, cluster: str = "la") -> tuple[str, bytes]:
     ],
 )
 def test_P15_what_is_no_whole_log_of_the_cluster_is_refused(
-    kafka_broker: SharedBroker, case: str, because: str
+    own_broker: SharedBroker, case: str, because: str
 ) -> None:
     one = f"kc-{secrets.token_hex(4)}"
     topic = f"__change_events.{one}"
@@ -216,19 +216,19 @@ def test_P15_what_is_no_whole_log_of_the_cluster_is_refused(
         "of two": (first, entry("kc-other", 1), point),
     }
     if case in records:
-        write(kafka_broker, topic, *records[case])
+        write(own_broker, topic, *records[case])
     if case == "truncated":
-        admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap, "log_level": 0})
+        admin = AdminClient({"bootstrap.servers": own_broker.bootstrap, "log_level": 0})
         place = TopicPartition(topic, 0, 1)
         admin.delete_records([place])[TopicPartition(topic, 0)].result(30)
-    config = ChangeLogConfig((kafka_broker.bootstrap,), ClientProperties(), is_shared=True)
+    config = ChangeLogConfig((own_broker.bootstrap,), ClientProperties(), is_shared=True)
     with pytest.raises(UnusableLog) as refused, log_rows(config, "la", one):
         pass
     assert because in str(refused.value)
 
 
 def test_the_log_of_a_name_is_found_and_two_of_one_name_are_refused(
-    tmp_path: Path, kafka_broker: SharedBroker, kdir: Kdir
+    tmp_path: Path, own_broker: SharedBroker, kdir: Kdir
 ) -> None:
     name = f"c{secrets.token_hex(4)}"
     ids = [f"kc-{secrets.token_hex(4)}" for _ in range(2)]
@@ -236,13 +236,13 @@ def test_the_log_of_a_name_is_found_and_two_of_one_name_are_refused(
     store = tmp_path / "store.sqlite"
     config.write_text(
         f'cluster = "{name}"\nmount = "/la"\nstore = "sqlite:///{store}"\n'
-        f'[change_log]\nbootstrap = ["{kafka_broker.bootstrap}"]\n'
+        f'[change_log]\nbootstrap = ["{own_broker.bootstrap}"]\n'
     )
     arguments = ("restore", "--from-log", "--config", str(config))
     assert f"is the log of cluster {name}" in kdir(*arguments, code=2).stderr
-    write(kafka_broker, f"__change_events.{ids[0]}", entry(ids[0], 1), checkpoint(ids[0], name))
+    write(own_broker, f"__change_events.{ids[0]}", entry(ids[0], 1), checkpoint(ids[0], name))
     assert ids[0] in kdir(*arguments, "--plan").stdout
-    write(kafka_broker, f"__change_events.{ids[1]}", entry(ids[1], 1), checkpoint(ids[1], name))
+    write(own_broker, f"__change_events.{ids[1]}", entry(ids[1], 1), checkpoint(ids[1], name))
     refused = kdir(*arguments, code=2).stderr
     assert f"logs of 2 clusters named {name}: --cluster-id says which" in refused
     assert ids[1] in kdir(*arguments, "--plan", "--cluster-id", ids[1]).stdout

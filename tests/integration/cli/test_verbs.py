@@ -107,7 +107,7 @@ class Kdir:
 
 @pytest.fixture(scope="module")
 def federation(
-    tmp_path_factory: pytest.TempPathFactory, kafka_broker: SharedBroker
+    tmp_path_factory: pytest.TempPathFactory, own_broker: SharedBroker
 ) -> Iterator[Federation]:
     """Yields five clusters, one with a Kafka, and one that no parent has mounted yet."""
     with Federation(tmp_path_factory.mktemp("federation")) as federation:
@@ -118,7 +118,7 @@ def federation(
             "/la/tracking",
             "/la",
             kafka={
-                "bootstrap": kafka_broker.bootstrap,
+                "bootstrap": own_broker.bootstrap,
                 "ceiling": ["create", "delete"],
                 "split_on": ".",
                 "sweep_interval_seconds": 1,
@@ -129,12 +129,12 @@ def federation(
 
 
 @pytest.fixture(scope="module")
-def topics(kafka_broker: SharedBroker) -> str:
+def topics(own_broker: SharedBroker) -> str:
     """Returns three topics that were there before kdir; the prefix of their names, which no test
     shares.
     """
     prefix = f"cli{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
+    admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
     names = [f"{prefix}.orders", f"{prefix}.orders.dlq", f"{prefix}.search.clicks"]
     for future in admin.create_topics([NewTopic(name, 3, 1) for name in names]).values():
         future.result(30)
@@ -242,9 +242,9 @@ def test_stat(kdir: Kdir) -> None:
     assert dict(line.split("\t") for line in kdir.lines("stat /la"))["kind"] == "mount"
 
 
-def test_resolve_which_and_trace(kdir: Kdir, kafka_broker: SharedBroker) -> None:
+def test_resolve_which_and_trace(kdir: Kdir, own_broker: SharedBroker) -> None:
     topic = f"{kdir.mount.rpartition('/')[2]}.search.clicks"
-    expected = f"-b {kafka_broker.bootstrap} -t {topic}"
+    expected = f"-b {own_broker.bootstrap} -t {topic}"
     for at in ("/", "/la", "/ny", "/la/tracking"):
         address = kdir.federation[at].address
         assert kdir.lines(f"--at {address} resolve -o kcat #/search/clicks") == [expected]
@@ -261,7 +261,7 @@ def test_absent(kdir: Kdir) -> None:
 
 
 def test_a_cluster_is_never_chosen_by_chance(
-    kdir: Kdir, tmp_path: Path, kafka_broker: SharedBroker
+    kdir: Kdir, tmp_path: Path, own_broker: SharedBroker
 ) -> None:
     la, tracking = (kdir.federation[one].address for one in ("/la", "/la/tracking"))
     topic = f"{kdir.mount.rpartition('/')[2]}.search.clicks"
@@ -618,7 +618,7 @@ def test_produce_and_consume(kdir: Kdir) -> None:
     assert "is a directory, not a topic" in kdir.run("consume #/search", 2).stderr
 
 
-def test_leaders_offsets_and_lag_are_kafkas_own(kdir: Kdir, kafka_broker: SharedBroker) -> None:
+def test_leaders_offsets_and_lag_are_kafkas_own(kdir: Kdir, own_broker: SharedBroker) -> None:
     prefix = kdir.mount.rpartition("/")[2]
     topic, group = f"{prefix}.orders.dlq", f"{prefix}-readers"
     kdir.run("produce #/orders/dlq", stdin="a\nb\nc\nd\n")
@@ -633,7 +633,7 @@ def test_leaders_offsets_and_lag_are_kafkas_own(kdir: Kdir, kafka_broker: Shared
 
     behind = next(partition for partition, end in ends.items() if end)
     committed = [TopicPartition(topic, *one) for one in (ends | {behind: 0}).items()]
-    consumer = Consumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": group})
+    consumer = Consumer({"bootstrap.servers": own_broker.bootstrap, "group.id": group})
     consumer.commit(offsets=committed, asynchronous=False)
     consumer.close()
     (found,) = kdir.objects("stat #/orders/dlq --groups -o json")

@@ -40,8 +40,8 @@ CODEC = ProtoCodec()
 
 
 @pytest.fixture
-def store(etcd_cluster: SharedEtcd) -> Iterator[EtcdStore]:
-    with closing(EtcdStore.open(etcd_cluster.address(), "la")) as store:
+def store(own_etcd: SharedEtcd) -> Iterator[EtcdStore]:
+    with closing(EtcdStore.open(own_etcd.address(), "la")) as store:
         yield store
 
 
@@ -61,14 +61,14 @@ def test_S7_more_than_grpc_takes_at_once_is_loaded(store: EtcdStore) -> None:
 
 
 def test_S7_pages_that_become_too_large_are_asked_for_again_in_parts(
-    etcd_cluster: SharedEtcd, monkeypatch: pytest.MonkeyPatch
+    own_etcd: SharedEtcd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = [
         (name, 2 * MIB if name == "grpc.max_receive_message_length" else value)
         for name, value in connection.OPTIONS
     ]
     monkeypatch.setattr(connection, "OPTIONS", small)
-    with closing(EtcdStore.open(etcd_cluster.address(), "la")) as store:
+    with closing(EtcdStore.open(own_etcd.address(), "la")) as store:
         rows = {b"%d" % n: bytes([n]) * (MIB // 4) for n in range(40)}
         put_many(store, ((b"z/%d" % n, b"") for n in range(2_500)))
         for key, value in rows.items():
@@ -92,11 +92,11 @@ def test_S2_a_load_that_is_overtaken_by_compaction_says_so_and_the_next_is_whole
 
 
 def test_S2_an_idle_cluster_is_not_reloaded_for_what_others_wrote_and_compacted(
-    etcd_cluster: SharedEtcd, store: EtcdStore
+    own_etcd: SharedEtcd, store: EtcdStore
 ) -> None:
     done = put(store, (b"k", b"v"))
     with (
-        closing(EtcdStore.open(etcd_cluster.address(), "ny")) as other,
+        closing(EtcdStore.open(own_etcd.address(), "ny")) as other,
         following(store, done.revision, done.commit_id) as watch,
     ):
         assert list(watch.next(0)) == []
@@ -210,9 +210,9 @@ def test_S21_what_cannot_be_read_is_set_aside_and_the_rest_is_served(store: Etcd
 
 @pytest.mark.parametrize(("asked", "granted"), [(0x12345678FFFFFFFF, 60), (-1, 3)])
 def test_S22_a_role_has_a_lease_within_reason(
-    etcd_cluster: SharedEtcd, asked: float, granted: int
+    own_etcd: SharedEtcd, asked: float, granted: int
 ) -> None:
-    address = EtcdAddress.parse(etcd_cluster.address())
+    address = EtcdAddress.parse(own_etcd.address())
     with closing(EtcdStore(address, "la", lease_seconds=asked)) as store:
         leadership = store.elect("publisher", "one")
         assert leadership is not None

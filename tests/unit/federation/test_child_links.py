@@ -46,7 +46,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster.open(config)
     made.start()
     eventually(lambda: made.replica.state is ReplicaState.SERVING)
-    made.writer.commit_command(CreateMount(path=path("/la"), cluster_id=CHILD))
+    # A moment later than that, its writes are taken.
+    eventually(lambda: made.writer.commit_command(CreateMount(path=path("/la"), cluster_id=CHILD)))
     yield made
     made.stop()
 
