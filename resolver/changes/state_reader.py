@@ -252,8 +252,6 @@ class StateReader:
             self.load_count += 1
             fold = StateFold(self._cluster_id, self._registry)
             log = load_log(reader, fold=fold, seconds=self._load_seconds, clock=self._clock)
-            if self._stopping.is_set():
-                return
             self._take(log)
             self._follow(reader, log)
         finally:

@@ -44,7 +44,7 @@ class TopicReader:
     Args:
         properties: librdkafka's, for the way to the brokers.
         timeout_seconds: so long no record may come before the end is reached.
-        keep_on: False ends a read early.
+        keep_on: once it is False a read fails, and following ends.
     """
 
     def __init__(
@@ -145,7 +145,8 @@ class TopicReader:
         of compacted records and of the ends of transactions are passed over.
 
         Raises:
-            KafkaUnavailable: also where nothing came for long.
+            KafkaUnavailable: also where nothing came for long, and where it was not to be kept on
+                with: never are some records taken for all.
         """
         if begin >= end:
             return
@@ -164,6 +165,7 @@ class TopicReader:
                         f"{self._topic}: nothing came for {self._timeout:g} s, though records up "
                         f"to offset {end} are there{self._because()}"
                     )
+        raise KafkaUnavailable(f"{self._topic}: the read was ended before offset {end}")
 
     def follow(self, begin: int) -> Generator[TopicRecord | EndReached | None]:
         """Yields the records from an offset on, without an end. The end of the topic is yielded

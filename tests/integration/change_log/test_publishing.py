@@ -23,11 +23,12 @@ from directory.namespace.keys import ENTRY, EVENT, is_logged_fact
 from directory.store.addresses import open_store
 from directory.store.base import Store
 from directory.store.event_rows import FLOOR_KEY, unpack
+from resolver.changes.record import fingerprint, schema_text
 from resolver.changes.topic_reader import TopicReader
 from resolver.errors import KafkaUnavailable, KdirError
 from tests.conftest import SharedBroker
 from tests.integration.servers.test_processes import workers
-from tests.support.change_logs import ChangeLogTopics, LogContents
+from tests.support.change_logs import ChangeLogTopics, LogContents, WrittenLog
 from tests.support.federation import Server, eventually
 
 
@@ -181,6 +182,20 @@ def test_K2_K5_more_than_the_clients_queue_holds_is_one_transaction(
     found = [one.key for one in reader.read(*reader.bounds())]
     reader.close()
     assert found == [b"%d" % number for number in range(500)]
+
+
+def test_what_a_publisher_that_lost_its_role_has_read_is_not_taken_for_all(
+    kafka_broker: SharedBroker,
+) -> None:
+    """What was not read would be published anew, as if the log had never been."""
+    log = WrittenLog(kafka_broker.bootstrap, f"kc-{secrets.token_hex(4)}")
+    log.add("/la/a")
+    log.add_schema(schema_text(), fingerprint())
+    log.topics.state_digests()
+    assert log.topics.end(log.topics.history).checkpoint is not None
+    for read in (log.topics.state_digests, partial(log.topics.end, log.topics.history)):
+        with pytest.raises(KafkaUnavailable, match="was ended before offset"):
+            read(lambda: False)
 
 
 def test_K4_brokers_that_accept_and_never_answer_are_given_up() -> None:
