@@ -16,8 +16,8 @@ from directory.api import entry_reads
 from directory.api.cluster_router import ClusterRouter
 from directory.api.dry_run import fill_change_plan
 from directory.api.entry_writes import (
-    check_kafka_removal_allowed,
     commit_change,
+    complete_removal,
     nearest_manage_false,
 )
 from directory.api.resolve_answers import kind_from_number
@@ -142,9 +142,7 @@ class DirectoryService(Service):
             mount = cluster.mount_at(snapshot)
             if not mount.is_prefix_of(path):
                 return made
-            relative = path.below(mount)
-            parent = snapshot.find_directory(relative[:-1])
-            topic = snapshot.topic(parent, relative[-1]) if parent is not None else None
+            topic = snapshot.topic_at(path.below(mount))
             # Another entry may be at the path by now, which the caller may not even describe.
             if topic is None or topic.entry_id != made.entry_id:
                 raise Absent(f"{path} was removed before it was created in Kafka", path=path)
@@ -200,15 +198,8 @@ class DirectoryService(Service):
             recursive=request.recursive,
             etag=request.etag,
         )
-
-        def complete(cluster: Cluster, snapshot: Snapshot, command: DeleteEntry) -> DeleteEntry:
-            check_kafka_removal_allowed(
-                cluster, snapshot, path, command.kind, recursive=request.recursive
-            )
-            return command
-
         cluster, command, written = commit_change(
-            self._router, asked, request, call, complete, ask_first=request.recursive
+            self._router, asked, request, call, complete_removal, ask_first=request.recursive
         )
         if cluster.reconciler is not None:
             cluster.reconciler.wake()

@@ -137,7 +137,7 @@ class _ChangePlanBuilder:
         place = self._place(self._was)
         size = change_impact.size_of(self._before, self._was, place, self._budget)
         out.entries.directories, out.entries.topics = size.directories, size.topics
-        node = self._before.node(self._was.entry.entry_id)
+        node = self._before.nodes.get(self._was.entry.entry_id)
         if isinstance(self._was.entry, Directory) and not self._sees_all and node is not None:
             seen = self._tree.count_below(self._here, node)
             out.entries.directories, out.entries.topics = seen.containers + 1, seen.topics

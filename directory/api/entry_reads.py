@@ -176,7 +176,9 @@ def _fill(
                 used += len(one.record) + len(where)
                 continue
             node = (
-                tree.snapshot.node(one.entry.entry_id) if isinstance(one.entry, Directory) else None
+                tree.snapshot.nodes.get(one.entry.entry_id)
+                if isinstance(one.entry, Directory)
+                else None
             )
             if node is None:
                 entry_to_proto(one.entry, where, None, response.entries.add())

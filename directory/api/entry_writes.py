@@ -41,7 +41,7 @@ from directory.namespace.command import (
     RemoveGrants,
     UpdateEntry,
 )
-from directory.namespace.entry import Kind, Topic
+from directory.namespace.entry import Kind
 from directory.namespace.keys import INHERITED
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.traversal import traverse
@@ -63,8 +63,8 @@ from resolver.path import Path
 __all__ = [
     "authorize_command",
     "authorizing_on",
-    "check_kafka_removal_allowed",
     "commit_change",
+    "complete_removal",
     "entry_meant",
     "is_kafka_change_allowed",
     "locks_out",
@@ -130,19 +130,12 @@ def commit_change(
                 refuse_lock_out(access_control, cluster, snapshot, command, call)
             return whole
 
-        def goes_in_kafka(snapshot: Snapshot) -> bool:
-            return isinstance(command, DeleteEntry) and is_kafka_change_allowed(
-                cluster, snapshot, "delete", path, command.kind
-            )
-
         with redacting_errors(access_control, cluster, command, call):
             written = cluster.writer.commit_command(
                 command,
                 principal=call.principal,
                 request_id=request.request_id,
                 timeout_seconds=call.seconds_left(),
-                deletes_in_kafka=goes_in_kafka,
-                creates_in_kafka=lambda _: True,  # else ``complete`` refuses it
                 validate_only=request.validate_only,
                 authorize=authorize_command(access_control, cluster, command, call),
                 complete=completed,
@@ -182,46 +175,38 @@ def is_kafka_change_allowed(
     return not nearest_manage_false(cluster, snapshot, path, aspect, kind)
 
 
-def check_kafka_removal_allowed(
-    cluster: Cluster, snapshot: Snapshot, path: Path, kind: Kind | None, *, recursive: bool
-) -> None:
-    """Checks that no topics are deleted in Kafka while the inherited policies are unknown, or along
-    with a directory above one that forbids it.
+def complete_removal(cluster: Cluster, snapshot: Snapshot, command: DeleteEntry) -> DeleteEntry:
+    """Returns the command with whether its topics are deleted in Kafka too.
+
+    None is while the inherited policies are unknown, or along with a directory above one that
+    forbids it.
 
     Raises:
         NotReady: the inherited policies are unknown.
-        AboveCeiling: the config or a policy forbids it.
+        AboveCeiling: a policy below forbids it.
     """
+    path, kind = command.path, command.kind
     if not is_kafka_change_allowed(cluster, snapshot, "delete", path, kind):
-        return  # no topic in Kafka is deleted
+        return command
+    removal = replace(command, deletes_in_kafka=True)
     if message := why_inherited_missing(snapshot, has_parent=bool(cluster.config.parent)):
         raise NotReady(message)
     mount = cluster.mount_at(snapshot)
-    if not recursive or _is_topic(snapshot, path.below(mount), kind):
-        return
-    directory_id = snapshot.find_directory(path.below(mount))
-    node = None if directory_id is None else snapshot.node(directory_id)
-    if node is None:
-        return
-    for one in snapshot.directories_below(node):
+    relative = path.below(mount)
+    is_topic = kind is Kind.TOPIC or (kind is None and snapshot.topic_at(relative) is not None)
+    if not command.recursive or is_topic:
+        return removal
+    directory_id = snapshot.find_directory(relative)
+    below = () if directory_id is None else snapshot.directories_below(snapshot.nodes[directory_id])
+    for one in below:
         if one.directory.policies.manage.get("delete") is False:
-            below = mount.join(snapshot.path_of(one.entry_id) or ())
+            where = mount.join(snapshot.path_of(one.entry_id) or ())
             raise AboveCeiling(
-                f"{below} says manage.delete=false: its topics are not deleted in Kafka; remove or "
+                f"{where} says manage.delete=false: its topics are not deleted in Kafka; remove or "
                 f"move it first, by itself",
-                path=below,
+                path=where,
             )
-
-
-def _is_topic(snapshot: Snapshot, relative: tuple[str, ...], kind: Kind | None) -> bool:
-    if kind is not None or not relative:
-        return kind is Kind.TOPIC
-    return _topic_at(snapshot, relative) is not None
-
-
-def _topic_at(snapshot: Snapshot, relative: tuple[str, ...]) -> Topic | None:
-    parent_id = snapshot.find_directory(relative[:-1])
-    return None if parent_id is None else snapshot.topic(parent_id, relative[-1])
+    return removal
 
 
 def nearest_manage_false(
@@ -236,7 +221,7 @@ def nearest_manage_false(
     """
     mount = cluster.mount_at(snapshot)
     relative = path.below(mount)
-    topic = _topic_at(snapshot, relative) if relative and kind in {None, Kind.TOPIC} else None
+    topic = snapshot.topic_at(relative) if kind in {None, Kind.TOPIC} else None
     if topic is not None and aspect in topic.policies.manage:
         return "" if topic.policies.manage[aspect] else str(path)
     is_topic = topic is not None or kind is Kind.TOPIC
@@ -487,9 +472,7 @@ def _may_take_over(view: CallerRights, command: Command) -> None:
     mount = view.mount
     if not mount.is_prefix_of(command.path) or command.path == mount:
         return  # planning raises the error
-    relative = command.path.below(mount)
-    parent_id = view.snapshot.find_directory(relative[:-1])
-    if parent_id is not None and view.snapshot.topic(parent_id, relative[-1]) is not None:
+    if view.snapshot.topic_at(command.path.below(mount)) is not None:
         view.require_operation(Operation.ALTER, command.path, kind=Kind.TOPIC)
 
 

@@ -82,7 +82,7 @@ def as_shown(tree: OpenTree, command: Command, planned: Plan) -> Plan:
     relative = path.segments[len(tree.mount) :]
     if isinstance(command, UpdateEntry) and not tree.shows(relative, entry.kind):
         planned = replace(planned, entry=None)
-    node = tree.snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
+    node = tree.snapshot.nodes.get(entry.entry_id) if isinstance(entry, Directory) else None
     is_counted = planned.topic_count or planned.directory_count
     if node is None or not is_counted or tree.can_describe_all_below(relative):
         return planned

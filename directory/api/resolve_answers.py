@@ -182,7 +182,7 @@ class ResolveAnswers:
         if not self._mount.is_prefix_of(path):
             return None
         directory_id = self.snapshot.find_directory(path.segments[len(self._mount) :])
-        return None if directory_id is None else self.snapshot.node(directory_id)
+        return None if directory_id is None else self.snapshot.nodes.get(directory_id)
 
     def _own_entry(self, path: Path, entry: Entry, outcome: resolve_pb2.Outcome) -> None:
         entry_to_proto(entry, str(path), into=outcome.resolution.entry)

@@ -167,7 +167,7 @@ def _directories(
     left = [(start, directory_id)]
     while left:
         place, one = left.pop()
-        node = snapshot.node(one)
+        node = snapshot.nodes.get(one)
         if node is None:
             continue
         found.append((place, one))
@@ -201,7 +201,7 @@ def _fill(
     used = passed = 0
     last = ""
     for directory, directory_id in scan.places[begin:]:
-        node = scan.tree.snapshot.node(directory_id)
+        node = scan.tree.snapshot.nodes.get(directory_id)
         if node is None:
             continue
         trees = [one for one in (newest, scan.tree) if not one.can_describe_all_below(directory)]

@@ -512,7 +512,7 @@ class VisibleTree(OpenTree):
                     partitions += counted.partitions if allowed else -counted.partitions
                 continue
             container = node.containers.get(name)
-            below = snapshot.node(container.entry_id) if container is not None else None
+            below = snapshot.nodes.get(container.entry_id) if container is not None else None
             if not isinstance(container, Directory) or below is None:
                 continue
             at = (*relative, name)
@@ -525,7 +525,7 @@ class VisibleTree(OpenTree):
 
     def quota_use(self, quota: Quota) -> int:
         snapshot = self.snapshot
-        node = snapshot.node(quota.directory_id)
+        node = snapshot.nodes.get(quota.directory_id)
         relative = snapshot.path_of(quota.directory_id)
         if node is None or relative is None or self.can_describe_all_below(relative):
             return quota.used(snapshot)

@@ -142,7 +142,7 @@ def fact_value(snapshot: Snapshot, key: bytes) -> bytes | None:
     if not key.startswith(ENTRY):
         return snapshot.fact(key)
     parent_id, is_topic, name = parse_entry_key(key)
-    node = snapshot.node(parent_id)
+    node = snapshot.nodes.get(parent_id)
     if node is None:
         return None
     if is_topic:
@@ -348,7 +348,7 @@ class _SnapshotRecords:
         place = parse_grants_key(key)
         if not place.parent_id:
             return ROOT_ID
-        node = self._snapshot.node(place.parent_id)
+        node = self._snapshot.nodes.get(place.parent_id)
         if node is None:
             return 0
         if place.is_topic:

@@ -435,7 +435,7 @@ def levels_at_mount(
     levels = list(inherited_levels(snapshot))
     for length in range(len(relative)):
         directory_id = snapshot.find_directory(relative[:length])
-        node = snapshot.node(directory_id) if directory_id is not None else None
+        node = snapshot.nodes.get(directory_id) if directory_id is not None else None
         if node is None:
             continue
         grant_node = snapshot.grants.node_at(EntryPlace(relative[:length]))

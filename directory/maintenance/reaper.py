@@ -185,7 +185,7 @@ class Reaper:
         return bool(self._names) or self._waiting()
 
     def _waiting(self) -> bool:
-        place = self._replica.snapshot.node(DELETED_ID)
+        place = self._replica.snapshot.nodes.get(DELETED_ID)
         return place is not None and bool(place.containers)
 
     def _over(self) -> Iterator[str]:

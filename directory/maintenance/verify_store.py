@@ -337,7 +337,7 @@ class StoreComparison:
                 continue  # reported where it was read
             if parent_id == 0 and not name:
                 continue  # the root directory is always there
-            node = self._snapshot.node(parent_id)
+            node = self._snapshot.nodes.get(parent_id)
             there = node is not None and name in (node.topics if is_topic else node.containers)
             if not there and ENTRY + key[len(GRANTS) :] not in self._snapshot.unreadable_values:
                 where = self._path(key)

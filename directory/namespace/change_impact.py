@@ -113,7 +113,7 @@ def size_of(
 
 
 def _links(snapshot: Snapshot, directory_id: int, budget: TimeBudget) -> int:
-    count, top = 0, snapshot.node(directory_id)
+    count, top = 0, snapshot.nodes.get(directory_id)
     for node in () if top is None else snapshot.directories_below(top):
         if not budget.spend(1 + len(node.containers)):
             break
@@ -155,7 +155,7 @@ def _topics(
 ) -> Iterator[Topic]:
     if isinstance(entry, Topic):
         yield entry
-    top = snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
+    top = snapshot.nodes.get(entry.entry_id) if isinstance(entry, Directory) else None
     for node in () if top is None else snapshot.directories_below(top):
         for name, record in node.topics.items():
             if not budget.spend():
@@ -265,7 +265,7 @@ def _exceeded(
 ) -> Iterator[tuple[Quota, int]]:
     found = kept.standing
     at = found.entry.entry_id if isinstance(found.entry, Directory) else found.parent_id
-    node = kept.snapshot.node(at)
+    node = kept.snapshot.nodes.get(at)
     if node is None:
         return
     for quota in quotas_at(kept.snapshot, mount, above, node):

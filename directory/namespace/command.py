@@ -70,9 +70,7 @@ CLEARED: Final = Cleared.CLEARED
 
 @dataclass(frozen=True, slots=True)
 class PlanContext:
-    """Inputs of planning besides the snapshot: time, ids, the caller, and what the
-    config allows.
-    """
+    """Inputs of planning besides the snapshot: time, ids, the caller and the bounds."""
 
     now_ms: int
     """Unix time, milliseconds."""
@@ -80,10 +78,6 @@ class PlanContext:
     """Principal of the request, such as ``User:ana``; empty if callers are not identified."""
     new_id: Callable[[], int]
     """Returns a random entry id, 3 … 2**63-1."""
-    deletes_in_kafka: bool = False
-    """Whether removing an entry removes Kafka's topic too (ceiling or policy ``delete``)."""
-    creates_in_kafka: bool = False
-    """Whether new topics may be created in Kafka (ceiling or policy ``create``)."""
     above: Sequence[PolicyLevel] = ()
     """Policies of the ancestors above the mount, outermost first."""
     bounds: Bounds = DEFAULT_BOUNDS
@@ -171,6 +165,10 @@ class DeleteEntry:
     kind: Kind | None = None
     recursive: bool = False
     etag: str = ""
+    deletes_in_kafka: bool = False
+    """Whether Kafka's topics go too (ceiling and policy ``delete``): no request says it, it is
+    filled in on the snapshot that the removal is planned on.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -186,13 +186,13 @@ def path_levels(snapshot: Snapshot, mount: Path, directory_id: int) -> list[Poli
     if path is None:
         return levels
     here = str(mount.join(path))
-    node = snapshot.node(directory_id)
+    node = snapshot.nodes.get(directory_id)
     while node is not None:
         policies = node.directory.policies
         if policies is not NO_POLICIES and policies != NO_POLICIES:
             levels.append(PolicyLevel(here, policies))
         here = here.rpartition("/")[0] or "/"
-        node = snapshot.node(node.parent_id) if node.parent_id else None
+        node = snapshot.nodes.get(node.parent_id) if node.parent_id else None
     levels.reverse()
     return levels
 
@@ -200,11 +200,11 @@ def path_levels(snapshot: Snapshot, mount: Path, directory_id: int) -> list[Poli
 def levels_of(snapshot: Snapshot, directory_id: int) -> list[Policies]:
     """Returns the policies of the levels from the mount root to a directory, where any are set."""
     levels: list[Policies] = []
-    node = snapshot.node(directory_id)
+    node = snapshot.nodes.get(directory_id)
     while node is not None:
         if node.directory.policies is not NO_POLICIES and node.directory.policies != NO_POLICIES:
             levels.append(node.directory.policies)
-        node = snapshot.node(node.parent_id) if node.parent_id else None
+        node = snapshot.nodes.get(node.parent_id)
     levels.reverse()
     return levels
 
@@ -259,7 +259,7 @@ class _PolicyAttacher:
         found = self._within.get(directory_id)
         if found is None:
             parent_id, own = self._changed.get(directory_id, (0, NO_POLICIES))
-            node = self._snapshot.node(directory_id)
+            node = self._snapshot.nodes.get(directory_id)
             if directory_id not in self._changed and node is not None:
                 parent_id, own = node.parent_id, node.directory.policies
             found = inherit(self._holds_in(parent_id), own)
@@ -310,7 +310,7 @@ def count_inheritors(
     waiting = [(directory_id, names)]
     while waiting:
         at, open_names = waiting.pop()
-        node = snapshot.node(at)
+        node = snapshot.nodes.get(at)
         if node is None:
             continue
         _topics(snapshot, node, open_names, found, budget, shown)

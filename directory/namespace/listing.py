@@ -83,7 +83,7 @@ def list_page(  # noqa: PLR0913 - in as many ways a listing may be asked for
     System entries, and everything below them, are only listed with ``include_system``. An unknown
     directory id gives an empty last page.
     """
-    node = snapshot.node(directory_id)
+    node = snapshot.nodes.get(directory_id)
     if node is None:
         return Page((), None)
     walk = _PageTraversal(snapshot, glob, kinds, include_system=include_system, recursive=recursive)
@@ -196,6 +196,6 @@ class _PageTraversal:
     ) -> Iterator[Listed]:
         if not isinstance(entry, Directory) or (not self._system and is_system(relative[-1])):
             return
-        node = self._snapshot.node(entry.entry_id)
+        node = self._snapshot.nodes.get(entry.entry_id)
         if node is not None:
             yield from self.below(node, relative, after)

@@ -68,11 +68,8 @@ class PhysicalNameIndex:
         """Returns the index of a tree of ``size`` topics, whose records are read on first use."""
         return cls(_Base(codec, size, topics))
 
-    def candidates(self, physical_name: str) -> Iterator[TopicKey]:
-        """Yields the places where a topic with this name, or with one that unifies to the same, may
-        be.
-        """
-        unified = unify(physical_name)
+    def candidates(self, unified: str) -> Iterator[TopicKey]:
+        """Yields the places where a topic with a name that unifies to this one may be."""
         yield from self._news.get(unified, ())
         for table in self.base.tables():
             yield from table.at(unified)

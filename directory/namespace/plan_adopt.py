@@ -114,7 +114,6 @@ class _Adoption:
             standing = traverse(draft.snapshot, relative[:-1]).node
             self.arrivals.add(standing, topic_amount(topic))
         draft.claim_name(name)
-        draft.reinstate_name(name)
 
     def _why_not(self, observed: ObservedTopic) -> str | None:
         if physical_names.is_protected(observed.physical_name):

@@ -84,6 +84,15 @@ class PlanBuilder:
         above = [level.policies for level in self.context.above]
         return effective([*above, *levels_of(self.snapshot, node.entry_id)])
 
+    def require_writable(self, node: Node, own: Policies | None = None) -> None:
+        """Checks ``check_not_read_only``, with the guards of ``require_ancestors``.
+
+        Raises:
+            ReadOnly: names the read-only directory.
+        """
+        self.check_not_read_only(node, own)
+        self.require_ancestors(node)
+
     def check_not_read_only(self, node: Node, own: Policies | None = None) -> None:
         """Checks that an entry is not below a read-only directory, where nothing may be created,
         changed or removed; the nearest level that sets it counts. ``own`` are the policies of an
@@ -115,7 +124,7 @@ class PlanBuilder:
         """Returns an unused entry id."""
         while True:
             entry_id = self.context.new_id()
-            if entry_id > 2 and self.snapshot.node(entry_id) is None:
+            if entry_id > 2 and self.snapshot.nodes.get(entry_id) is None:
                 return entry_id
 
     def stamped(self, entry: E) -> E:
@@ -155,11 +164,9 @@ class PlanBuilder:
         self._writes[key] = Delete(key)
         self.put_grants(parent_id, entry.kind, name, None)
         if isinstance(entry, Directory | Topic):
-            self._unmark_read_only(entry.entry_id)
+            self.forget_facts(read_only_key(entry.entry_id))
         if isinstance(entry, Directory):
-            key = quota_key(entry.entry_id)
-            if self.snapshot.fact(key) is not None:
-                self.delete_fact(key)
+            self.forget_facts(quota_key(entry.entry_id))
 
     def carry_grants(
         self, parent_id: int, name: str, entry: Entry, to_parent_id: int, to_name: str
@@ -183,8 +190,8 @@ class PlanBuilder:
         key = grants_key(parent_id, kind, name)
         if grants is not None:
             self.write_fact(key, self.snapshot.codec.encode_grants(grants))
-        elif self.snapshot.fact(key) is not None:
-            self.delete_fact(key)
+        else:
+            self.forget_facts(key)
 
     def bump_grants_version(self) -> None:
         """Records that rights change: a plan that was authorized by older grants fails
@@ -204,12 +211,7 @@ class PlanBuilder:
         if value is not None:
             self.write_fact(key, value)
         else:
-            self._unmark_read_only(entry.entry_id)
-
-    def _unmark_read_only(self, entry_id: int) -> None:
-        key = read_only_key(entry_id)
-        if self.snapshot.fact(key) is not None:
-            self.delete_fact(key)
+            self.forget_facts(key)
 
     def bump_quota_version(self, directory_id: int, *, guarded: bool) -> None:
         """Records that the plan adds something that a quota counts: a plan that counted before
@@ -227,9 +229,8 @@ class PlanBuilder:
             if isinstance(self._writes.get(key), Delete):
                 # for a moved directory, the mark that its removal had deleted
                 del self._writes[key]
-        elif directory.entry_id != ROOT_ID and self.snapshot.fact(key) is not None:
-            # The root's also counts for quotas above the mount.
-            self.delete_fact(key)
+        elif directory.entry_id != ROOT_ID:  # the root's also counts for quotas above the mount
+            self.forget_facts(key)
 
     def expect_entry(self, parent_id: int, name: str, entry: Entry) -> None:
         """Adds the guard that the entry is unchanged."""
@@ -277,7 +278,7 @@ class PlanBuilder:
         Raises:
             AlreadyExists: there is one that this version cannot read.
         """
-        container = self.snapshot.container(parent_id, name)
+        container = self.snapshot.nodes[parent_id].containers.get(name)
         if container is None:
             self.require_free(parent_id, Kind.DIRECTORY, name, path)
         else:
@@ -389,8 +390,9 @@ class PlanBuilder:
     # -- physical names --------------------------------------------------------------------------
 
     def claim_name(self, physical_name: str) -> None:
-        """Records that the physical name is in use."""
+        """Records that the physical name is in use, and reserved no longer."""
         self._claimants(physical_name).add(physical_name)
+        self.forget_facts(retired_key(physical_name), detached_key(physical_name))
 
     def release_name(self, physical_name: str) -> None:
         """Records that the physical name is no longer in use."""
@@ -404,12 +406,6 @@ class PlanBuilder:
         """
         until_ms = self.context.now_ms + physical_names.RETIRED_FOR_MS
         self.write_fact(retired_key(physical_name), retired_value(until_ms, awaited=awaited))
-
-    def reinstate_name(self, physical_name: str) -> None:
-        """Deletes the records that reserve the name."""
-        for key in (retired_key(physical_name), detached_key(physical_name)):
-            if self.snapshot.fact(key) is not None:
-                self.delete_fact(key)
 
     def _claimants(self, physical_name: str) -> set[str]:
         unified = unify(physical_name)
@@ -444,6 +440,12 @@ class PlanBuilder:
     def delete_fact(self, key: bytes) -> None:
         """Removes a fact."""
         self._writes[key] = Delete(key)
+
+    def forget_facts(self, *keys: bytes) -> None:
+        """Removes those of the facts that the snapshot has."""
+        for key in keys:
+            if self.snapshot.fact(key) is not None:
+                self._writes[key] = Delete(key)
 
     def _expect_root(self) -> None:
         # The root directory exists without a record until something is set on it, and an unreadable

@@ -73,7 +73,6 @@ TAKEN_OVER = frozenset({Provision.FAILED, Provision.REPLACED})
 """States of an existing entry in which an operator's adoption gives it the Kafka topic
 of its name.
 """
-_WAITS = "waits: this server's ceiling does not let kdir create topics in Kafka"
 
 
 def create_directory(draft: PlanBuilder, command: CreateDirectory) -> Plan:
@@ -91,8 +90,7 @@ def create_directory(draft: PlanBuilder, command: CreateDirectory) -> Plan:
     check_names(command.path, relative)
     check_policies(command.policies, draft.context.bounds)
     policies = draft.stamped_policies(command.policies)
-    draft.check_not_read_only(way.node)
-    draft.require_ancestors(way.node)
+    draft.require_writable(way.node)
     parent_id = way.node.entry_id
     made: Directory | None = None
     for depth in range(way.depth, len(relative)):
@@ -124,8 +122,7 @@ def create_topic(draft: PlanBuilder, command: CreateTopic) -> Plan:
     check_policies(command.policies, draft.context.bounds)
     _check_size("topic.partitions", command.partitions, _MOST_PARTITIONS)
     _check_size("topic.replication_factor", command.replication_factor, _MOST_REPLICAS)
-    draft.check_not_read_only(parent)
-    draft.require_ancestors(parent)
+    draft.require_writable(parent)
     topic = (
         _adopted_topic(draft, command)
         if command.adopt_existing is not None
@@ -135,7 +132,6 @@ def create_topic(draft: PlanBuilder, command: CreateTopic) -> Plan:
     check_quota(draft, parent, topic_amount(topic), known=bool(topic.partitions))
     draft.insert_entry(parent.entry_id, name, topic, command.path)
     draft.claim_name(topic.physical_name)
-    draft.reinstate_name(topic.physical_name)
     return draft.finish(topic, command.path)
 
 
@@ -167,7 +163,6 @@ def _desired_topic(
         or defaults.replication_factor
         or 0,
         provision=Provision.PENDING,
-        provision_message="" if context.creates_in_kafka else _WAITS,
         # No attempt yet: the reconciler records one right before its request to Kafka. Set here, it
         # would make a topic that existed in Kafka before look like kdir's.
     )
@@ -193,8 +188,7 @@ def _take_over(draft: PlanBuilder, command: CreateTopic, parent: Node, standing:
             path=command.path,
         )
     physical_names.refuse_protected(observed.physical_name)
-    draft.check_not_read_only(parent, standing.policies)
-    draft.require_ancestors(parent)
+    draft.require_writable(parent, standing.policies)
     taken = replace(
         draft.stamped(standing),
         topic_id=observed.topic_id,
@@ -252,8 +246,7 @@ def create_link(draft: PlanBuilder, command: CreateLink) -> Plan:
     relative, parent = _place(draft, command.path)
     check_name_free(draft, parent, relative[-1], Kind.LINK, command.path)
     check_targets(command.path, command.targets, draft.context.bounds)
-    draft.check_not_read_only(parent)
-    draft.require_ancestors(parent)
+    draft.require_writable(parent)
     link = Link(
         entry_id=draft.fresh_id(),
         changed_at_ms=draft.context.now_ms,
@@ -287,8 +280,7 @@ def create_mount(draft: PlanBuilder, command: CreateMount) -> Plan:
                 standing=existing.kind.name.lower(),
             )
     _check_not_mounted(draft, command)
-    draft.check_not_read_only(parent)
-    draft.require_ancestors(parent)
+    draft.require_writable(parent)
     draft.require_free(parent.entry_id, Kind.TOPIC, name, command.path)
     mount = Mount(
         entry_id=draft.fresh_id(),
@@ -376,9 +368,8 @@ def check_name_free(draft: PlanBuilder, parent: Node, name: str, kind: Kind, pat
     Raises:
         AlreadyExists: names the existing entry.
     """
-    topic = draft.snapshot.topic(parent.entry_id, name)
     container = parent.containers.get(name)
-    same = topic if kind is Kind.TOPIC else container
+    same = draft.snapshot.topic(parent.entry_id, name) if kind is Kind.TOPIC else container
     if same is not None:
         raise _exists(path, same)
     if kind is Kind.TOPIC:

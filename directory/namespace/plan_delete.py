@@ -105,11 +105,10 @@ def delete_entry(draft: PlanBuilder, command: DeleteEntry) -> Plan:
             path=command.path,
         )
     check_etag(found, command.etag)
-    draft.check_not_read_only(parent, own_policies(found.entry))
-    draft.require_ancestors(parent)
+    draft.require_writable(parent, own_policies(found.entry))
     match found.entry:
         case Topic() as topic:
-            goes = draft.context.deletes_in_kafka
+            goes = command.deletes_in_kafka
             place = (parent.entry_id, found.name)
             remove_topic(draft, *place, topic, goes_in_kafka=goes, path=found.path)
             draft.record_removal(parent.entry_id, found.name, topic, found.path)
@@ -127,16 +126,16 @@ def delete_entry(draft: PlanBuilder, command: DeleteEntry) -> Plan:
             draft.delete_fact(mounted_key(mount.cluster_id))
             return draft.finish(mount, found.path)
         case Directory() as directory:
-            return _delete_directory(draft, found, directory, recursive=command.recursive)
+            return _delete_directory(draft, found, directory, command)
         case _:
             assert_never(found.entry)
 
 
 def _delete_directory(
-    draft: PlanBuilder, found: LocatedEntry, directory: Directory, *, recursive: bool
+    draft: PlanBuilder, found: LocatedEntry, directory: Directory, command: DeleteEntry
 ) -> Plan:
     snapshot = draft.snapshot
-    node = snapshot.node(directory.entry_id)
+    node = snapshot.nodes.get(directory.entry_id)
     unreadable = snapshot.unreadable_in(directory.entry_id)
     if not unreadable and (node is None or not (node.topics or node.containers)):
         # Nothing to reap. A concurrent insert conflicts by its key.
@@ -150,7 +149,7 @@ def _delete_directory(
             path=found.path,
             mounts=mounts,
         )
-    if not recursive:
+    if not command.recursive:
         topics = len(node.topics) if node is not None else 0
         others = len(node.containers) if node is not None else 0
         more = f", and {plural(unreadable, 'entry', 'entries')} that cannot be read"
@@ -171,7 +170,7 @@ def _delete_directory(
     draft.write_record(DELETED_ID, deleted_name(directory.entry_id), directory)
     counts = snapshot.counts(directory.entry_id)
     removal = Removal(
-        goes_in_kafka=draft.context.deletes_in_kafka,
+        goes_in_kafka=command.deletes_in_kafka,
         path=found.path,
         entries=counts.topics + counts.directories + 1,
         started_at_ms=draft.context.now_ms,
@@ -184,7 +183,7 @@ def _delete_directory(
         found.path,
         topic_count=counts.topics,
         directory_count=counts.directories + 1,
-        kafka_topics_deleted=draft.context.deletes_in_kafka and counts.topics > 0,
+        kafka_topics_deleted=command.deletes_in_kafka and counts.topics > 0,
     )
 
 

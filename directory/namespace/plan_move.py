@@ -60,10 +60,8 @@ def move_entry(draft: PlanBuilder, command: MoveEntry) -> Plan:
     name = relative[-1]
     check_names(command.new_path, relative)
     _check_vacant(draft, found.entry, target, name, command)
-    draft.check_not_read_only(found.parent, own_policies(found.entry))
-    draft.check_not_read_only(target)
-    draft.require_ancestors(found.parent)
-    draft.require_ancestors(target)
+    draft.require_writable(found.parent, own_policies(found.entry))
+    draft.require_writable(target)
     _check_fits(draft, found, command.new_path)
     _check_quota(draft, found, target)
     moved = _move(draft, found, target, name, command.new_path)
@@ -144,7 +142,7 @@ def _check_fits(draft: PlanBuilder, found: LocatedEntry, new_path: Path) -> None
     """Checks that every path below remains valid. Only a longer path can exceed the limits, so only
     then is the subtree visited: the one cost here that depends on its size.
     """
-    node = draft.snapshot.node(found.entry.entry_id)
+    node = draft.snapshot.nodes.get(found.entry.entry_id)
     if not isinstance(found.entry, Directory) or node is None:
         return
     deeper = len(new_path) - len(found.path)

@@ -120,14 +120,14 @@ def reap_deleted(draft: PlanBuilder, command: ReapDeleted) -> Plan:
 
 def _leaves(draft: PlanBuilder) -> Iterator[_ReapTarget]:
     snapshot = draft.snapshot
-    place = snapshot.node(DELETED_ID)
+    place = snapshot.nodes.get(DELETED_ID)
     if place is None:
         return
     kept = frozenset(parent_id for parent_id, _ in _unreadable_directories(snapshot))
     for name, container in place.containers.items():
         removal = Removal.load(snapshot, container.entry_id)
         path = removal.path if removal else None
-        node = snapshot.node(container.entry_id)
+        node = snapshot.nodes.get(container.entry_id)
         stays = False
         if isinstance(container, Directory) and node is not None:
             stays = yield from _below(draft, node, path, removal, kept)
@@ -172,9 +172,9 @@ def _unreadable_directories(snapshot: Snapshot) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_removed(snapshot: Snapshot, directory_id: int) -> bool:
-    at = snapshot.node(directory_id)
+    at = snapshot.nodes.get(directory_id)
     while at is not None and at.entry_id != DELETED_ID:
-        at = snapshot.node(at.parent_id)
+        at = snapshot.nodes.get(at.parent_id)
     return at is not None
 
 
@@ -200,7 +200,7 @@ def _below(
     stays = node.entry_id in kept
     for name, container in node.containers.items():
         here = _child(path, name)
-        below = draft.snapshot.node(container.entry_id)
+        below = draft.snapshot.nodes.get(container.entry_id)
         one_stays = False
         if isinstance(container, Directory) and below is not None:
             one_stays = yield from _below(draft, below, here, removal, kept)
@@ -263,7 +263,7 @@ def _is_kept(entry: Directory | Topic) -> bool:
 def _drop_unreadable(draft: PlanBuilder, directory_id: int) -> None:
     """Removes unreadable records with their directory, without which nothing would find them."""
     snapshot, within = draft.snapshot, directory_range(directory_id)
-    node = snapshot.node(directory_id)
+    node = snapshot.nodes.get(directory_id)
     for name, record in node.topics.items() if node is not None else ():
         if _readable(draft, record) is None:
             draft.delete_fact(entry_key(directory_id, Kind.TOPIC, name))

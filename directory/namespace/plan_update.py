@@ -57,7 +57,7 @@ def update_entry(draft: PlanBuilder, command: UpdateEntry) -> Plan:
         check_targets(command.path, after.targets, bounds, before.targets)
     if isinstance(after, Mount) and isinstance(before, Mount):
         check_mount(after, before, bounds)
-    node = found.parent or draft.snapshot.node(ROOT_ID)
+    node = found.parent or draft.snapshot.nodes.get(ROOT_ID)
     if node is not None and not command.changes.keys() <= _ALWAYS:
         draft.check_not_read_only(node, own_policies(before))
     if found.parent is not None:
@@ -80,7 +80,7 @@ def _check_exclusions(
         above, reported = found.parent, None
         while above is not None and reported is None:
             reported = above.directory.policies.manage.get(aspect)
-            above = draft.snapshot.node(above.parent_id) if above.parent_id else None
+            above = draft.snapshot.nodes.get(above.parent_id) if above.parent_id else None
         if reported:
             field = f"policies.manage.{aspect}"
             raise InvalidArgument(

@@ -153,7 +153,7 @@ def _partitions(snapshot: Snapshot, directory_id: int) -> int:
 
 
 def _systems(snapshot: Snapshot, directory_id: int) -> Iterator[int]:
-    node = snapshot.node(directory_id)
+    node = snapshot.nodes.get(directory_id)
     for _, container in () if node is None else system_directories(node):
         yield container.entry_id
 

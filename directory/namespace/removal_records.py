@@ -85,7 +85,7 @@ def removals(snapshot: Snapshot) -> Iterator[RemovalInProgress]:
     """Yields the removed directories that wait for the reaper, by entry id; costs nothing per entry
     below.
     """
-    place = snapshot.node(DELETED_ID)
+    place = snapshot.nodes.get(DELETED_ID)
     if place is None:
         return
     for container in place.containers.values():

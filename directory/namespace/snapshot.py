@@ -35,11 +35,13 @@ class LocatedTopic(NamedTuple):
 class Snapshot:
     """Tree of one cluster at one revision. Safe to read from any thread.
 
-    ``root`` is the node of the directory at the mount point, ``nodes`` all nodes by id, ``grants``
-    the tree of grants.
+    ``root`` is the node of the directory at the mount point, ``nodes`` all nodes by id, of which
+    those of ``ROOT_ID`` and ``DELETED_ID`` always exist, ``grants`` the tree of grants.
+    ``fact`` returns the value of a key that is not an entry's; claims, requests and events are not
+    kept here.
     """
 
-    __slots__ = ("codec", "grants", "incarnation", "nodes", "revision", "root", "tree")
+    __slots__ = ("codec", "fact", "grants", "incarnation", "nodes", "revision", "root", "tree")
 
     def __init__(self, codec: Codec, incarnation: str, revision: int, tree: Tree) -> None:
         self.codec = codec
@@ -50,6 +52,7 @@ class Snapshot:
         self.nodes: Mapping[int, Node] = tree.nodes
         self.root: Node = tree.nodes[ROOT_ID]
         self.grants: GrantTree = tree.grants
+        self.fact: Callable[[bytes], bytes | None] = tree.facts.get
 
     @classmethod
     def empty(cls, codec: Codec, incarnation: str = "") -> Snapshot:
@@ -133,10 +136,6 @@ class Snapshot:
 
     # Entries.
 
-    def node(self, directory_id: int) -> Node | None:
-        """Returns a directory with its contents; ``ROOT_ID`` and ``DELETED_ID`` always exist."""
-        return self.tree.nodes.get(directory_id)
-
     @property
     def has_lost(self) -> bool:
         """True if there are entries in a directory without a readable record."""
@@ -167,6 +166,15 @@ class Snapshot:
             return cast("Topic", self.codec.decode(record))
         except ValueError as error:
             raise Internal(f"the record of topic {name} cannot be read: {error}") from None
+
+    def topic_at(self, relative: Sequence[str]) -> Topic | None:
+        """Returns the topic at a path below the mount, decoded.
+
+        Raises:
+            Internal: there is a record, and it cannot be read.
+        """
+        parent_id = self.find_directory(relative[:-1]) if relative else None
+        return None if parent_id is None else self.topic(parent_id, relative[-1])
 
     def container(self, parent_id: int, name: str) -> Container | None:
         """Returns a directory, link or mount."""
@@ -228,7 +236,7 @@ class Snapshot:
 
     def _named_like(self, physical_name: str) -> Iterator[tuple[str, TopicKey]]:
         unified = unify(physical_name)
-        for place in self.tree.physical.candidates(physical_name):
+        for place in self.tree.physical.candidates(unified):
             record = self._record(*place)
             if record is not None:
                 (found,) = self.codec.physical_names([record])
@@ -273,12 +281,6 @@ class Snapshot:
         return self.counts(directory_id).mounts > 0
 
     # Facts.
-
-    def fact(self, key: bytes) -> bytes | None:
-        """Returns the value of a key that is not an entry's; claims, requests and events are not
-        kept here.
-        """
-        return self.tree.facts.get(key)
 
     def facts(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yields (key, value) of the keys with a prefix that are not entries', in key order."""

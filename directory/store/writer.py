@@ -121,8 +121,6 @@ class _Request:
     extra_writes: tuple[Write, ...]
     authorize: Callable[[Snapshot], Sequence[Guard]]
     validate_only: bool = field(kw_only=True)
-    deletes_in_kafka: Callable[[Snapshot], bool] = field(kw_only=True)
-    creates_in_kafka: Callable[[Snapshot], bool] = field(kw_only=True)
     as_shown: Callable[[Plan, Snapshot], Plan] = field(kw_only=True)
     complete: Callable[[Snapshot], Command] = field(kw_only=True)
 
@@ -225,8 +223,6 @@ class Writer:
         principal: str = "",
         request_id: str = "",
         timeout_seconds: float = 5.0,
-        deletes_in_kafka: Callable[[Snapshot], bool] = lambda _: False,
-        creates_in_kafka: Callable[[Snapshot], bool] = lambda _: False,
         extra_guards: Sequence[Guard] = (),
         extra_writes: Sequence[Write] = (),
         validate_only: bool = False,
@@ -240,12 +236,11 @@ class Writer:
         ``extra_writes`` go into the same transaction; an extra guard that does not hold ends it,
         since planning again would not help. ``authorize`` is asked before each try, on the snapshot
         that it is planned on; it raises, or answers the guards under which the right holds still.
-        So are ``deletes_in_kafka`` and ``creates_in_kafka``: whether the topic would go or come in
-        Kafka too. ``complete`` is called once the caller may: it returns the command with what is
-        looked up for it, such as Kafka's topic, or raises; a repeated request is known by the
-        command as it was before. ``as_shown`` returns the plan with the entry and the numbers that
-        the caller is shown; they are kept with the request id, so that a repeated request gets the
-        same.
+        ``complete`` is called once the caller may: it returns the command with what is looked up
+        for it, such as Kafka's topic, or whether topics go in Kafka too, or raises; a repeated
+        request is known by the command as it was before. ``as_shown`` returns the plan with the
+        entry and the numbers that the caller is shown; they are kept with the request id, so that a
+        repeated request gets the same.
 
         Raises:
             KdirError: whatever planning says of the command.
@@ -269,8 +264,6 @@ class Writer:
             tuple(extra_writes),
             authorize,
             validate_only=validate_only,
-            deletes_in_kafka=deletes_in_kafka,
-            creates_in_kafka=creates_in_kafka,
             as_shown=as_shown,
             complete=complete or (lambda _: command),
         )
@@ -395,8 +388,6 @@ class Writer:
             now_ms=self._now_ms(),
             principal=request.principal,
             new_id=_new_id,
-            deletes_in_kafka=request.deletes_in_kafka(snapshot),
-            creates_in_kafka=request.creates_in_kafka(snapshot),
             above=self.above(snapshot),
             bounds=self._bounds,
         )

@@ -246,7 +246,7 @@ class World:
             # kdir refuses a link to below itself when it is made. The walk must end all the same:
             # links of two clusters can do to each other what this one does to itself.
             relative = where.segments
-            node = self.cluster.snapshot.node(
+            node = self.cluster.snapshot.nodes.get(
                 cast("int", self.cluster.snapshot.find_directory(relative[:-1]))
             )
             assert node is not None

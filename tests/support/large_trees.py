@@ -116,7 +116,7 @@ class Server:
         raise AssertionError
 
     def nothing_waits(self) -> bool:
-        place = self.replica.snapshot.node(DELETED_ID)
+        place = self.replica.snapshot.nodes.get(DELETED_ID)
         return place is None or not place.containers
 
     def close(self) -> None:

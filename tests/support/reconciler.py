@@ -176,11 +176,9 @@ class World:
     # -- what people do ----------------------------------------------------------------------------
 
     def execute(self, command: Command) -> CommitResult:
-        return self.writer.commit_command(
-            command,
-            creates_in_kafka=lambda _: "create" in self.ceiling,
-            deletes_in_kafka=lambda _: "delete" in self.ceiling,
-        )
+        if isinstance(command, DeleteEntry):
+            command = replace(command, deletes_in_kafka="delete" in self.ceiling)
+        return self.writer.commit_command(command)
 
     def create(self, path: str, **fields: Any) -> None:
         self.execute(CreateTopic(path=MOUNT.join(path.split("/")), **fields))
@@ -219,7 +217,7 @@ class World:
         ]
 
     def nothing_left_to_reap(self) -> bool:
-        node = self.replica.snapshot.node(DELETED_ID)
+        node = self.replica.snapshot.nodes.get(DELETED_ID)
         return node is None or not (node.topics or node.containers)
 
 

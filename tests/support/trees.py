@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from directory.namespace.command import Command, EntryChange, Plan, PlanContext
+from directory.namespace.command import Command, DeleteEntry, EntryChange, Plan, PlanContext
 from directory.namespace.entry import (
     DELETED_ID,
     Directory,
@@ -92,8 +93,17 @@ class Cluster:
         self.given.append(next(self.ids))
         return self.given[-1]
 
-    def plan(self, command: Command, snapshot: Snapshot | None = None, **context: object) -> Plan:
+    def plan(
+        self,
+        command: Command,
+        snapshot: Snapshot | None = None,
+        *,
+        deletes_in_kafka: bool = False,
+        **context: object,
+    ) -> Plan:
         """Plans, and commits nothing."""
+        if isinstance(command, DeleteEntry):
+            command = replace(command, deletes_in_kafka=deletes_in_kafka)
         changed = replace(self.context, **context)  # type: ignore[arg-type]
         return plan(self.snapshot if snapshot is None else snapshot, self.mount, command, changed)
 
@@ -106,7 +116,7 @@ class Cluster:
         self.snapshot = self.snapshot.apply(self.rows.revision, made.writes)
         return True
 
-    def do(self, *commands: Command, **context: object) -> Plan:
+    def do(self, *commands: Command, **context: Any) -> Plan:
         """Plans and commits one command after the other; the last plan."""
         made: Plan | None = None
         for command in commands:
@@ -143,7 +153,7 @@ class Cluster:
     def show(self) -> str:
         """Returns the tree as text, one entry a line, indented; what waits for the reaper last."""
         lines = list(_lines(self.snapshot, self.snapshot.root, 0))
-        removed = self.snapshot.node(DELETED_ID)
+        removed = self.snapshot.nodes.get(DELETED_ID)
         if removed is not None and (removed.topics or removed.containers):
             lines += ["(removed)", *_lines(self.snapshot, removed, 1)]
         return "\n".join(lines)
@@ -159,7 +169,7 @@ def _lines(snapshot: Snapshot, node: Node, depth: int) -> Iterator[str]:
         match node.containers.get(name):
             case Directory(entry_id=entry_id):
                 yield f"{margin}{name}/"
-                below = snapshot.node(entry_id)
+                below = snapshot.nodes.get(entry_id)
                 assert below is not None
                 yield from _lines(snapshot, below, depth + 1)
             case Link(targets=targets, mode=mode):

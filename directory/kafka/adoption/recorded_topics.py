@@ -70,7 +70,7 @@ def pending_deletions(
     snapshot: Snapshot, mount: Path, limit: int | None = None, after: str = ""
 ) -> Iterator[RecordedTopic]:
     """Yields the removed topics that wait until Kafka's are gone, by their names there."""
-    node = snapshot.node(DELETED_ID)
+    node = snapshot.nodes.get(DELETED_ID)
     names = () if node is None else node.topics.items(after, inclusive=False)
     found = ((name, snapshot.topic(DELETED_ID, name)) for name, _ in names)
     waiting = (

@@ -110,7 +110,7 @@ def _note_entry(found: DirtyBatch, kept: set[int], applied: AppliedCommit, write
     if not is_topic:
         entry = applied.after.container(parent_id, name) if isinstance(write, Put) else None
         if isinstance(entry, Directory) and parent_id != DELETED_ID:
-            known = applied.before.node(entry.entry_id)
+            known = applied.before.nodes.get(entry.entry_id)
             if (
                 known is None
                 or known.parent_id != parent_id

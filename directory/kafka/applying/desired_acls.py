@@ -320,7 +320,7 @@ class _DesiredAclCollector:
     def _within(self, node: Node) -> _Within:
         found = self.directories.get(node.entry_id)
         if found is None:
-            outer = self.snapshot.node(node.parent_id) if node.parent_id else None
+            outer = self.snapshot.nodes.get(node.parent_id) if node.parent_id else None
             grant_node: GrantNode | None = self.snapshot.grants.root
             if outer is None:
                 armed, levels = False, self.above
@@ -336,7 +336,7 @@ class _DesiredAclCollector:
 
     def _directory(self, segments: tuple[str, ...], node: Node, *, is_start: bool) -> None:
         within = self._within(node)
-        outer = self.snapshot.node(node.parent_id) if node.parent_id else None
+        outer = self.snapshot.nodes.get(node.parent_id) if node.parent_id else None
         # What an armed directory above desires was taken there.
         is_first = is_start or outer is None or not self._within(outer).armed
         self.armed = self.armed or within.armed

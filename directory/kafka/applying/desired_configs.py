@@ -154,7 +154,7 @@ class DesiredConfigs:
     def _within(self, directory_id: int) -> _Within:
         found = self._directories.get(directory_id)
         if found is None:
-            node = self._snapshot.node(directory_id)
+            node = self._snapshot.nodes.get(directory_id)
             policies, armed = self._above, False
             if node is not None:
                 if node.parent_id:
@@ -197,7 +197,7 @@ def directories_at(
     snapshot: Snapshot, mount: Path, directory_id: int
 ) -> Iterator[tuple[tuple[str, ...], Node]]:
     """Yields a directory and all below it, each with the segments of its path."""
-    start, way = snapshot.node(directory_id), snapshot.path_of(directory_id)
+    start, way = snapshot.nodes.get(directory_id), snapshot.path_of(directory_id)
     stack: list[tuple[tuple[str, ...], Node]] = []
     if start is not None and way is not None:
         stack.append(((*mount.segments, *way), start))
@@ -205,7 +205,9 @@ def directories_at(
         segments, node = stack.pop()
         yield segments, node
         for name, container in node.containers.items():
-            below = snapshot.node(container.entry_id) if isinstance(container, Directory) else None
+            below = (
+                snapshot.nodes.get(container.entry_id) if isinstance(container, Directory) else None
+            )
             if below is not None:
                 stack.append(((*segments, name), below))
 
@@ -233,7 +235,7 @@ class ArmedTopics:
 
     def at_place(self, place: tuple[int, str]) -> ArmedTopic | None:
         """Returns the topic at a place (parent id, name), if there is one and it is armed."""
-        node, way = self._snapshot.node(place[0]), self._snapshot.path_of(place[0])
+        node, way = self._snapshot.nodes.get(place[0]), self._snapshot.path_of(place[0])
         if node is None or way is None:
             return None
         return self._topic((*self._mount.segments, *way), node, place[1])
@@ -326,7 +328,7 @@ class PartitionQuota:
 
     def _at(self, parent_id: int) -> tuple[Quota, ...]:
         if parent_id not in self._quotas:
-            node = self._snapshot.node(parent_id)
+            node = self._snapshot.nodes.get(parent_id)
             found = quotas_at(self._snapshot, self._mount, self._above, node) if node else ()
             self._quotas[parent_id] = tuple(one for one in found if one.field == _QUOTA)
         return self._quotas[parent_id]

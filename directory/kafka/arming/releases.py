@@ -155,7 +155,7 @@ class Releases:
         have been moved since below what another plan armed.
         """
         if directory_id not in self._ways:
-            node = self._snapshot.node(directory_id)
+            node = self._snapshot.nodes.get(directory_id)
             above = self._armed_way(node.parent_id) if node is not None and node.parent_id else ()
             is_armed = node is not None and node.directory.policies.manage.get(CONFIGS, False)
             self._ways[directory_id] = frozenset((directory_id, *above) if is_armed else above)
@@ -188,7 +188,7 @@ def _way(snapshot: Snapshot, parent_id: int, entry_id: int) -> str:
     """
     ids, here = [parent_id], parent_id
     while here and here != entry_id:
-        node = snapshot.node(here)
+        node = snapshot.nodes.get(here)
         here = node.parent_id if node is not None else 0
         ids.append(here)
     if ids[-1] != entry_id:
@@ -227,7 +227,7 @@ def arming_entry(snapshot: Snapshot, parent_id: int, topic: Topic) -> int:
     """Returns the id of the nearest entry by which a topic's configs are armed; 0 = none."""
     reported, entry_id, above = topic.policies.manage.get(CONFIGS), topic.entry_id, parent_id
     while reported is None and above:
-        node = snapshot.node(above)
+        node = snapshot.nodes.get(above)
         if node is None:
             return 0
         reported, entry_id = node.directory.policies.manage.get(CONFIGS), above

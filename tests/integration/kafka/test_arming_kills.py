@@ -74,7 +74,10 @@ def test_killed_at_any_step_of_arming_it_is_done_not_at_all_or_by_the_next(
             here.settle()
             snapshot = here.replica.snapshot
             entry_id = snapshot.find_directory(("d",)) or 0
-            node, mark = snapshot.node(entry_id), load_armed_record(snapshot, "configs", entry_id)
+            node, mark = (
+                snapshot.nodes.get(entry_id),
+                load_armed_record(snapshot, "configs", entry_id),
+            )
             assert node is not None
             says = node.directory.policies.manage.get("configs")
             if mark is None:

@@ -293,7 +293,7 @@ def test_P13_what_is_created_during_a_delete_is_of_the_new_directory_or_not_at_a
         assert found["retired"] == count, "all that was made before the mark went with it"
         assert found["topics"] == len(made) - count, "nothing of the new was reaped"
         assert new.plan.entry is not None
-        node = other.replica.snapshot.node(new.plan.entry.entry_id)
+        node = other.replica.snapshot.nodes.get(new.plan.entry.entry_id)
         assert node is not None
         assert set(node.topics) == set(made[count:]), "nothing of the old is in it"
 

@@ -71,7 +71,7 @@ def entries(snapshot: Snapshot, node: Node, at: Path) -> Iterator[tuple[Path, En
         yield at.join((name,)), topic
     for name in node.containers:
         entry = snapshot.container(node.entry_id, name)
-        below = snapshot.node(entry.entry_id) if isinstance(entry, Directory) else None
+        below = snapshot.nodes.get(entry.entry_id) if isinstance(entry, Directory) else None
         if below is not None:
             yield from entries(snapshot, below, at.join((name,)))
         elif entry is not None:

@@ -146,7 +146,7 @@ class World:
             case Restore():
                 self.restore()
             case FinishDelete():
-                place = self.store.snapshot.node(DELETED_ID)
+                place = self.store.snapshot.nodes.get(DELETED_ID)
                 gone = tuple((name, int(name, 16)) for name in place.topics) if place else ()
                 self.change(FinishDelete(topics=gone))
             case _:

@@ -187,7 +187,7 @@ class History:
     def way(self, here: int, entry_id: int) -> tuple[int, ...]:
         found = [here]
         while found[-1] not in (entry_id, 0):
-            node = self.snapshot.node(found[-1])
+            node = self.snapshot.nodes.get(found[-1])
             found.append(0 if node is None else node.parent_id)
         return tuple(found)
 
@@ -295,7 +295,7 @@ class History:
         here = subject.place[0]
         while here:
             above.add(here)
-            node = self.snapshot.node(here)
+            node = self.snapshot.nodes.get(here)
             here = node.parent_id if node is not None else 0
         return any(
             (one.topic_id, one.era) == (subject.topic.topic_id, self.era)

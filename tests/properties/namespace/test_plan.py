@@ -123,7 +123,7 @@ def entries_of(snapshot: Snapshot, node: Node) -> Iterator[tuple[int, str, Entry
     for name, container in node.containers.items():
         yield node.entry_id, name, container
         if isinstance(container, Directory):
-            below = snapshot.node(container.entry_id)
+            below = snapshot.nodes.get(container.entry_id)
             assert below is not None
             assert (below.parent_id, below.name) == (node.entry_id, name)
             yield from entries_of(snapshot, below)
@@ -132,7 +132,7 @@ def entries_of(snapshot: Snapshot, node: Node) -> Iterator[tuple[int, str, Entry
 def check_invariants(cluster: Cluster) -> None:
     """Asserts the invariants of a store that only plans have written to."""
     snapshot, fresh = cluster.snapshot, cluster.loaded()
-    removed = snapshot.node(DELETED_ID)
+    removed = snapshot.nodes.get(DELETED_ID)
     assert removed is not None
     live = list(entries_of(snapshot, snapshot.root))
     gone = list(entries_of(snapshot, removed))
@@ -219,7 +219,7 @@ def test_plans_do_what_commands_mean(commands: list[Command], reap: int) -> None
         watcher.receive(made.changes)
         check_invariants(cluster)
     # Nothing is left of what was removed, for anybody.
-    removed = cluster.snapshot.node(DELETED_ID)
+    removed = cluster.snapshot.nodes.get(DELETED_ID)
     assert removed is not None
     assert (len(removed.topics), len(removed.containers)) == (0, 0)
     assert cluster.rows.under(b"k/") == {}
@@ -372,7 +372,7 @@ def test_removing_everything_leaves_nothing_but_what_kafka_keeps(
     assert cluster.do(top, deletes_in_kafka=in_kafka).topic_count == len(kept)
     while cluster.do(ReapDeleted(limit=limit)).writes:
         check_invariants(cluster)
-    waiting = cluster.snapshot.node(DELETED_ID)
+    waiting = cluster.snapshot.nodes.get(DELETED_ID)
     assert waiting is not None
     asked = {name for name in kept if kept[name] in {Provision.ACTIVE, Provision.MISSING}}
     assert len(waiting.topics) == (len(asked) if in_kafka else 0)

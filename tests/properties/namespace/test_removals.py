@@ -203,16 +203,16 @@ class World:
             case Reap(limit):
                 self.commit(self.store.plan(ReapDeleted(limit=limit, limits=TIGHT)))
             case Finish():
-                place = self.store.snapshot.node(DELETED_ID)
+                place = self.store.snapshot.nodes.get(DELETED_ID)
                 assert place is not None
                 gone = tuple((name, int(name, 16)) for name in place.topics)
                 self.commit(self.store.plan(FinishDelete(topics=gone)))
 
     def everything_is_finished(self) -> None:
-        place = self.store.snapshot.node(DELETED_ID)
+        place = self.store.snapshot.nodes.get(DELETED_ID)
         while place is not None and place.containers:
             self.do(Reap(3))
-            place = self.store.snapshot.node(DELETED_ID)
+            place = self.store.snapshot.nodes.get(DELETED_ID)
         self.do(Finish())
 
 

@@ -223,7 +223,7 @@ class Machine(RuleBasedStateMachine):
         paths = model.directories()
         for directory_id, path in paths.items():
             assert snapshot.path_of(directory_id) == path
-            assert snapshot.node(directory_id) is not None
+            assert snapshot.nodes.get(directory_id) is not None
             if path is not None:
                 assert snapshot.find_directory(path) == directory_id
             mounts_below = any(isinstance(e, Mount) for _, e in model.walk(directory_id))

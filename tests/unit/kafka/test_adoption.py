@@ -80,7 +80,7 @@ class Committed:
 def test_new_known_moved_and_taken_over_topics_are_distinguished_and_done_so() -> None:
     cluster = Cluster("/la")
     adopted(cluster, "x.a", "x.taken", "known")
-    cluster.do(CreateTopic(path=path("/la/there")), creates_in_kafka=True)
+    cluster.do(CreateTopic(path=path("/la/there")))
     became(cluster, "/la/there", Provision.FAILED)
     rows = adoption.plan(
         (MappingRule.from_fields("x.*", split_on="."),),
@@ -176,7 +176,7 @@ def test_topics_are_walked_and_counted_in_every_directory_and_in_none_that_was_r
     cluster.do(CreateDirectory(path=path("/la/d/e"), make_parents=True))
     cluster.do(CreateLink(path=path("/la/l"), targets=(path("/ny"),)))
     for text in ("/la/a", "/la/d", "/la/d/b", "/la/d/e/c", "/la/d/e/gone"):
-        cluster.do(CreateTopic(path=path(text)), creates_in_kafka=True)
+        cluster.do(CreateTopic(path=path(text)))
     for text in ("/la/a", "/la/d/b", "/la/d/e/gone"):
         became(cluster, text, Provision.ACTIVE, topic_id=b"i" * 16, drift_count=2)
     became(cluster, "/la/a", Provision.MISSING)

@@ -154,7 +154,7 @@ class Interfering:
     def put_facts(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
         if any(write.key == detached_key("late") for write in writes):
             while self.before:
-                self._inner.commit_command(self.before.pop(), creates_in_kafka=lambda _: True)
+                self._inner.commit_command(self.before.pop())
         return int(self._inner.put_facts(writes, guards))
 
 

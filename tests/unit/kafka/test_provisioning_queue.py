@@ -32,7 +32,7 @@ class Bench:
 
     def create(self, *paths: str) -> None:
         for text in paths:
-            assert self.do(CreateTopic(path=path(text)), creates_in_kafka=True)
+            assert self.do(CreateTopic(path=path(text)))
 
     def settle(self, text: str, provision: Provision) -> None:
         news = TopicObservation(

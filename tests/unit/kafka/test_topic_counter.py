@@ -23,7 +23,7 @@ class Clock:
 def tree(topics: int) -> Cluster:
     made = Cluster("/la")
     for number in range(topics):
-        made.do(CreateTopic(path=path(f"/la/t{number}")), creates_in_kafka=True)
+        made.do(CreateTopic(path=path(f"/la/t{number}")))
     return made
 
 
@@ -43,7 +43,7 @@ def test_a_large_tree_is_counted_by_a_thread_and_the_last_count_is_shown_meanwhi
     eventually(lambda: taker.latest(cluster.snapshot).revision > 0)
     first = taker.latest(cluster.snapshot)
     assert (first.revision, first.pending) == (cluster.snapshot.revision, 500)
-    cluster.do(CreateTopic(path=path("/la/more")), creates_in_kafka=True)
+    cluster.do(CreateTopic(path=path("/la/more")))
     assert taker.latest(cluster.snapshot) is first
     eventually(lambda: taker.latest(cluster.snapshot).pending == 501)
 
@@ -57,7 +57,7 @@ def test_counting_rests_most_of_the_time() -> None:
 
     taker = TopicCounter(mount_at, clock)
     first = taker.latest(cluster.snapshot)
-    cluster.do(CreateTopic(path=path("/la/more")), creates_in_kafka=True)
+    cluster.do(CreateTopic(path=path("/la/more")))
     clock.now += 19.0
     assert taker.latest(cluster.snapshot) is first
     clock.now += 2.0

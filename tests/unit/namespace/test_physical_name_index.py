@@ -114,7 +114,7 @@ def test_names_of_one_hash_are_distinguished(monkeypatch: pytest.MonkeyPatch) ->
     codec = ProtoCodec()
     snapshot = Snapshot.load(codec, "i", 1, [[row(codec, number) for number in range(50)]])
     monkeypatch.setattr(physical_name_index, "_HASH", 0)
-    assert len(list(snapshot.tree.physical.candidates("flat.7"))) == 50
+    assert len(list(snapshot.tree.physical.candidates("flat_7"))) == 50
     located = snapshot.locate("flat.7")
     assert located is not None
     assert located.name == "t000007"

@@ -233,7 +233,6 @@ def cluster() -> Cluster:
         CreateDirectory(path=path("/la/d")),
         CreateTopic(path=path("/la/d/t")),
         CreateTopic(path=path("/la/u")),
-        creates_in_kafka=True,
     )
     return made
 

@@ -212,9 +212,7 @@ def test_what_lies_below_a_link_is_made_at_its_target(command: object, target: s
 def test_a_topic_waits_for_kafka() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/search"))
-    made = cluster.do(
-        topic("/la/search/clicks", partitions=12, replication_factor=3), creates_in_kafka=True
-    )
+    made = cluster.do(topic("/la/search/clicks", partitions=12, replication_factor=3))
     found = cluster.topic("/la/search/clicks")
     assert made.entry == found
     assert found.physical_name == "search.clicks"
@@ -223,15 +221,6 @@ def test_a_topic_waits_for_kafka() -> None:
     # Kafka was not asked: a topic of this name that is there is somebody else's.
     assert (found.provision_attempt, found.provision_message) == ("", "")
     assert cluster.rows.under(b"p/") == {b"p/search_clicks": b"search.clicks"}
-
-
-def test_a_topic_that_kdir_may_not_make_waits_and_says_so() -> None:
-    cluster = Cluster()
-    cluster.do(topic("/la/t"))
-    found = cluster.topic("/la/t")
-    assert found.provision is Provision.PENDING
-    assert found.provision_attempt == ""
-    assert "ceiling" in found.provision_message
 
 
 def test_a_topic_takes_partitions_from_the_nearest_directory_that_says() -> None:

@@ -91,7 +91,7 @@ def reap_all(cluster: Cluster, limit: int = 100, most: int = 1000) -> int:
 
 def deleting(cluster: Cluster) -> dict[str, Topic]:
     """Returns what waits for Kafka, by its name below DELETED_ID."""
-    node = cluster.snapshot.node(DELETED_ID)
+    node = cluster.snapshot.nodes.get(DELETED_ID)
     assert node is not None
     found = {name: cluster.snapshot.topic(DELETED_ID, name) for name in node.topics}
     return {name: one for name, one in found.items() if one is not None}
@@ -186,7 +186,7 @@ def test_what_becomes_of_kafkas_side(
 @pytest.mark.parametrize("attempted", [True, False])
 def test_a_pending_topic_waits_only_if_kafka_may_have_it(*, attempted: bool) -> None:
     cluster = Cluster()
-    made = cluster.do(topic("/la/t"), creates_in_kafka=True).entry
+    made = cluster.do(topic("/la/t")).entry
     if attempted:
         assert made is not None
         news = TopicObservation(
@@ -257,7 +257,7 @@ def test_S21_a_directory_with_nothing_but_what_cannot_be_read_is_not_empty() -> 
     refused(cluster, rm("/la/a"), NotEmpty, "0 topics and 0 .* 1 entry that cannot be read")
     cluster.do(rm("/la/a", recursive=True))
     # What lies in b is found by its directory's record only: so both stay for the reaper.
-    removed = cluster.snapshot.node(DELETED_ID)
+    removed = cluster.snapshot.nodes.get(DELETED_ID)
     assert removed is not None
     assert len(removed.containers) == 1
 

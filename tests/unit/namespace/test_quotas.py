@@ -186,7 +186,7 @@ def test_a_quota_below_what_is_there_lets_nothing_come_and_takes_nothing() -> No
     cluster = Cluster()
     cluster.do(mkdir("/la/a"), *(topic(f"/la/a/{name}", 2) for name in "xyz"))
     cluster.do(set_quota("/la/a", max_topics=1, max_partitions=1))
-    node = cluster.snapshot.node(cluster.snapshot.find_directory(("a",)) or 0)
+    node = cluster.snapshot.nodes.get(cluster.snapshot.find_directory(("a",)) or 0)
     assert node is not None
     shown = [
         (quota.field, quota.path, quota.used(cluster.snapshot), quota.limit)

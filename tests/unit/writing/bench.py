@@ -69,6 +69,6 @@ class Bench:
         snapshot = self.replica.snapshot
         directory_id = snapshot.find_directory(path(text).segments[len(MOUNT.segments) :])
         assert directory_id is not None
-        node = snapshot.node(directory_id)
+        node = snapshot.nodes.get(directory_id)
         assert node is not None
         return {*node.topics, *node.containers}

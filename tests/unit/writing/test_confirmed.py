@@ -64,7 +64,7 @@ class Pair:
         snapshot = self.ahead.replica.snapshot
         directory_id = snapshot.find_directory(path(text).segments[1:])
         assert directory_id is not None
-        node = snapshot.node(directory_id)
+        node = snapshot.nodes.get(directory_id)
         assert node is not None
         return node.directory.policies.owner
 

@@ -64,7 +64,7 @@ def test_P4_four_fields_at_once_and_eight_threads_on_two_servers_lose_nothing(
             revision = server.put("/la/d", Kind.DIRECTORY, **{f"tags__k{number}.{index}": "x"})
             # Read your writes, on the other server too.
             snapshot = servers[(number + 1) % 2].replica.wait_for(revision, 20)
-            node = snapshot.node(snapshot.find_directory(("d",)) or 0)
+            node = snapshot.nodes.get(snapshot.find_directory(("d",)) or 0)
             assert node is not None
             assert node.directory.policies.tags.get(f"k{number}.{index}") == "x"
 
@@ -82,7 +82,7 @@ def test_P4_four_fields_at_once_and_eight_threads_on_two_servers_lose_nothing(
     for thread in threads:
         thread.join()
     assert not failed
-    node = first.replica.snapshot.node(first.replica.snapshot.find_directory(("d",)) or 0)
+    node = first.replica.snapshot.nodes.get(first.replica.snapshot.find_directory(("d",)) or 0)
     assert node is not None
     policies = node.directory.policies
     assert len(policies.tags) == 40
@@ -109,6 +109,6 @@ def test_P9_a_topic_and_the_directory_of_its_name_have_policies_of_their_own(
     assert topic is not None
     assert topic.policies.owner == "topic"
     first.put("/la/orders", Kind.TOPIC, owner=None)
-    node = first.replica.snapshot.node(directory_id)
+    node = first.replica.snapshot.nodes.get(directory_id)
     assert node is not None
     assert node.directory.policies.owner == "directory"
