@@ -74,7 +74,7 @@ soak: setup servers ## random federation under faults against a model; SECONDS=6
 	  else echo "no Go here: stores are on sqlite only" >&2; fi
 	@$(BIN)/python -m tests.soak --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(SOAK)
 
-soak-log: setup servers ## kill publisher and broker of a change log 200 times, and ask 2,000 random commands, and compare log and store (half an hour)
+soak-log: setup servers ## kill and pause servers, brokers and etcd of a change log, ask 2,000 random commands, and compare log and store (three quarters of an hour)
 	$(BIN)/pytest -q --soak tests/integration/change_log/test_killed_at_random.py tests/integration/change_log/test_killed_steps.py tests/integration/change_log/test_random_commands.py -k "killed or random"
 
 hostile: setup ## a million requests by hostile peers, and as many bad files and rows (an hour)

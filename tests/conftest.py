@@ -55,8 +55,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="run long what is usually cut short")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts files with slow tests first: begun last, one of them leaves the other workers idle."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts files with slow tests first: begun last, one of them leaves the other workers idle.
+    Those that take minutes are left out without ``--soak``.
+    """
+    if not config.getoption("--soak"):
+        items[:] = [item for item in items if not item.get_closest_marker("soak")]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 

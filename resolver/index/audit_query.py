@@ -106,18 +106,36 @@ class AuditDatabase:
         self._open.unregister("batch")
 
     def add_changes(self, batch: pa.RecordBatch) -> None:
-        """Adds rows of ``changes``."""
+        """Adds rows of ``changes``.
+
+        Raises:
+            InvalidArgument: the disk takes no more.
+        """
         self._add("changes", batch)
 
     def add_unread(self, unread: list[UnreadLog]) -> None:
-        """Adds rows of ``unread``."""
+        """Adds rows of ``unread``; raises as ``add_changes``."""
         self._add("unread", unread_rows(unread))
 
     def _add(self, table: str, batch: pa.RecordBatch) -> None:
         import pyarrow as pa
 
-        # A registered batch would be kept until the transaction ends, even if it is unregistered.
-        self._open.from_arrow(pa.Table.from_batches([batch])).insert_into(table)
+        with self._disk_errors():
+            # A registered batch would be kept until the transaction ends, even if it is
+            # unregistered.
+            self._open.from_arrow(pa.Table.from_batches([batch])).insert_into(table)
+
+    @contextmanager
+    def _disk_errors(self) -> Iterator[None]:
+        import duckdb
+
+        try:
+            yield
+        except duckdb.Error as error:
+            raise InvalidArgument(
+                f"the changes cannot be written to {self._folder}: {_one_line(str(error))}; TMPDIR "
+                f"names another folder for them"
+            ) from error
 
     def query(self, sql: str) -> Iterator[tuple[list[str], list[dict[str, Any]]]]:
         """Yields the columns of the answer, and its rows by page; the first page has none. From
@@ -129,7 +147,8 @@ class AuditDatabase:
             InvalidArgument: with DuckDB's message.
         """
         if not self._is_fenced:
-            self._open.execute("COMMIT")
+            with self._disk_errors():
+                self._open.execute("COMMIT")
             self._open.execute("SET enable_external_access = false")
             self._open.execute("SET lock_configuration = true")
             self._is_fenced = True

@@ -14,7 +14,8 @@ from typing import Self
 
 import pytest
 
-from deploy.local.kafka import KafkaBroker
+from deploy.local.etcd import EtcdCluster, EtcdMember
+from deploy.local.kafka import KafkaBroker, KafkaCluster
 from resolver.errors import KdirError
 from tests.integration.change_log.test_bad_days import made, state_of
 from tests.integration.change_log.test_publishing import (
@@ -24,7 +25,7 @@ from tests.integration.change_log.test_publishing import (
     logged_rows,
     outbox_of,
 )
-from tests.support.change_logs import held_rows, rebuilt_rows
+from tests.support.change_logs import LogContents, held_rows, rebuilt_rows
 from tests.support.federation import Server, eventually
 
 _WRITERS = 8
@@ -105,18 +106,84 @@ def test_killed_at_random_the_log_holds_every_acknowledged_change_once(
                 kill_and_start(number, servers, broker, chance)
         found = caught_up(log, store, 300)
         eventually(lambda: state_of(servers[0]).waiting_commits == 0)
-        first = begun.checkpoint.revision
-        made_since = [
-            one for one in found.history if one.checkpoint is None and one.revision > first
-        ]
-        expected = outbox_of(store, first)
-        assert [(one.revision, one.position, one.path) for one in made_since] == expected
-        inserted = [one.entry_id for one in made_since if one.action == "insert"]
-        assert set(inserted).issuperset(writers.acknowledged)
-        assert len(inserted) == len(set(inserted))
-        assert len(made_since) > 30 * kills
-        assert found.rows == logged_rows(store)
+        count = count_whole(found, store, begun.checkpoint.revision, writers.acknowledged)
+        assert count > 30 * kills
         assert rebuilt_rows(broker.bootstrap, servers[0].cluster_id) == held_rows(store)
+
+
+def count_whole(found: LogContents, store: str, first: int, acknowledged: list[int]) -> int:
+    """Returns the number of changes since a revision, after it has checked that the history has
+    each once and in order, and the state what the store has.
+    """
+    made_since = [one for one in found.history if one.checkpoint is None and one.revision > first]
+    expected = outbox_of(store, first)
+    assert [(one.revision, one.position, one.path) for one in made_since] == expected
+    inserted = [one.entry_id for one in made_since if one.action == "insert"]
+    assert set(inserted).issuperset(acknowledged)
+    assert len(inserted) == len(set(inserted))
+    assert found.rows == logged_rows(store)
+    return len(made_since)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_and_paused_at_random_with_three_brokers_and_three_members_of_etcd(
+    tmp_path: Path,
+    kafka_clusters: Callable[..., KafkaCluster],
+    etcd_clusters: Callable[..., EtcdCluster],
+    seed: int,
+) -> None:
+    """A server that is paused loses its role in the middle of whatever it does, and goes on."""
+    chance = random.Random(seed)
+    with kafka_clusters() as kafka, etcd_clusters() as etcd, ExitStack() as stack:
+        store = f"etcd://{','.join(etcd.endpoints)}/la"
+        settings = {"store": store, "change_log": {"bootstrap": kafka.bootstrap.split(",")}}
+        servers = [
+            stack.enter_context(made(tmp_path / name, "", **settings)) for name in ("one", "two")
+        ]
+        for number in range(_WRITERS):
+            servers[0].mkdir(f"/la/w{number}")
+        log = log_of(servers[0], kafka)
+        begun = caught_up(log, store)
+        assert begun.checkpoint is not None
+        with Writers(servers, 0.1) as writers:
+            for _ in range(20):
+                disturb(servers, kafka, etcd, chance)
+                time.sleep(chance.uniform(0, 2))
+        found = caught_up(log, store, 300)
+        eventually(lambda: state_of(servers[0]).waiting_commits == 0)
+        count_whole(found, store, begun.checkpoint.revision, writers.acknowledged)
+
+
+def disturb(
+    servers: Sequence[Server], kafka: KafkaCluster, etcd: EtcdCluster, chance: random.Random
+) -> None:
+    """Kills or pauses one server, one broker, or one or all members of etcd, and has it go on. A
+    server may pause for longer than its role is its own.
+    """
+    server, member = chance.choice(servers), chance.choice(etcd.members)
+    broker = kafka.broker(chance.randint(1, len(kafka.brokers)))
+    match chance.choice(["kill", "kill", "pause", "pause all"]):
+        case "kill":
+            kinds: list[Server | KafkaBroker | EtcdMember] = [server, broker, member]
+            killed = chance.choice(kinds)
+            killed.kill()
+            time.sleep(chance.uniform(0, 4))
+            killed.start()
+            member.await_ready()
+        case "pause":
+            may_pause: list[Server | EtcdMember] = [server, member]
+            paused = chance.choice(may_pause)
+            paused.pause()
+            time.sleep(chance.uniform(0, 12))
+            paused.resume()
+        case _:
+            for one in etcd.members:
+                one.pause()
+            time.sleep(chance.uniform(0, 8))
+            for one in etcd.members:
+                one.resume()
 
 
 def kill_and_start(
