@@ -66,6 +66,7 @@ fix: proto docs ## repair what can be repaired: lint, format, generated modules 
 test: setup servers ## run every test, real servers included
 	@if command -v go >/dev/null; then $(MAKE) --no-print-directory etcd; \
 	  else echo "no Go here: the local etcd's tests are skipped" >&2; fi
+	@$(BIN)/pytest --collect-only -qq tests >/dev/null || true # compiles each file once, not in each worker
 	$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder tests
 
 # SECONDS is not the shell's here: make knows no such variable unless somebody gives it.

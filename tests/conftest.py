@@ -30,6 +30,11 @@ REQUIRE = "KDIR_REQUIRE_SERVERS"
 OWN_BROKER = "KDIR_TEST_KAFKA"
 OWN_ETCD = "KDIR_TEST_ETCD"
 
+WITH_SPARK = {
+    f"tests/index/test_{name}.py" for name in ("build", "changes", "real_servers", "spark_source")
+}
+"""Files with tests of a Spark session in their own process."""
+
 # A machine may be busy with something else: no example is too slow, and no input takes too long to
 # make. What the environment chose before (in CI: the same examples each time) stays.
 settings.register_profile("kdir", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -63,6 +68,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("soak")]
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Gives files to workers as ``--dist loadfile`` does, but those that need Spark to one: the
+    first session of a process starts its Java, a dozen seconds of a processor.
+    """
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
+
+    class ByJava(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = str(super()._split_scope(nodeid))
+            return "Spark" if file in WITH_SPARK else file
+
+    return ByJava(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import subprocess
 import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -89,6 +90,17 @@ def retired_terms(text: str) -> frozenset[str]:
     )
 
 
+@lru_cache(maxsize=1)
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@lru_cache(maxsize=1)
+def _nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """Returns the nodes of a module, which are looked at for one thing after the other."""
+    return tuple(ast.walk(tree))
+
+
 def messages(tree: ast.Module) -> list[str]:
     """Returns the string constants that may be read by people: those with a blank in them.
 
@@ -96,13 +108,13 @@ def messages(tree: ast.Module) -> list[str]:
     """
     docstrings = {
         id(one.value)
-        for node in ast.walk(tree)
+        for node in _nodes(tree)
         for one in (node.body if isinstance(getattr(node, "body", None), list) else ())  # type: ignore[attr-defined]
         if isinstance(one, ast.Expr)
     }
     return [
         _OPTION.sub("", node.value)
-        for node in ast.walk(tree)
+        for node in _nodes(tree)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and " " in node.value
@@ -115,7 +127,7 @@ def remarks(text: str) -> list[str]:
     """Returns the docstrings, of attributes too, and the comments of a module."""
     docstrings = [
         node.value.value
-        for node in ast.walk(ast.parse(text))
+        for node in _nodes(_parsed(text))
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
@@ -135,7 +147,7 @@ def _count_retired(texts: Iterable[str], terms: frozenset[str]) -> int:
 
 
 def _identifiers(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in _nodes(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
                 yield name
@@ -233,7 +245,7 @@ def findings(paths: Iterable[str] | None = None, root: Path = ROOT) -> Counter[s
         if not path.endswith(".py"):
             found[f"texts {path}"] = _count_retired([prose(text)], terms)
             continue
-        tree = ast.parse(text)
+        tree = _parsed(text)
         if path.split("/")[0] in _SHIPPED and _REFUSAL.search(ast.get_docstring(tree) or ""):
             found[f"refusals {path}"] += 1
         for name in misnamed(tree, terms):

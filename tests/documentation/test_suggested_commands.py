@@ -6,6 +6,7 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,18 +47,11 @@ class Suggestion(NamedTuple):
 
 def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yields all texts but docstrings, each with its line; f-strings with ``VALUE`` in them."""
-    documented = {
-        id(node.body[0].value)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.body
-        and isinstance(node.body[0], ast.Expr)
-    }
-    bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    inner: set[int] = set()
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(tree))
+    skipped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
-            inner |= {id(part) for part in node.values}
+            skipped |= {id(part) for part in node.values}
             yield (
                 node.lineno,
                 "".join(
@@ -70,7 +64,7 @@ def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
         elif (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
-            and id(node) not in documented | bare | inner
+            and id(node) not in skipped
         ):
             yield node.lineno, node.value
 
@@ -90,6 +84,7 @@ def suggestions(text: str, where: str) -> Iterator[Suggestion]:
             yield Suggestion(where, tuple(parts))
 
 
+@cache
 def all_suggestions() -> list[Suggestion]:
     """Returns those of all sources."""
     found = []
@@ -140,15 +135,12 @@ def _misfit(verb: Verb, rest: list[str]) -> str:
         return ""
 
 
-SUGGESTIONS = all_suggestions()
-
-
 def test_commands_are_suggested() -> None:
-    assert len(SUGGESTIONS) > 150
+    assert len(all_suggestions()) > 150
 
 
 def test_each_suggested_command_is_one() -> None:
-    wrong = [f"{one}: {why}" for one in SUGGESTIONS if (why := complaint(one))]
+    wrong = [f"{one}: {why}" for one in all_suggestions() if (why := complaint(one))]
     assert not wrong, "\n".join(wrong)
 
 
