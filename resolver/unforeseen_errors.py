@@ -1,8 +1,11 @@
-"""Report of an unexpected error: one sentence, with the traceback in a file."""
+"""Reports of an unexpected error, with the traceback in a file, and of an output that cannot be
+written.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import sys
@@ -13,10 +16,19 @@ from typing import Final
 from resolver.printable import printable
 from resolver.user_config import cache_folder
 
-__all__ = ["EXIT_INTERNAL", "drop_output", "report_unforeseen"]
+__all__ = [
+    "EXIT_INTERNAL",
+    "EXIT_UNWRITABLE",
+    "drop_output",
+    "report_unforeseen",
+    "report_unwritable",
+]
 
 EXIT_INTERNAL: Final = 70
 """EX_SOFTWARE of sysexits.h: exit code of an unexpected error."""
+EXIT_UNWRITABLE: Final = 74
+"""EX_IOERR of sysexits.h: exit code where stdout takes no more, as on a full disk."""
+_UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _MOST_CHARACTERS: Final = 300
 _PASSWORD: Final = re.compile(r"(://[^:/@\s]+:)[^@/\s]+@")
 """That of an address such as ``etcd://user:password@host``."""
@@ -39,6 +51,17 @@ def report_unforeseen(error: Exception, command: str, *, debug: bool) -> int:
         sys.stdout.flush()
     sys.stderr.writelines(f"{printable(line)}\n" for line in lines)
     return EXIT_INTERNAL
+
+
+def report_unwritable(error: Exception) -> int:
+    """Prints one sentence on stderr if an output cannot be written, and returns the exit code;
+    else 0.
+    """
+    if not isinstance(error, OSError) or error.filename or error.errno not in _UNWRITABLE:
+        return 0
+    drop_output()
+    sys.stderr.write(f"error: the output cannot be written: {error.strerror}\n")
+    return EXIT_UNWRITABLE
 
 
 def drop_output() -> None:

@@ -56,6 +56,7 @@ from directory.namespace.tree_nodes import ROOT_KEY
 from directory.server.feature_levels import LEVELS
 from directory.store.base import Identity
 from directory.wire.entry_codec import ProtoCodec
+from resolver import units
 from resolver.changes.record import entry_key as entry_state_key
 from resolver.changes.registry import SchemaRegistry
 from resolver.changes.state import LogState, StateFold
@@ -310,8 +311,8 @@ def _why_unusable(log: LoadedLog) -> str:
     if state.unreadable:
         key, reason = next(iter(state.unreadable.items()))
         return (
-            f"{len(state.unreadable):,} records cannot be read, such as {key}: {reason}; where a "
-            f"newer kdir wrote them, use that one"
+            f"{units.plural(len(state.unreadable), 'record')} cannot be read, such as {key}: "
+            f"{reason}; where a newer kdir wrote them, use that one"
         )
     return ""
 

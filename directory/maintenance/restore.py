@@ -42,6 +42,7 @@ from directory.store.addresses import describe_address, find_identity, open_stor
 from directory.store.base import FILLED_FROM, Identity, IncompatibleStore, Store
 from directory.store.schema import SCHEMA_VERSION
 from directory.wire.entry_codec import ProtoCodec
+from resolver import units
 from resolver.backup_file import BackupReader
 
 __all__ = [
@@ -75,33 +76,35 @@ class EntryCounts:
         self.counts[kind] = self.counts.get(kind, 0) + 1
 
     def __str__(self) -> str:
-        reported = [f"{self.counts[kind]:,} {kind}" for kind in _KINDS if kind in self.counts]
-        return ", ".join(reported) or "nothing"
+        counts = self.counts.items()
+        by_kind = {kind: units.plural(number, kind, _KINDS[kind]) for kind, number in counts}
+        return ", ".join(by_kind[kind] for kind in _KINDS if kind in by_kind) or "nothing"
 
 
-_KINDS: Final = (
-    "topics", "directories", "links", "mounts", "unreadable entries", "entries' grants",
-    "changes of history", "answered requests", "other facts",
-)  # fmt: skip
+_KINDS: Final = {
+    "topic": "topics", "directory": "directories", "link": "links", "mount": "mounts",
+    "unreadable entry": "unreadable entries", "entry's grants": "entries' grants",
+    "change of history": "changes of history", "answered request": "answered requests",
+    "other fact": "other facts",
+}  # fmt: skip
 
 
 def _kind(key: bytes, value: bytes) -> str:
     if key.startswith(EVENT):
-        return "changes of history"
+        return "change of history"
     if key.startswith(REQUEST):
-        return "answered requests"
+        return "answered request"
     if key.startswith(GRANTS):
-        return "entries' grants"
+        return "entry's grants"
     place = _place(key)
     if place is None:
-        return "other facts"
+        return "other fact"
     if place.is_topic:
-        return "topics"
+        return "topic"
     try:
-        kind = _CODEC.decode(value).kind.name.lower()
+        return _CODEC.decode(value).kind.name.lower()
     except ValueError:
-        return "unreadable entries"
-    return {"directory": "directories"}.get(kind, f"{kind}s")
+        return "unreadable entry"
 
 
 def _place(key: bytes) -> EntryKey | None:
@@ -322,8 +325,8 @@ class RestorePlan:
         if self.losses is not None:
             lost = self.losses
             yield (
-                f"would be lost: {lost.gone:,} entries; would be again what they were: "
-                f"{lost.changed:,}; would come back: {lost.come_back:,}"
+                f"would be lost: {units.plural(lost.gone, 'entry', 'entries')}; would be again "
+                f"what they were: {lost.changed:,}; would come back: {lost.come_back:,}"
             )
             yield from (f"  {example}" for example in lost.examples)
             more = lost.gone + lost.changed - len(lost.examples)

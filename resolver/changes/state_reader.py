@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from resolver import units
 from resolver.changes.record import (
     CHECKPOINT,
     Change,
@@ -67,8 +68,8 @@ class LoadedLog(NamedTuple):
             return "it has no checkpoint: the log was never whole"
         if self.fold.pending_count:
             return (
-                f"{self.fold.pending_count:,} records have no checkpoint after them: the publisher "
-                f"was stopped while it brought the log in line with its store"
+                f"no checkpoint follows {units.plural(self.fold.pending_count, 'record')}: the "
+                f"publisher was stopped while it brought the log in line with its store"
             )
         return ""
 

@@ -53,6 +53,9 @@ def main(parts: Sequence[str] | None = None, *, transport: Transport | None = No
     """
     if parts is not None:
         return _guarded(parts, transport)
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by the caller
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
     if "server" not in sys.argv:
         # Else each handshake that fails is also logged on stderr by gRPC itself.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -79,10 +82,12 @@ def _guarded(parts: Sequence[str], transport: Transport | None) -> int:
         drop_output()  # the reader has enough
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - reported in one sentence
-        from resolver.unforeseen_errors import report_unforeseen
+        from resolver.unforeseen_errors import report_unforeseen, report_unwritable
 
         command = f"kdir {_version()}: {' '.join(parts)}"
-        return report_unforeseen(error, command, debug="--debug" in parts)
+        return report_unwritable(error) or report_unforeseen(
+            error, command, debug="--debug" in parts
+        )
 
 
 def _run(parts: Sequence[str], transport: Transport | None) -> int:
@@ -179,7 +184,8 @@ URL-safe base64, and what is not set is left out. A template of kubectl's dialec
 have headers and human units (7d, 1,204); elsewhere they are tab-separated lines of exact values;
 wide prints a table with all its columns. Data goes to stdout, everything else to stderr.
 
-Exit codes: 0 ok, 1 absent, 2 usage, 3 unavailable or partial, 4 denied, 5 conflict, 70 unforeseen.
+Exit codes: 0 ok, 1 absent, 2 usage, 3 unavailable or partial, 4 denied, 5 conflict, 70 unforeseen,
+74 the output cannot be written.
 
 Examples:
   kdir ls /la/tracking                      what is in a directory

@@ -263,6 +263,8 @@ def _gather(
         missing = _first_missing(arguments, len(parts))
         raise UsageError(f"{missing.name} is required: {missing.help}", verb=verb.name)
     for argument in arguments:
+        if argument.choices and not argument.least and parts and parts[0].startswith("/"):
+            continue  # a path is none of its choices, but what comes after it
         room = spare if argument.most is None else argument.most - argument.least
         extra = min(spare, room)
         taken, parts = parts[: argument.least + extra], parts[argument.least + extra :]

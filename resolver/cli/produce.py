@@ -199,9 +199,7 @@ def _consume(session: Session, arguments: Arguments) -> int:
     except KafkaException as error:
         raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
     try:
-        for message in _messages(
-            consumer, found, arguments, start, chosen, session.timeout_seconds
-        ):
+        for message in _messages(session, consumer, found, arguments, start, chosen):
             if as_json:
                 session.out.record(message_record(message, str(found.path)))
             else:
@@ -324,13 +322,27 @@ def begin_offsets(
     }
 
 
+def missing_messages(
+    start: _Start, bounds: Mapping[int, tuple[int, int]], begins: Mapping[int, int]
+) -> str:
+    """Returns that no message is there from where was asked on, and what the ends are; empty where
+    there may be one, or only new ones are wanted.
+    """
+    if start.where == "end" or any(begins[one] < high for one, (_, high) in bounds.items()):
+        return ""
+    missing = {"offset": f"no message from offset {start.number} on", "time": "no message so new"}
+    ends = sorted({high for _, high in bounds.values()})
+    end = f"the end is offset {ends[0]}" if len(ends) == 1 else f"the last end is offset {ends[-1]}"
+    return f"{missing.get(start.where, 'no messages')}; {end}"
+
+
 def _messages(
+    session: Session,
     consumer: Any,
     found: TopicLocation,
     arguments: Arguments,
     start: _Start,
     chosen: Sequence[int],
-    timeout_seconds: float,
 ) -> Iterator[Message]:
     """Messages from where was asked, up to the ends as they are now, or on and on.
 
@@ -339,6 +351,7 @@ def _messages(
     from confluent_kafka import KafkaException, TopicPartition
 
     topic, follow, most = found.topic, arguments.flag("follow"), arguments.whole("count")
+    timeout_seconds = session.timeout_seconds
     metadata = consumer.list_topics(topic, timeout=timeout_seconds).topics[topic]
     if metadata.error is not None:
         raise KafkaException(metadata.error)
@@ -355,6 +368,8 @@ def _messages(
         for partition in chosen or metadata.partitions
     }
     begins = begin_offsets(consumer, topic, start, bounds, timeout_seconds)
+    if note := missing_messages(start, bounds, begins):
+        session.out.note(f"{found.path}: {note}")
     ends: dict[int, int] = {}
     if not follow:
         ends = {one: high for one, (_, high) in bounds.items() if high > begins[one]}

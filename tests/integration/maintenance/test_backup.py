@@ -100,7 +100,7 @@ def test_old_tokens_expire_on_a_server_that_runs_through_a_restore(
     refused = kdir("restore", "--from", "one.kdir", "--store", address, "--force", code=5)
     assert "the store holds something; --replace puts the backup in its place" in refused.stderr
     planned = kdir("restore", "--from", "one.kdir", "--store", address, "--plan", code=5).stdout
-    assert "would be lost: 1 entries" in planned
+    assert "would be lost: 1 entry;" in planned
     assert "  later: lost" in planned
     assert "refused: servers of this store are running" in planned
     assert incarnation(server) == first_incarnation

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from resolver.cli.parser import UsageError
-from resolver.cli.produce import _drop_reached, _Start, begin_offsets, message_record
+from resolver.cli.produce import (
+    _drop_reached,
+    _Start,
+    begin_offsets,
+    message_record,
+    missing_messages,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,25 @@ def test_where_to_begin_is_within_what_each_partition_has(
 ) -> None:
     consumer, bounds = Consumer({}, {0: 7}), {0: (3, 10), 1: (0, 5)}
     assert begin_offsets(consumer, "orders", _Start.parse(text), bounds, 1) == begins
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds", "note"),
+    [
+        ("10", {0: (3, 10)}, "no message from offset 10 on; the end is offset 10"),
+        ("99", {0: (3, 10), 1: (0, 5)}, "no message from offset 99 on; the last end is offset 10"),
+        ("9", {0: (3, 10), 1: (0, 5)}, ""),
+        ("2026-11-01", {1: (0, 5)}, "no message so new; the end is offset 5"),
+        ("beginning", {0: (7, 7), 1: (7, 7)}, "no messages; the end is offset 7"),
+        ("end", {0: (3, 10)}, ""),
+    ],
+)
+def test_that_no_message_is_there_is_noted_with_the_end(
+    text: str, bounds: dict[int, tuple[int, int]], note: str
+) -> None:
+    start = _Start.parse(text)
+    begins = begin_offsets(Consumer({}, {0: 7}), "orders", start, bounds, 1)
+    assert missing_messages(start, bounds, begins) == note
 
 
 @pytest.mark.parametrize("text", ["", "-1", "first", "٣", "2026-13-01", "9" * 19])

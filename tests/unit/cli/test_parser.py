@@ -164,6 +164,18 @@ def test_an_argument_may_have_choices() -> None:
         _parse("csh", arguments=choosy)
 
 
+def test_a_path_goes_past_an_optional_argument_with_choices() -> None:
+    action = Argument("ACTION", "which", least=0, choices=("status", "skip"))
+    arguments = (action, Argument("PATH", "a path", least=0))
+    assert _parse("/la", arguments=arguments).values == {"PATH": ["/la"]}
+    assert _parse("skip", "/la", arguments=arguments).values == {
+        "ACTION": ["skip"],
+        "PATH": ["/la"],
+    }
+    with pytest.raises(UsageError, match="ACTION 'la': one of status, skip was expected"):
+        _parse("la", arguments=arguments)
+
+
 def test_help_asks_for_nothing_else() -> None:
     assert _parse("--help").flag("help")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -57,7 +58,8 @@ def test_debug_prints_where(broken: Path) -> None:
     assert broken.exists()
 
 
-def test_a_full_disk_is_one_sentence() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_cannot_be_written_is_74_in_one_sentence(unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "resolver.cli.main", "--help"],
@@ -65,11 +67,27 @@ def test_a_full_disk_is_one_sentence() -> None:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         )
-    assert done.returncode == 70
-    assert "No space left on device" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert done.returncode == 74
+    assert done.stderr == "error: the output cannot be written: No space left on device\n"
+
+
+def test_a_named_file_that_cannot_be_written_is_no_output(
+    broken: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device", "/srv/x")
+
+    monkeypatch.setattr(tree, "VERBS", (tree.VERBS[0]._replace(run=full),))
+    ran = run(["tree", "/la"])
+    assert ran.code == 70
+    assert f"OSError: /srv/x: No space left on device; details: {broken}" in ran.err
+
+
+def test_standard_streams_may_be_closed() -> None:
+    closed = f"exec {sys.executable} -m resolver.cli.main --version <&- >&- 2>&-"
+    assert subprocess.run(["/bin/sh", "-c", closed], check=False).returncode == 0
 
 
 def test_an_index_that_cannot_be_written_is_refused_before_anything_is_read() -> None:

@@ -25,7 +25,7 @@ def test_rows_are_read_once_to_be_restored_and_counted(*, is_read: bool) -> None
     backup = Backup(admin_pb2.BackupHeader(), rows, "change log")
     if is_read:
         assert list(backup.rows()) == ROWS
-    assert str(backup.topic_counts) == "1 changes of history, 1 other facts"
+    assert str(backup.topic_counts) == "1 change of history, 1 other fact"
     assert len(reads) == 1
     assert backup.digest == backup.digest == digest_of(ROWS)
     assert len(reads) == 2
