@@ -8,20 +8,25 @@ from __future__ import annotations
 import logging
 import sys
 
-from directory.server.process import main
-from resolver.unforeseen_errors import EXIT_INTERNAL
-
 _log = logging.getLogger("directory")
+_INTERRUPTED = 130
 
 
 def _run() -> int:
-    if sys.argv[1:2] in (["restore"], ["migrate"]):
-        from directory.maintenance.offline_commands import main as keep
-
-        return keep(sys.argv[1], sys.argv[2:])
     try:
+        # Imported here, since it takes a second, in which ^C is to print no traceback.
+        if sys.argv[1:2] in (["restore"], ["migrate"]):
+            from directory.maintenance.offline_commands import main as keep
+
+            return keep(sys.argv[1], sys.argv[2:])
+        from directory.server.process import main
+
         return main()
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     except Exception as error:  # noqa: BLE001 - into the log, in its form
+        from resolver.unforeseen_errors import EXIT_INTERNAL
+
         _log.critical("unforeseen: %s", error, exc_info=error)
         return EXIT_INTERNAL
 

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from directory import __main__ as directory_main
 from directory.maintenance import offline_commands
+from directory.server import process
 from resolver.cli import tree
 from tests.support.command_line import run
 from tests.support.waiting import eventually
@@ -143,6 +145,19 @@ def _runs_java(leader: int) -> bool:
         if int(rest.split()[3]) == leader and name == "java":
             return True
     return False
+
+
+@pytest.mark.parametrize("line", [["server"], ["restore", "--from", "x"]])
+def test_a_server_or_restore_interrupted_while_it_starts_is_130(
+    line: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["directory", *line])
+    monkeypatch.setattr(process, "main", interrupted)
+    monkeypatch.setattr(offline_commands, "main", interrupted)
+    assert directory_main._run() == 130
 
 
 def test_an_unforeseen_error_of_restore_is_70_too(
