@@ -213,13 +213,24 @@ def environment_allow(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def _context_meant(at: str, name: str, environ: Mapping[str, str]) -> Context | None:
-    """Returns the current context, or the one that has the named servers."""
+    """Returns the current context, or the one that has the named servers.
+
+    Raises:
+        InvalidArgument: several have them, with other credentials.
+    """
     context = choose_context("" if name else at, name, environ)
     if context is not None:
         return context
     servers = set(choose_servers(at, name, environ))
-    found = (one for one in load_contexts().by_name.values() if servers & set(one.servers))
-    return next(found, None)
+    found = [one for one in load_contexts().by_name.values() if servers & set(one.servers)]
+    if len({(one.login, one.allow) for one in found}) > 1:
+        names = ", ".join(one.name for one in found)
+        raise InvalidArgument(
+            f"contexts {names} have a server of {','.join(sorted(servers))}, each with credentials "
+            f"or an allow list of its own; say which is meant: --context {found[0].name}",
+            field="context",
+        )
+    return found[0] if found else None
 
 
 def environment_login(environ: Mapping[str, str]) -> LoginSettings:

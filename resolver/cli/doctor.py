@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 from resolver import units
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Arguments, Option, Verb
-from resolver.errors import DeadlineExceeded, Denied, KdirError, NoRoute, Unavailable
+from resolver.errors import (
+    DeadlineExceeded,
+    Denied,
+    KdirError,
+    NoRoute,
+    Unauthenticated,
+    Unavailable,
+)
 from resolver.message_values import plain
 
 if TYPE_CHECKING:
@@ -503,8 +510,10 @@ def _who(session: Session, looks: Sequence[_Look]) -> None:
         for who, at in seen.items()
     ]
     if login or shown:
+        is_refused = any(isinstance(status, Unauthenticated) for _, status in looks)
         by = f" by {login}" if login else ""
-        session.out.note(f"identity: {', '.join(shown) or 'anonymous'}{by}", "faint")
+        you = ", ".join(shown) or ("not accepted," if is_refused else "anonymous")
+        session.out.note(f"identity: {you}{by}", "faint")
 
 
 VERBS: Final = (

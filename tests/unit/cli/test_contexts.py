@@ -266,6 +266,17 @@ def test_a_context_says_who_the_user_is(config: Path, monkeypatch: pytest.Monkey
     )
 
 
+def test_no_ones_credentials_are_taken_where_several_contexts_have_a_server(config: Path) -> None:
+    both = "[contexts.{}]\nservers = ['la-1:7420']\ntoken_file = '/{}.token'\n"
+    config.write_text(both.format("al", "al") + both.format("bo", "bo"))
+    for session in (_session("--at", "la-1:7420"), _session(KDIR_AT="la-1:7420")):
+        with pytest.raises(InvalidArgument, match=r"contexts al, bo have .* meant: --context al"):
+            session.login()
+    assert _session("--context", "bo").login().token_file == "/bo.token"
+    config.write_text(both.format("al", "al") + both.format("bo", "al"))
+    assert _session("--at", "la-1:7420").login().token_file == "/al.token"
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kdir.v1 import admin_pb2, entry_pb2, resolve_pb2
 
-from resolver.errors import PermissionDenied
+from resolver.errors import PermissionDenied, Unauthenticated
 from resolver.path import Path as KdirPath
 from resolver.testing import MemoryDirectory
 from tests.support.command_line import Ran, answering, run
@@ -121,6 +121,13 @@ def test_who_is_denied_is_shown_who_they_are() -> None:
     assert ran.code == 4
     assert "identity: User:bob\n" in ran.err
     assert "PERMISSION_DENIED" in ran.err
+
+
+def test_who_is_not_accepted_is_not_shown_as_anonymous(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KDIR_TOKEN_FILE", "/old.token")
+    ran, _ = _doctor_of_two(Unauthenticated("the token has expired"), named=AT)
+    assert ran.code == 4
+    assert "identity: not accepted, by token of /old.token\n" in ran.err
 
 
 def test_a_dead_server_beside_one_that_denies_is_unavailable() -> None:
