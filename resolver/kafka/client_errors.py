@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from resolver.errors import KafkaRejected, KafkaUnavailable, KdirError, PermissionDenied
 
@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
 __all__ = ["client_error"]
+
+_UNKNOWN_TOPIC: Final = 3
+"""UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol."""
 
 
 def client_error(
@@ -31,7 +34,8 @@ def client_error(
     missing = _missing(error.code(), settings, own, for_writes=for_writes)
     if missing is None:
         kind = KafkaUnavailable if error.code() < 0 or error.retriable() else KafkaRejected
-        return kind(f"{path}: {error.str()}", path=path)
+        hint = f"; its entry: kdir stat {path}" if error.code() == _UNKNOWN_TOPIC else ""
+        return kind(f"{path}: {error.str()}{hint}", path=path)
     what, message = missing
     user = settings.get("sasl.username", "")
     asked = (

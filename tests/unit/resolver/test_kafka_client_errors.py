@@ -58,6 +58,9 @@ def test_what_passes_and_what_does_not() -> None:
     refused = client_error(too_large, "/a", ALICE, for_writes=True)
     assert isinstance(refused, KafkaRejected)
     assert refused.message.startswith("/a: ")
+    unknown = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    missing = client_error(unknown, "/a", ALICE, for_writes=False)
+    assert missing.message.endswith("; its entry: kdir stat /a")
     # Not about numbering messages: there is nothing to grant on a path.
     cluster = KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED)
     assert isinstance(client_error(cluster, "/a", ALICE, for_writes=False), KafkaRejected)
