@@ -27,13 +27,13 @@ from resolver.kafka.listener_choice import (
     without_brokers,
 )
 from resolver.kafka.messages import ReceivedMessage
+from resolver.path import Path
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
     from resolver.client import Resolver
     from resolver.errors import KdirError
-    from resolver.path import Path
     from resolver.topic_location import TopicLocation
 
 __all__ = ["Consumer"]
@@ -128,9 +128,12 @@ class Consumer:
             KdirError: what resolving a path raises; then nothing has changed.
             InvalidArgument: no topic; or paths of one cluster whose policies differ.
             Closed: this consumer was closed.
+            TypeError: ``paths`` is one path, and no list of them.
         """
         self._same_process()
         self._refuse_closed()
+        if isinstance(paths, str | Path):
+            raise TypeError(f"paths: found one path, {str(paths)!r}; expected several: [path, …]")
         sources: dict[str, _Source] = {}
         for found in [self._resolver.resolve(path) for path in paths]:
             settings = self._settings_of(found)

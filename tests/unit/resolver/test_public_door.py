@@ -10,6 +10,7 @@ import pytest
 
 import resolver
 from resolver import kafka
+from resolver.testing import MemoryDirectory
 
 _BLOCKED = """
 import sys
@@ -41,6 +42,15 @@ def test_the_public_names_are_those_of_the_packages() -> None:
 def test_importing_it_loads_nothing_else() -> None:
     loaded = "{'grpc', 'resolver', 'confluent_kafka', 'google.protobuf'} & set(sys.modules)"
     assert run(f"import sys, kdir; print({loaded})") == "set()"
+
+
+def test_one_path_is_not_subscribed_to_letter_by_letter() -> None:
+    with MemoryDirectory() as directory:
+        directory.cluster("/la", "la")
+        consumer = kdir.Consumer(directory.resolver(), {"group.id": "g"})
+        with pytest.raises(TypeError, match=r"found one path, '/la/orders'; expected several"):
+            consumer.subscribe("/la/orders")
+        consumer.close()
 
 
 @pytest.mark.parametrize("module", ["kdir", "resolver.kafka"])
