@@ -6,7 +6,7 @@ Runs without any folder of cases; the rows here are our own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -118,6 +118,9 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (FINAGLE, finagle("resolve", [], "/$/inet/80/x", {"bound": "80", "path": "/x"}),
          {"bound": "80", "port": "80"}),
         (FINAGLE, finagle("bind", ["/s => /$/inet/h/80"], "/s", "/$/inet/h/80"), "/$/inet/h/81"),
+        (FINAGLE, finagle("bind", ["/s => /$/inet/80"], "/s/x",
+                          {"bound": "/$/inet/80", "residual": "/x"}), {"bound": "/$/inet/81"}),
+        (FINAGLE, finagle("bind", [], "s/x", "ERROR_BAD_PATH"), "NEG"),
         (FINAGLE, states("/a & /b", "ERROR", **{"/a": "ERROR", "/b": "ERROR"}), ["1"]),
         (FINAGLE, states("/a & /b", ["1"], **{"/a": "ERROR", "/b": "-> /$/inet/1"}), "ERROR"),
         (FINAGLE, states("/a | /b", "ERROR", **{"/a": "ERROR", "/b": "-> /$/inet/1"}), ["1"]),
@@ -161,6 +164,10 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (ACCESS, access("DENIED"), "DENIED_CLUSTER_AUTHORIZATION_FAILED"),
         (ACCESS, access("DENIED", "TOPIC LITERAL f User:a READ ALLOW"), "ALLOWED"),
         (ACCESS, access("DENIED", "TOPIC PREFIXED * User:a READ ALLOW"), "ALLOWED"),
+        (ACCESS, access("DENIED", "TOPIC LITERAL f User:a READ ALLOW", resource_name=""),
+         "ALLOWED"),
+        (ACCESS, access("ALLOWED", "TOPIC LITERAL * User:a READ ALLOW", resource_name=""),
+         "DENIED"),
         (ACCESS, access("NO_MATCH", mode="find_result"), "DENIED"),
         (ACCESS, access("NOT_READY", loaded=False), "DENIED"),
         (ACCESS, access("ALLOWED", loaded=False, principal="User:root"), "NOT_READY"),
@@ -194,6 +201,10 @@ def test_a_driver_distinguishes_right_from_wrong(
          hdfs("destination", "/z", "0->/z", {**TABLE, "default_ns_enabled": True}),
          "default-namespace"),
         (test_hdfs_mount_table.category, hdfs("dance", "/z", ""), NOT_UNDERSTOOD),
+        (test_hdfs_mount_table.category, {"steps": "a write while in SAFEMODE"}, "router-process"),
+        (test_hdfs_mount_table.category, {"steps": "sing a song"}, NOT_UNDERSTOOD),
+        (test_kafka_authorizer.category, {"section": "songs"}, NOT_UNDERSTOOD),
+        (test_pulsar_names.category, {"section": "songs"}, NOT_UNDERSTOOD),
         (test_finagle_dtab.category, finagle("bind", ["/s => 3 * /a & /b"], "/s", []), "weights"),
         (test_finagle_dtab.category, finagle("bind", ["/*/s => /"], "/s", []),
          "wildcard-prefixes"),
@@ -248,6 +259,19 @@ def test_a_row_that_a_driver_cannot_read_fails(
             run(FINAGLE, param.values[0])
     finally:
         TALLIES.pop("ours", None)
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "section"),
+    [
+        (test_kafka_authorizer.read, {"cases": [], "songs": {"cases": [{"id": "s"}]}}, "songs"),
+        (test_pulsar_names.read, {"note": "x", "songs": [{"id": "s"}]}, "songs"),
+    ],
+)
+def test_the_rows_of_a_part_that_a_driver_does_not_know_are_read(
+    read: Callable[[str], Iterable[Row]], text: object, section: str
+) -> None:
+    assert [row["section"] for row in read(json.dumps(text))] == [section]
 
 
 @pytest.mark.parametrize(

@@ -406,7 +406,7 @@ def check(row: Row) -> None:
 
 
 def check_path(text: str, expected: object) -> None:
-    if expected == "ERROR":
+    if expected in ("ERROR", "ERROR_BAD_PATH"):
         with pytest.raises(InvalidPath):
             Path.parse(text)
     else:
@@ -455,8 +455,9 @@ def wanted_of(expected: Any) -> set[str] | None:
 
 def _address(text: str) -> str:
     """Returns a bound name, which may be written ``host:port``, ``host/port`` or as its path."""
-    host, slash, port = text.removeprefix("/$/inet/").partition("/")
-    return f"{host}:{port}" if slash and _is_host(host, port) else text
+    name = text.removeprefix("/$/inet/")
+    host, slash, port = name.partition("/")
+    return f"{host}:{port}" if slash and _is_host(host, port) else name
 
 
 @pytest.mark.parametrize("row", cases("finagle_dtab", "finagle_dtab.json", read, category))

@@ -52,7 +52,7 @@ def read(text: str) -> Iterator[Row]:
     """Yields the cases, each with the table that it is asked of; and the scenarios."""
     file = json.loads(text)
     for case in file["cases"]:
-        yield {**case, "table": file["tables"][case["table"]]}
+        yield {**case, "table": file["tables"].get(case["table"])}
     yield from file.get("scenarios", ())
 
 
@@ -141,6 +141,11 @@ _SCALE = re.compile(r"([\d,]+) flat mounts; ([\d,]+) nested mounts in one chain;
 _REFRESH = re.compile(r"add (\S+)->(\S+), refresh table with \1->(\S+), remove it")
 _EDIT = re.compile(r"update (\S+) from (\S+) to (\S+)")
 _TWICE = re.compile(r"add (\S+) twice")
+_ROUTER = re.compile(
+    r"router|safe ?mode|running|state store|heartbeat|refresh|sub-?cluster|namenode|\bns\d|"
+    r"fault.?toleran|destination|order|quota",
+    re.IGNORECASE,
+)
 
 
 def scenario_category(row: Row) -> str | None:
@@ -149,7 +154,9 @@ def scenario_category(row: Row) -> str | None:
         return "default-namespace"
     if any(pattern.search(steps) for pattern in (_SCALE, _REFRESH, _EDIT, _TWICE)):
         return None
-    return "client-cache" if "cache limit" in steps else "router-process"
+    if "cache limit" in steps:
+        return "client-cache"
+    return "router-process" if _ROUTER.search(steps) else NOT_UNDERSTOOD
 
 
 def check_scenario(row: Row) -> None:

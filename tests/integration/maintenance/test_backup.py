@@ -63,7 +63,7 @@ def test_a_cluster_is_restored_into_a_new_store(
     assert "is not there yet, and would be made" in planned
     assert find_identity(target) is None
     done = kdir("restore", "--from", "one.kdir", "--store", target)
-    assert "3 directories, 1 links" in done.stdout
+    assert "3 directories, 1 link," in done.stdout
     # Saying it again does nothing: it is what is there.
     assert (
         "holds just that already" in kdir("restore", "--from", "one.kdir", "--store", target).stdout
