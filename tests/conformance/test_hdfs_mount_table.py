@@ -143,7 +143,7 @@ _EDIT = re.compile(r"update (\S+) from (\S+) to (\S+)")
 _TWICE = re.compile(r"add (\S+) twice")
 _ROUTER = re.compile(
     r"router|safe ?mode|running|state store|heartbeat|refresh|sub-?cluster|namenode|\bns\d|"
-    r"fault.?toleran|destination|order|quota",
+    r"fault.?toleran|destination|order|quota|cache|read.?only|rename|permission|rpc",
     re.IGNORECASE,
 )
 
