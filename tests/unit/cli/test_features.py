@@ -139,8 +139,8 @@ def test_a_refusal_is_a_conflict(kdir: Kdir) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["finalize --level two", "finalize --level 0", "finalize --level -1", "raise", "/la",
-             "--level 2", "show --plan"],
+    "line", ["finalize --level two", "finalize --level 0", "finalize --level -1", "raise",
+             "/la finalize", "--level 2", "show --plan"],
 )  # fmt: skip
 def test_texts_that_mean_nothing_are_refused(kdir: Kdir, line: str) -> None:
     assert kdir(line).code == 2
@@ -152,6 +152,7 @@ def test_the_cluster_of_a_path_is_meant(kdir: Kdir) -> None:
     kdir.finalizes(2, 2)
     kdir("show /la")
     kdir("finalize /la")
+    kdir("/la")  # to show is the default
     ids = [one.cluster for one in kdir.calls]
     assert all(one.startswith("kc-") for one in ids), ids
-    assert len(ids) == 2
+    assert len(ids) == 3

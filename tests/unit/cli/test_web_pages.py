@@ -305,7 +305,7 @@ def test_what_is_no_host_is_not_ours(host: str) -> None:
 
 
 def test_connections_are_bounded_and_those_that_end_make_room(server: WebServer) -> None:
-    where = ("127.0.0.1", server.server_port)
+    where = ("127.0.0.1", int(server.server_address[1]))
     with ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(where)) for _ in range(64)]
         over = stack.enter_context(socket.create_connection(where))
