@@ -157,15 +157,6 @@ class Path:
             return Relation.DESCENDANT
         return Relation.DISJOINT
 
-    def common_ancestor(self, other: Path) -> Path:
-        """Returns the deepest path that is a prefix of both."""
-        count = 0
-        for mine, theirs in zip(self.segments, other.segments, strict=False):
-            if mine != theirs:
-                break
-            count += 1
-        return Path(self.segments[:count])
-
 
 ROOT: Final = Path()
 """``/``."""

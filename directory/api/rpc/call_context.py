@@ -79,11 +79,6 @@ class Call:
             self.caller_host = _address_of(self.find_peer())
         return self.caller_host
 
-    @property
-    def cluster_peer(self) -> str:
-        """First cluster id in the peer's certificate; empty without one."""
-        return self.cluster_ids[0] if self.cluster_ids else ""
-
     def seconds_left(self, most: float = 3600.0) -> float:
         """Returns the seconds until the deadline, at most ``most``.
 

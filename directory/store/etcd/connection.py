@@ -430,14 +430,6 @@ class EtcdConnection:
             message = str(error) or "the time is over"
             raise StoreUnreachable(f"{self._endpoint(number)}: {message}") from error
 
-    def range_at(self, number: int, request: Any, timeout_seconds: float) -> Any:
-        """Sends a ``range`` to one endpoint only.
-
-        Raises:
-            StoreUnreachable, EtcdRefused, Compacted, FutureRevision, TooLarge: as ``range``.
-        """
-        return self._at(number, lambda stubs: stubs.kv.Range, request, timeout_seconds)
-
     def leave(self, number: int, why: str) -> None:
         """Records that this endpoint failed: calls begin with the next one, and later use a new
         channel to it.

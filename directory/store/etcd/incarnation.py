@@ -112,13 +112,6 @@ class Incarnation:
             )
         )
 
-    @property
-    def followed_as(self) -> str:
-        """Key that must stay the same for a watch to continue: the incarnation, and that the store
-        is not being filled.
-        """
-        return f"{self.identity.incarnation}{' being filled' if self.identity.partial else ''}"
-
     def revision(self, etcd_revision: int) -> int:
         """Returns the store's revision for one of etcd's; 0 = nothing was committed."""
         return etcd_revision + self.offset if etcd_revision else 0
