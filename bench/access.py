@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -117,8 +118,7 @@ def _granted(address: str, file: Path) -> str:
     """Returns the address of a copy of the store with ten grants on each directory."""
     shutil.copy(address.removeprefix("sqlite:///"), file)
     copy = f"sqlite:///{file}"
-    store = open_store(copy, ground.CLUSTER)
-    try:
+    with closing(open_store(copy, ground.CLUSTER)) as store:
         codec, writes = ProtoCodec(), []
         for number in range(_DIRECTORIES):
             record = codec.encode_grants(EntryGrants(grants=_ten(number)))
@@ -126,8 +126,6 @@ def _granted(address: str, file: Path) -> str:
             writes.append(Put(key, record))
         for at in range(0, len(writes), FIRST_DIRECTORY):
             store.commit(Transaction((), tuple(writes[at : at + FIRST_DIRECTORY])), 60)
-    finally:
-        store.close()
     return copy
 
 

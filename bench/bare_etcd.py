@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Final, Self
 from unittest import mock
 
@@ -252,14 +252,11 @@ def _nothing_until(ended: threading.Event) -> Iterator[Any]:
 
 def leader_of(cluster: EtcdCluster) -> EtcdMember:
     """Returns the member that leads, by its own word."""
-    connection = EtcdConnection(EtcdAddress.parse(address_of(cluster)))
-    try:
+    with closing(EtcdConnection(EtcdAddress.parse(address_of(cluster)))) as connection:
         for number, member in enumerate(cluster.members):
             status = connection.status(number, _SECONDS)
             if status.leader == status.header.member_id:
                 return member
-    finally:
-        connection.close()
     raise AssertionError("no member leads")
 
 

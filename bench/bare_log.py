@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -96,11 +96,8 @@ class LogTopic:
 
     def end(self) -> int:
         """Returns the offset after the last stable record."""
-        consumer = self.consumer()
-        try:
+        with closing(self.consumer()) as consumer:
             return self.end_for(consumer)
-        finally:
-            consumer.close()
 
     def end_for(self, consumer: Consumer) -> int:
         """Returns what ``end`` does, through a consumer that is there."""
@@ -115,8 +112,7 @@ class LogTopic:
         """Yields what there is from an offset to the end as it is now."""
         from confluent_kafka import KafkaError, TopicPartition
 
-        consumer = self.consumer()
-        try:
+        with closing(self.consumer()) as consumer:
             end = self.end_for(consumer)
             if begin >= end:
                 return
@@ -131,8 +127,6 @@ class LogTopic:
                     yield Stored(offset, message.key(), message.value(), message.timestamp()[1])
                     if offset + 1 >= end:
                         return
-        finally:
-            consumer.close()
 
     def decode_all(self) -> int:
         """Decodes each record with fastavro, in one loop; returns how many there were."""

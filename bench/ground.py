@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -85,12 +85,9 @@ def in_use() -> list[int]:
 
 def fill_store(address: str, topics: int, directories: int) -> None:
     """Makes a store with so many adopted topics, evenly in so many directories."""
-    store = open_store(address, CLUSTER)
-    try:
+    with closing(open_store(address, CLUSTER)) as store:
         for writes in _chunks(rows_of(topics, directories), _BATCH):
             store.commit(Transaction((), tuple(writes)), 60)
-    finally:
-        store.close()
 
 
 def _chunks(writes: Iterator[Put], size: int) -> Iterator[list[Put]]:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 
 from google.protobuf.message import Message
@@ -212,12 +211,7 @@ class MemoryDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for resolver in self._resolvers:
             resolver.close()
         self.transport.close()

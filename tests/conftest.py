@@ -24,6 +24,7 @@ from tests.conformance.reporting import (  # noqa: F401 - hooks of pytest's
     pytest_terminal_summary,
     pytest_testnodedown,
 )
+from tests.support.federation import Federation
 from tests.support.run_servers import run_server
 
 REQUIRE = "KDIR_REQUIRE_SERVERS"
@@ -89,6 +90,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 def soak_seconds(request: pytest.FixtureRequest) -> float:
     """Returns how long a test that could go on for ever does; ``--soak`` makes it ten minutes."""
     return 600.0 if request.config.getoption("--soak") else 5.0
+
+
+@pytest.fixture
+def cleanup() -> Iterator[ExitStack]:
+    """Yields a stack of what is closed after the test."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    """Yields a federation of real servers; none has started yet."""
+    with Federation(tmp_path / "servers") as servers:
+        yield servers
 
 
 @dataclass(frozen=True, slots=True)

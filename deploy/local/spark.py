@@ -9,7 +9,6 @@ import tempfile
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -115,12 +114,7 @@ class SparkCluster:
             undo.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._end()
 
     def _end(self) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -262,11 +263,10 @@ class LogTopics:
 
     @contextlib.contextmanager
     def _reading(self, topic: str, keep_on: Callable[[], bool]) -> Iterator[TopicReader]:
-        reader = TopicReader(self._client(), topic, timeout_seconds=self._timeout, keep_on=keep_on)
-        try:
+        with closing(
+            TopicReader(self._client(), topic, timeout_seconds=self._timeout, keep_on=keep_on)
+        ) as reader:
             yield reader
-        finally:
-            reader.close()
 
     def writer(self, transactional_id: str) -> TopicWriter:
         """Returns a producer that has ended what others of its transactional id had begun.

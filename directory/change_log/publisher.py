@@ -19,7 +19,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count, islice
@@ -318,12 +318,9 @@ class ChangeLogPublisher:
         snapshot = self._replica.snapshot
         noted = noted_state(snapshot)
         confirmed, skipped = snapshot.fact(CHANGE_LOG_RESYNC), snapshot.fact(CHANGE_LOG_SKIP)
-        admin = self._admin()
-        try:
+        with closing(self._admin()) as admin:
             were_there = _is_begun(noted) and confirmed is None
             self.topics.make_and_check(admin, were_there=were_there)
-        finally:
-            admin.close()
         framings = self.topics.framings()
         writer = self.topics.writer(f"kdir-{self._store.identity.cluster_id}")
         try:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Final
 
 from directory.maintenance.event_index import EventIndex
@@ -84,12 +85,9 @@ class ChangeHistory:
             NotReady: nothing is loaded yet.
         """
         found: list[Revised] = []
-        subscription = self.follow(revision)
-        try:
+        with closing(self.follow(revision)) as subscription:
             while page := subscription.next(0):
                 found += page
-        finally:
-            subscription.close()
         return found
 
     def follow(self, after_revision: int) -> Subscription:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import IO, Final, Self
 
@@ -356,11 +357,8 @@ def plan_restore(
         return RestorePlan(backup, address, _whose(identity), tuple(refusals))
     if identity.partial:
         return RestorePlan(backup, address, "is there from a restore that was cut off")
-    store = _open(backup, address)
-    try:
+    with closing(_open(backup, address)) as store:
         return _plan_over(backup, address, store, replace=replace, force=force)
-    finally:
-        store.close()
 
 
 def _unsuitable(backup: Backup, identity: Identity) -> Iterator[str]:
@@ -416,8 +414,7 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
     if plan.refusals:
         raise RestoreRefused("; ".join(plan.refusals))
     backup = plan.backup
-    store = _open(backup, plan.address)
-    try:
+    with closing(_open(backup, plan.address)) as store:
         if plan.done:
             return store.identity
         resumed = store.identity.partial
@@ -431,8 +428,6 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
         except NotAsFilled as reason:
             raise RestoreRefused(f"{reason}; the store stays sealed until it is filled") from None
         return store.unseal()
-    finally:
-        store.close()
 
 
 def begin_new_incarnation(address: str) -> Identity:
@@ -451,12 +446,9 @@ def begin_new_incarnation(address: str) -> Identity:
         raise IncompatibleStore(f"{describe_address(address)}: there is no store")
     if found.sealed and found.sealed not in _BEGUN:
         raise RestoreRefused(f"the store is sealed: it is {found.sealed}")
-    store = open_store(address, found.cluster, found.cluster_id)
-    try:
+    with closing(open_store(address, found.cluster, found.cluster_id)) as store:
         store.seal(_NEW_INCARNATION)
         return store.unseal()
-    finally:
-        store.close()
 
 
 def _open(backup: Backup, address: str) -> Store:

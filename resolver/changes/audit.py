@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -327,14 +328,11 @@ def log_ranges(
 
     def ask(log: LogLocation) -> LogRange | UnreadLog:
         try:
-            reader = _reader(log, log.history, properties, timeout_seconds)
-            try:
+            with closing(_reader(log, log.history, properties, timeout_seconds)) as reader:
                 begin, end = reader.bounds()
                 if since_ms is not None:
                     begin = max(begin, min(end, reader.offset_at(since_ms)))
                 return LogRange(log, begin, end)
-            finally:
-                reader.close()
         except KafkaUnavailable as error:
             return log.unread(error.message)
 

@@ -17,8 +17,6 @@ from resolver.errors import InvalidArgument
 from resolver.index.row_schema import arrow_schema
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import duckdb
     import pyarrow as pa
 
@@ -81,12 +79,7 @@ class AuditDatabase:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._close()
 
     def _close(self) -> None:

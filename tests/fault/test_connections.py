@@ -41,12 +41,6 @@ CREATE = "/kdir.v1.DirectoryService/CreateEntry"
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    with Federation(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
 def server(federation: Federation) -> Server:
     server = federation.start("/la", limits={"read_threads": 2, "max_blocked_reads": 2})
     eventually(lambda: is_healthy(server.address))

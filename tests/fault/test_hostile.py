@@ -11,7 +11,6 @@ import resource
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -40,12 +39,6 @@ BOUNDS = {
     "remembered_bytes": 4 << 20,
     "max_call_seconds": 10,
 }
-
-
-@pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    with Federation(tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,12 +20,6 @@ from tests.support.hostile import HostileChild
 
 CHILDREN = 20
 MOUNTS = 1_000
-
-
-@pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    with Federation(tmp_path) as made:
-        yield made
 
 
 def set_owner(server: Server, path: str, owner: str) -> None:

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from tests.conftest import SharedEtcd
 from tests.support.federation import Federation, Server, eventually
-
-
-@pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    with Federation(tmp_path) as made:
-        yield made
 
 
 def is_linked(server: Server) -> bool:

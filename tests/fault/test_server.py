@@ -40,12 +40,6 @@ RAW_RESOLVE = "/kdir.v1.ResolveService/Resolve"
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    with Federation(tmp_path) as made:
-        yield made
-
-
-@pytest.fixture
 def server(federation: Federation) -> Server:
     return federation.start("/la", limits={"read_threads": 4})
 

@@ -17,12 +17,6 @@ from tests.support.federation import FAST, Federation, Server, eventually
 from tests.support.server_command import serve
 
 
-@pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    with Federation(tmp_path) as made:
-        yield made
-
-
 def ask_admin(server: Server, method: str, request: Any) -> Any:
     return server.ask(admin_pb2_grpc.AdminServiceStub, method, request)
 

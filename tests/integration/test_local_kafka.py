@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +50,14 @@ def produce(bootstrap: str, topic: str, value: bytes) -> None:
 
 
 def first_value(bootstrap: str, topic: str) -> bytes | None:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "first", "log_level": 0})
-    try:
+    with closing(
+        Consumer({"bootstrap.servers": bootstrap, "group.id": "first", "log_level": 0})
+    ) as consumer:
         consumer.assign([TopicPartition(topic, 0, 0)])
         message = consumer.poll(30)
         assert message is not None
         assert message.error() is None
         return message.value()
-    finally:
-        consumer.close()
 
 
 def test_the_shared_broker_takes_topics(kafka_broker: SharedBroker) -> None:

@@ -10,6 +10,7 @@ import base64
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from confluent_kafka import (
@@ -251,8 +252,7 @@ class Ledger:
 
     def _look_at_offsets(self, topics: list[Topic]) -> None:
         settings = {**self.broker.client(), "group.id": "soak-ledger", "log_level": 0}
-        consumer = Consumer(settings)
-        try:
+        with closing(Consumer(settings)) as consumer:
             for topic in topics:
                 if not topic.messages:
                     continue
@@ -270,8 +270,6 @@ class Ledger:
                 if (low > 0 or high < topic.messages) and not self._may_shorten(topic):
                     text = f"{topic}: offsets are {low} to {high}"
                     self._reported(topic, "kafka messages lost", text)
-        finally:
-            consumer.close()
 
     def _reported(self, topic: Topic, kind: str, text: str) -> None:
         if not topic.is_received:

@@ -87,12 +87,9 @@ class ChangeLogTopics:
 
     def records(self, topic: str) -> list[tuple[str, bytes | None]]:
         """Returns keys and values of a topic as they are."""
-        reader = TopicReader(self._properties, topic)
-        try:
+        with closing(TopicReader(self._properties, topic)) as reader:
             found = reader.read(*reader.bounds())
             return [((one.key or b"").decode(), one.value) for one in found]
-        finally:
-            reader.close()
 
 
 class WrittenLog:

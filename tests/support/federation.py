@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import grpc
@@ -171,12 +170,7 @@ class Federation:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def __getitem__(self, mount: str) -> Server:

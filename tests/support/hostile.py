@@ -19,7 +19,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import grpc
@@ -384,12 +383,7 @@ class HostileClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._channel.close()
 
     def send(self, count: int, methods: Sequence[MethodDescriptor] = METHODS) -> None:
@@ -550,12 +544,7 @@ class HostileDirectory(grpc.GenericRpcHandler):
         self._server.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.stop(0).wait()
 
     def service(

@@ -6,7 +6,6 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 __all__ = ["Frame", "Raw", "begin_frame", "frame", "frames_in"]
@@ -96,12 +95,7 @@ class Raw:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.socket.close()
 
     def ping(self) -> None:

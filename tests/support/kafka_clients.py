@@ -10,6 +10,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,8 +85,7 @@ class Guarded:
     def sent(self, user: str, topic: str) -> int:
         """Returns how many messages of a user a topic holds, told of or not."""
         settings = {**self.broker.client(), "group.id": "sent", "enable.partition.eof": True}
-        consumer = Consumer(settings)
-        try:
+        with closing(Consumer(settings)) as consumer:
             partitions = consumer.list_topics(topic, _SECONDS).topics[topic].partitions
             consumer.assign([TopicPartition(topic, one, OFFSET_BEGINNING) for one in partitions])
             found, open_ones = 0, set(partitions)
@@ -99,8 +99,6 @@ class Guarded:
                     assert error.code() == KafkaError._PARTITION_EOF, error
                     open_ones.discard(message.partition())
             return found
-        finally:
-            consumer.close()
 
     def writes(self, user: str, topic: str) -> bool:
         """True if a message arrives, or is denied. It is not numbered: librdkafka would wait half a
@@ -251,16 +249,12 @@ class ByPath:
         """Returns the first message, by a new group whose name begins so; OK, or a sentence."""
         name = group + secrets.token_hex(4)
         own = {**self.own(user), "group.id": name, "auto.offset.reset": "earliest"}
-        with Resolver(self._address) as resolver:
-            consumer = PathConsumer(resolver, own)
-            try:
-                consumer.subscribe([path])
-                received = consumer.poll(_SECONDS)
-                assert received is not None, f"{user} heard nothing of {path}"
-                error = received.explained()
-                return OK if error is None else error.message
-            finally:
-                consumer.close()
+        with Resolver(self._address) as resolver, closing(PathConsumer(resolver, own)) as consumer:
+            consumer.subscribe([path])
+            received = consumer.poll(_SECONDS)
+            assert received is not None, f"{user} heard nothing of {path}"
+            error = received.explained()
+            return OK if error is None else error.message
 
 
 def credentials(broker: KafkaBroker, user: str, file: Path) -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from directory.kafka.admin_contract import (
@@ -128,11 +128,8 @@ class Server:
 @contextmanager
 def server(store: Store, name: str = "one", **reaper: Any) -> Iterator[Server]:
     """Runs a server that ends with the test."""
-    made = Server(store, name, **reaper)
-    try:
+    with closing(Server(store, name, **reaper)) as made:
         yield made
-    finally:
-        made.close()
 
 
 class FakeKafka:

@@ -10,7 +10,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from copy import copy
 from dataclasses import replace
 from pathlib import Path as FilePath
@@ -224,11 +224,8 @@ class World:
 @contextmanager
 def world(file: FilePath, admin: Callable[[], KafkaAdmin], **settings: Any) -> Iterator[World]:
     """Runs a server that ends with the test."""
-    made = World(file, admin, **settings)
-    try:
+    with closing(World(file, admin, **settings)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def state_counts(topics: Mapping[str, Topic]) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Short forms that the suite reads stores with."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from directory.store.base import (
     Committed,
@@ -49,11 +49,8 @@ def everything(store: Store, prefixes: Sequence[bytes] = (b"",)) -> dict[bytes, 
 @contextmanager
 def following(store: Store, after: int = 0, commit_id: str = "") -> Iterator[Watch]:
     """Opens a watch for the time of the block."""
-    watch = store.watch(after, commit_id)
-    try:
+    with closing(store.watch(after, commit_id)) as watch:
         yield watch
-    finally:
-        watch.close()
 
 
 def until(watch: Watch, revision: int, timeout_seconds: float = 30.0) -> list[CommittedWrites]:

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Coroutine
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 __all__ = ["Link", "Links"]
@@ -121,12 +120,7 @@ class Links:
             self.links.append(link)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.run(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 
 import pytest
@@ -52,11 +52,8 @@ def over(
 ) -> Iterator[EtcdWatch]:
     commit_id = fake.history.head(after).commit_id if after else ""
     follower = Follower(after, commit_id, INCARNATION, read_identity)
-    watch = EtcdWatch(members, LAYOUT, follower, patience=patience)
-    try:
+    with closing(EtcdWatch(members, LAYOUT, follower, patience=patience)) as watch:
         yield watch
-    finally:
-        watch.close()
 
 
 def until(watch: EtcdWatch, revision: int) -> list[CommittedWrites]:

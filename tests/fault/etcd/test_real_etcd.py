@@ -47,12 +47,6 @@ pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExce
 Clusters = Callable[..., EtcdCluster]
 
 
-@pytest.fixture
-def cleanup() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
 def open_at(endpoints: list[str], cleanup: ExitStack, prefix: str = "la") -> EtcdStore:
     store = EtcdStore.open(f"etcd://{','.join(endpoints)}/{prefix}", "la")
     cleanup.callback(store.close)

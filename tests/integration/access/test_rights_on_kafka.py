@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -85,14 +86,13 @@ def committed(broker: KafkaBroker, name: str, offset: int | None = None) -> int:
     """
     from confluent_kafka import Consumer, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "billing"})
-    try:
+    with closing(
+        Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "billing"})
+    ) as consumer:
         if offset is not None:
             consumer.commit(offsets=[TopicPartition(name, 0, offset)], asynchronous=False)
         found = consumer.committed([TopicPartition(name, 0)], timeout=30)
         return int(found[0].offset)
-    finally:
-        consumer.close()
 
 
 def adopting(path: str, name: str) -> directory_pb2.CreateEntryRequest:

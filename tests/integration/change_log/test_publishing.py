@@ -8,7 +8,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,16 +57,13 @@ def opened_store(store: str) -> Store:
 
 def logged_rows(store: str) -> dict[bytes, bytes]:
     """Returns the rows of a store that a log holds by their keys: all but the grants of entries."""
-    opened = opened_store(store)
-    try:
+    with closing(opened_store(store)) as opened:
         return {
             key: value
             for page in opened.load().pages()
             for key, value in page
             if key.startswith(ENTRY) or is_logged_fact(key)
         }
-    finally:
-        opened.close()
 
 
 def caught_up(log: ChangeLogTopics, store: str, timeout_seconds: float = 60) -> LogContents:
@@ -84,16 +81,13 @@ def caught_up(log: ChangeLogTopics, store: str, timeout_seconds: float = 60) -> 
 
 def outbox_of(store: str, after: int = 0) -> list[tuple[int, int, str]]:
     """Returns what the store's own outbox has of later revisions: revision, position, path."""
-    opened = opened_store(store)
-    try:
+    with closing(opened_store(store)) as opened:
         return sorted(
             (row.revision, event.position, event.path)
             for row in opened.read(EVENT, limit=100_000)
             if row.key != FLOOR_KEY and row.revision > after
             for event in unpack(row.value, row.revision, "").events
         )
-    finally:
-        opened.close()
 
 
 def test_changes_are_in_the_log_once_and_in_order(

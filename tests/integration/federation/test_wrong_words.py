@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,6 @@ from directory.store.base import Committed, Put, Transaction
 from resolver.path import Path as Path_
 from tests.support.command_line import run
 from tests.support.federation import FAST, Federation, Server, eventually
-
-
-@pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    with Federation(tmp_path) as made:
-        yield made
 
 
 def _row(mount: str, cluster_id: str) -> federation_pb2.MountRow:
@@ -152,21 +147,15 @@ NONSENSE = b"\xff\xfe\0nonsense\xff"
 
 def _spoil(server: Server, key: bytes) -> None:
     """Writes nonsense into a server's store while it runs."""
-    store = open_store(server.settings["store"], server.cluster)
-    try:
+    with closing(open_store(server.settings["store"], server.cluster)) as store:
         done = store.commit(Transaction((), (Put(key, NONSENSE),)))
         assert isinstance(done, Committed)
-    finally:
-        store.close()
 
 
 def _is_spoiled(server: Server, key: bytes) -> bool:
     """By the store itself: a server sees a moment later what was written into it."""
-    store = open_store(server.settings["store"], server.cluster)
-    try:
+    with closing(open_store(server.settings["store"], server.cluster)) as store:
         return any(row.key == key and row.value == NONSENSE for row in store.read(key))
-    finally:
-        store.close()
 
 
 @pytest.mark.parametrize("key", [INHERITED, PARENT])

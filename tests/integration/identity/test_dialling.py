@@ -1,6 +1,5 @@
 """Bearer tokens go to servers whose certificate names the cluster that was referred to."""
 
-from collections.abc import Iterator
 from concurrent import futures
 from contextlib import ExitStack
 from pathlib import Path
@@ -52,12 +51,6 @@ def login_key(tmp_path: Path) -> Path:
         )
     )
     return file
-
-
-@pytest.fixture
-def cleanup() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def mount(secure: SecureFederation, path: str, *endpoints: str, child: str = CHILD) -> None:

@@ -27,3 +27,9 @@ def broker(own_broker: KafkaBroker) -> KafkaBroker:
         drop(admin, *names)
     admin.close()
     return own_broker
+
+
+@pytest.fixture
+def kafka(broker: KafkaBroker) -> ConfluentAdmin:
+    """Returns the admin client of another tool."""
+    return ConfluentAdmin([broker.bootstrap])

@@ -53,12 +53,6 @@ def kafka(broker: KafkaBroker) -> Guarded:
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    with Federation(tmp_path / "servers") as made:
-        yield made
-
-
-@pytest.fixture
 def server(kafka: Guarded, federation: Federation, tmp_path: Path) -> Server:
     """Returns a directory of the broker, /la, with /la/search/clicks, /la/search/views and
     /la/other/raw.

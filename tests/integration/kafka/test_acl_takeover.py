@@ -47,12 +47,6 @@ def kafka(open_broker: KafkaBroker) -> Guarded:
 
 
 @pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    with Federation(tmp_path / "servers") as made:
-        yield made
-
-
-@pytest.fixture
 def server(kafka: Guarded, federation: Federation, tmp_path: Path) -> Server:
     """Returns a server of /la, with /la/search/clicks, which everybody may use."""
     kafka.create("search.clicks")

@@ -40,11 +40,6 @@ def broker(own_broker: KafkaBroker) -> KafkaBroker:
 
 
 @pytest.fixture
-def kafka(broker: KafkaBroker) -> ConfluentAdmin:
-    return ConfluentAdmin([broker.bootstrap])
-
-
-@pytest.fixture
 def here(broker: KafkaBroker, tmp_path: FilePath) -> Iterator[World]:
     with world(tmp_path / "store.db", admin_of(broker.bootstrap), **SETTINGS) as made:
         yield made

@@ -5,10 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path as FilePath
-
-import pytest
 
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
@@ -24,11 +21,6 @@ from tests.support.reconciler import MOUNT, World, admin_of, make, world
 ASKED = frozenset({"alter_configs", "create_partitions", "describe", "configs", "cluster_id"})
 WRITTEN = frozenset({"commit_command", "put_facts"})
 WHERE = MOUNT.child("d")
-
-
-@pytest.fixture
-def kafka(broker: KafkaBroker) -> ConfluentAdmin:
-    return ConfluentAdmin([broker.bootstrap])
 
 
 def dies_while_it_arms(file: FilePath, bootstrap: str, plan: str, passages: Passages) -> bool:
@@ -106,12 +98,6 @@ def test_killed_at_any_step_of_arming_it_is_done_not_at_all_or_by_the_next(
     assert {"before commit_command", "after commit_command", "after alter_configs"} <= set(log)
     assert died_unarmed
     assert died_armed
-
-
-@pytest.fixture
-def federation(tmp_path: FilePath) -> Iterator[Federation]:
-    with Federation(tmp_path) as made:
-        yield made
 
 
 def test_a_server_killed_between_its_record_and_kafka_finishes_when_it_is_back(

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -40,11 +41,6 @@ def mortal_world(file: FilePath, bootstrap: str, passages: Passages) -> World:
         lambda: Mortal(ConfluentAdmin([bootstrap]), passages, ASKED),
         writer=lambda real: Mortal(real, passages, WRITTEN),
     )
-
-
-@pytest.fixture
-def kafka(broker: KafkaBroker) -> ConfluentAdmin:
-    return ConfluentAdmin([broker.bootstrap])
 
 
 def prepare(file: FilePath, broker: KafkaBroker, kafka: ConfluentAdmin) -> None:
@@ -93,12 +89,9 @@ def passages_of_a_whole_run(
 ) -> list[str]:
     prepare(tmp_path / "whole.db", broker, kafka)
     passages = Passages(last=-1)
-    here = mortal_world(tmp_path / "whole.db", broker.bootstrap, passages)
-    try:
+    with closing(mortal_world(tmp_path / "whole.db", broker.bootstrap, passages)) as here:
         run_until_it_ends(here)
         check_finished(here, kafka)
-    finally:
-        here.close()
     return passages.log
 
 

@@ -27,12 +27,6 @@ def guarded(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[KafkaBroker]:
         yield broker
 
 
-@pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    with Federation(tmp_path / "servers") as made:
-        yield made
-
-
 def put(file: Path, properties: Mapping[str, str]) -> Path:
     """Writes a file of secrets, as an operator leaves it."""
     lines = (f"{key}={value}\n" for key, value in properties.items() if key != "bootstrap.servers")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -84,12 +85,11 @@ def message_count(broker: KafkaBroker, topic: str) -> int:
     """Returns how many of them are there, by the offsets of partition 0."""
     from confluent_kafka import Consumer, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
-    try:
+    with closing(
+        Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
+    ) as consumer:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)
         return int(high - low)
-    finally:
-        consumer.close()
 
 
 class LosesRequests(ConfluentAdmin):

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path as FilePath
-
-import pytest
-
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from tests.integration.kafka.test_pushing import DAY, MONTH, configs
@@ -16,12 +11,6 @@ from tests.support.reconciler import make
 
 TOPICS = 200
 NAMES = [f"d.t{number:03}" for number in range(TOPICS)]
-
-
-@pytest.fixture
-def federation(tmp_path: FilePath) -> Iterator[Federation]:
-    with Federation(tmp_path) as made:
-        yield made
 
 
 def kdir(server: Server, *arguments: str) -> str:

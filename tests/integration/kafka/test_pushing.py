@@ -42,11 +42,6 @@ DAY = "86400000"
 
 
 @pytest.fixture
-def kafka(broker: KafkaBroker) -> ConfluentAdmin:
-    return ConfluentAdmin([broker.bootstrap])
-
-
-@pytest.fixture
 def here(broker: KafkaBroker, tmp_path: FilePath) -> Iterator[World]:
     with world(tmp_path / "store.db", admin_of(broker.bootstrap), **armed()) as made:
         yield made

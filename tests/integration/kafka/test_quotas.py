@@ -23,11 +23,6 @@ WRITTEN = frozenset({"commit_command", "put_facts"})
 
 
 @pytest.fixture
-def kafka(broker: KafkaBroker) -> ConfluentAdmin:
-    return ConfluentAdmin([broker.bootstrap])
-
-
-@pytest.fixture
 def here(broker: KafkaBroker, tmp_path: FilePath) -> Iterator[World]:
     with world(tmp_path / "store.db", admin_of(broker.bootstrap), **armed()) as made:
         yield made

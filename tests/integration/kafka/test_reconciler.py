@@ -36,12 +36,6 @@ from tests.support.reconciler import (
 
 
 @pytest.fixture
-def kafka(broker: KafkaBroker) -> ConfluentAdmin:
-    """Returns the admin client of another tool."""
-    return ConfluentAdmin([broker.bootstrap])
-
-
-@pytest.fixture
 def here(broker: KafkaBroker, tmp_path: FilePath) -> Iterator[World]:
     with world(tmp_path / "store.db", admin_of(broker.bootstrap)) as made:
         yield made

@@ -20,11 +20,6 @@ from tests.support.reconciler import drop, in_kafka, make
 
 
 @pytest.fixture
-def kafka(broker: KafkaBroker) -> ConfluentAdmin:
-    return ConfluentAdmin([broker.bootstrap])
-
-
-@pytest.fixture
 def server(broker: KafkaBroker, kafka: ConfluentAdmin, tmp_path: FilePath) -> Iterator[Server]:
     """Yields /la, whose topics `clicks` and `views` were replaced, and whose `gone` was deleted."""
     make(kafka, "clicks", "views", "gone", "kept")

@@ -20,11 +20,6 @@ ARMED = {"ceiling": ["create", "delete"]}
 
 
 @pytest.fixture
-def kafka(broker: KafkaBroker) -> ConfluentAdmin:
-    return ConfluentAdmin([broker.bootstrap])
-
-
-@pytest.fixture
 def start(broker: KafkaBroker, tmp_path: FilePath) -> Iterator[Callable[..., Server]]:
     with Federation(tmp_path) as federation:
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path as FilePath
 
-import pytest
 from kdir.v1 import entry_pb2
 
 from deploy.local.kafka import KafkaBroker
@@ -15,11 +14,6 @@ from tests.support.kafka_clients import kdir
 from tests.support.reconciler import in_kafka, make
 
 DAY, MONTH = "86400000", "2592000000"
-
-
-@pytest.fixture
-def kafka(broker: KafkaBroker) -> ConfluentAdmin:
-    return ConfluentAdmin([broker.bootstrap])
 
 
 def desired(server: Server, path: str) -> None:

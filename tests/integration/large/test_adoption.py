@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -57,8 +58,7 @@ def test_the_first_sweep_of_a_big_kafka_goes_in_slices_that_let_others_in(
     tmp_path: FilePath,
 ) -> None:
     kafka = kafka_of(6_000)
-    here = world_of(tmp_path / "s.db", kafka, split_on=".")
-    try:
+    with closing(world_of(tmp_path / "s.db", kafka, split_on=".")) as here:
         here.sweep()
         seen = []
         for _ in range(1_000):
@@ -76,8 +76,6 @@ def test_the_first_sweep_of_a_big_kafka_goes_in_slices_that_let_others_in(
         assert seen == sorted(seen)
         assert kafka.made == ["wished"]
         everything_is_there(here, kafka, split)
-    finally:
-        here.close()
 
 
 def test_a_sweep_killed_at_any_commit_is_finished_by_the_next_server(tmp_path: FilePath) -> None:
@@ -96,13 +94,10 @@ def test_a_sweep_killed_at_any_commit_is_finished_by_the_next_server(tmp_path: F
             died = False
         store.last = 0
         dying.close()
-        here = world_of(file, kafka, split_on=".")
-        try:
+        with closing(world_of(file, kafka, split_on=".")) as here:
             here.sweep()
             here.settle(1_000)
             everything_is_there(here, kafka, split)
-        finally:
-            here.close()
         if not died:
             assert last == 10_000
             return
@@ -180,14 +175,11 @@ def test_P12_a_remap_killed_at_any_commit_is_finished_by_the_next_server(
             died = True
         store.last = 0
         dying.close()
-        here = world_of(file, kafka)
-        try:
+        with closing(world_of(file, kafka)) as here:
             if last == 1:  # it died before anything was recorded: the call is repeated
                 here.reconciler.requests.adopt(RULES, False, True, "", 0.0)
             here.settle(1_000)
             everything_is_there(here, kafka, split)
-        finally:
-            here.close()
         if not died:
             assert last == 10_000
             return
@@ -196,8 +188,7 @@ def test_P12_a_remap_killed_at_any_commit_is_finished_by_the_next_server(
 
 def test_a_topic_that_cannot_move_is_reported_and_the_others_move(tmp_path: FilePath) -> None:
     kafka, file = kafka_of(1_200), tmp_path / "s.db"
-    here = adopted_flat(file, kafka, lambda: TightSqlite(file, "la-t"))
-    try:
+    with closing(adopted_flat(file, kafka, lambda: TightSqlite(file, "la-t"))) as here:
         here.mkdir("s7")
         here.execute(_read_only("s7"))
         asked = here.reconciler.requests.adopt(RULES, False, True, "", 0.0)
@@ -209,8 +200,6 @@ def test_a_topic_that_cannot_move_is_reported_and_the_others_move(tmp_path: File
             f"s7.t{number}" for number in range(70, 80)
         }
         assert adoptions(here.replica.snapshot) == [], "it ends all the same"
-    finally:
-        here.close()
 
 
 def _read_only(name: str) -> Any:
@@ -223,8 +212,7 @@ def test_a_stop_holds_up_an_adoption_and_an_acknowledgement_lets_it_go_on(
     tmp_path: FilePath,
 ) -> None:
     kafka, file = kafka_of(1_200), tmp_path / "s.db"
-    here = adopted_flat(file, kafka, lambda: TightSqlite(file, "la-t"))
-    try:
+    with closing(adopted_flat(file, kafka, lambda: TightSqlite(file, "la-t"))) as here:
         gone = {name: kafka.topics.pop(name) for name in list(kafka.topics)[:100]}
         here.sweep()
         assert here.stopped
@@ -238,8 +226,6 @@ def test_a_stop_holds_up_an_adoption_and_an_acknowledgement_lets_it_go_on(
         here.sweep()
         here.settle(1_000)
         everything_is_there(here, kafka, split)
-    finally:
-        here.close()
 
 
 # -- removing what Kafka has ---------------------------------------------------------------------
@@ -274,8 +260,7 @@ def test_P12_a_removal_with_its_kafka_topics_killed_at_each_step_is_finished_by_
         except Crash:
             died = True
         dying.close()
-        here = world_of(file, kafka, split_on=".")
-        try:
+        with closing(world_of(file, kafka, split_on=".")) as here:
             if passages.log == ["before the mark"]:
                 for name in ("s0", "s1"):
                     here.remove(name)
@@ -288,8 +273,6 @@ def test_P12_a_removal_with_its_kafka_topics_killed_at_each_step_is_finished_by_
             )
             left = check_no_orphans(here.store)
             assert (left["topics"], left["removed"], left["retired"]) == (30, 0, 20)
-        finally:
-            here.close()
         if not died:
             assert {"before delete", "after delete", "before commit_command"} <= set(passages.log)
             return
@@ -299,8 +282,9 @@ def test_P12_a_removal_with_its_kafka_topics_killed_at_each_step_is_finished_by_
 def test_topics_that_are_gone_from_kafka_are_finished_in_few_commits(tmp_path: FilePath) -> None:
     kafka = kafka_of(400)
     file = tmp_path / "s.db"
-    here = World(file, kafka, open_store=lambda: SqliteStore(file, "la-t"), split_on=".")
-    try:
+    with closing(
+        World(file, kafka, open_store=lambda: SqliteStore(file, "la-t"), split_on=".")
+    ) as here:
         here.sweep()
         for number in range(40):
             here.execute(DeleteEntry(path=MOUNT.child(f"s{number}"), recursive=True))
@@ -318,18 +302,13 @@ def test_topics_that_are_gone_from_kafka_are_finished_in_few_commits(tmp_path: F
         finished = [one for one in commands if isinstance(one, FinishDelete)]
         assert sum(len(one.topics) for one in finished) == 400
         assert len(finished) <= 3
-    finally:
-        here.close()
 
 
 def test_the_record_of_a_sweep_that_ended_unseen_goes_with_the_next(tmp_path: FilePath) -> None:
     """Killed between the last batch and the end of its record."""
     kafka, file = kafka_of(10), tmp_path / "s.db"
-    here = world_of(file, kafka, split_on=".")
-    try:
+    with closing(world_of(file, kafka, split_on=".")) as here:
         change = LargeAdoption(change_id=SWEEP, mount=MOUNT, started_at_ms=1, done=1_990, left=10)
         here.writer.put_facts([change.to_put()])
         here.sweep()
         everything_is_there(here, kafka, split)
-    finally:
-        here.close()

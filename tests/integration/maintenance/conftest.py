@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from tests.support.federation import Federation
 
 KDIR = str(Path(sys.executable).with_name("kdir"))
 Addresses = Callable[[], str]
@@ -35,13 +33,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 def new_address(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Addresses:
     """Returns an address at which nothing is yet."""
     return addresses_of(kind, request, tmp_path)
-
-
-@pytest.fixture
-def federation(tmp_path: Path) -> Iterator[Federation]:
-    """Yields a federation of real servers; none has started yet."""
-    with Federation(tmp_path) as servers:
-        yield servers
 
 
 class Kdir:

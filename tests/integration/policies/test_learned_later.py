@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,9 @@ class Data:
     def count(self, name: str) -> int:
         """Returns how many messages a topic holds."""
         settings = {"bootstrap.servers": self._bootstrap, "group.id": "nobody"}
-        consumer = Consumer(settings)
-        try:
+        with closing(Consumer(settings)) as consumer:
             low, high = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=20)
             return int(high - low)
-        finally:
-            consumer.close()
 
     def config(self, name: str, key: str) -> str | None:
         found = self.kafka.configs([name]).get(name)

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.integration.servers.lagging import One
 from tests.support.federation import eventually
-
-
-@pytest.fixture
-def cleanup() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def test_S5_while_nothing_is_loaded_it_is_not_serving(tmp_path: Path, cleanup: ExitStack) -> None:

@@ -44,13 +44,10 @@ def reported_at(server: Server) -> list[str]:
 
 def ask(address: str, path: str, accept: str = "") -> tuple[int, str, str]:
     """Returns status, content type and body."""
-    connection = HTTPConnection(address, timeout=10)
-    try:
+    with closing(HTTPConnection(address, timeout=10)) as connection:
         connection.request("GET", path, headers={"Accept": accept} if accept else {})
         answer = connection.getresponse()
         return answer.status, answer.headers["Content-Type"], answer.read().decode()
-    finally:
-        connection.close()
 
 
 class Scrape:

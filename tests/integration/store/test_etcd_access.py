@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,11 +101,8 @@ def guarded(
 
 @contextmanager
 def opened(address: str, cluster: str = "la") -> Iterator[EtcdStore]:
-    store = EtcdStore.open(address, cluster)
-    try:
+    with closing(EtcdStore.open(address, cluster)) as store:
         yield store
-    finally:
-        store.close()
 
 
 def test_a_store_over_tls_with_user_and_password(guarded: Guarded) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -222,23 +223,17 @@ class History:
 def test_nothing_is_deleted_in_kafka_that_is_not_in_the_ledger(
     tmp_path: FilePath, seed: int
 ) -> None:
-    history = History(tmp_path, seed)
-    try:
+    with closing(History(tmp_path, seed)) as history:
         history.here.sweep()
         if "acls" in history.here.ceiling and seed % 2:
             arm(history.here, "", takeover=True)
         for _ in range(STEPS):
             history.step()
-    finally:
-        history.close()
 
 
 def test_the_ledger_finds_a_deletion_that_nobody_asked_for(tmp_path: FilePath) -> None:
-    history = History(tmp_path, 1)
-    try:
+    with closing(History(tmp_path, 1)) as history:
         history.kafka.add("t1")
         history.kafka.delete(["t1"])
         with pytest.raises(AssertionError):
             history.check()
-    finally:
-        history.close()

@@ -164,9 +164,18 @@ def topic(house: House, path: str, **fields: Any) -> None:
     house.put(Put(entry_key(parent, Kind.TOPIC, segments[-1]), ProtoCodec().encode(made)))
 
 
-@pytest.fixture(params=["sqlite", "etcd"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs tests on sqlite, which is enough where rights are decided in memory; those of a module
+    with ``STORES`` on these kinds.
+    """
+    if "store" in metafunc.fixturenames:
+        kinds = getattr(metafunc.module, "STORES", ["sqlite"])
+        metafunc.parametrize("store", kinds, indirect=True)
+
+
+@pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Returns the address of a new store of each kind."""
+    """Returns the address of a new store of the kind that the test is for."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/la.sqlite"
     return str(request.getfixturevalue("etcd_cluster").address())

@@ -27,12 +27,6 @@ Make = Callable[..., House]
 TEXT = "x" * 1_000
 
 
-@pytest.fixture
-def store(tmp_path: object) -> str:
-    """Returns the address of one kind of store, which is enough: the store is not asked."""
-    return f"sqlite:///{tmp_path}/la.sqlite"
-
-
 def described(house: House, path: str, text: str = TEXT) -> None:
     house.ask(
         ADMIN,

@@ -15,6 +15,8 @@ from directory.wire import entry_codec, request_commands
 from resolver.errors import DeadlineExceeded, InvalidArgument, KdirError, LimitExceeded
 from tests.unit.access.conftest import ADMIN, House
 
+STORES = ("sqlite", "etcd")
+
 Make = Callable[..., House]
 MANY = 110_000
 """So many keys fit a request of 4 MiB."""

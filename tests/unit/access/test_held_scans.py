@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from kdir.v1 import directory_pb2, scan_pb2
@@ -12,12 +11,6 @@ from directory.api import scan_service
 from tests.unit.access.conftest import ADMIN, House, topic
 
 Make = Callable[..., House]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
-    return f"sqlite:///{tmp_path}/la.sqlite"
 
 
 @pytest.fixture

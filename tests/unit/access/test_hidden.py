@@ -5,7 +5,6 @@ there; by name, by kind, below it, and beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,12 +38,6 @@ KINDS = [
 ]
 ABSENT = "zzqz"
 CONFIG = "policies.owner"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
-    return f"sqlite:///{tmp_path}/la.sqlite"
 
 
 @pytest.fixture

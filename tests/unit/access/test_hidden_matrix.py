@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -219,12 +218,6 @@ def test_each_method_and_each_field_of_a_request_has_a_row() -> None:
 
 
 # -- the cluster ---
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
-    return f"sqlite:///{tmp_path}/la.sqlite"
 
 
 def inherit(la: House) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,12 +31,6 @@ from tests.unit.access.conftest import ADMIN, House, topic
 
 Make = Callable[..., House]
 CLUSTER = access_pb2.RESOURCE_TYPE_CLUSTER
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
-    return f"sqlite:///{tmp_path}/la.sqlite"
 
 
 @pytest.fixture

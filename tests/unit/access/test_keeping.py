@@ -17,6 +17,8 @@ from tests.support.trees import Cluster, path
 from tests.unit.access.conftest import ADMIN, House
 from tests.unit.access.test_services import Make
 
+STORES = ("sqlite", "etcd")
+
 READ = Grant("User:a", "*", Operation.READ, Permission.ALLOW)
 
 

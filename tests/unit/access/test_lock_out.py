@@ -12,6 +12,8 @@ from kdir.v1 import directory_pb2, entry_pb2
 from resolver.errors import LocksOut
 from tests.unit.access.conftest import ADMIN, House
 
+STORES = ("sqlite", "etcd")
+
 Make = Callable[..., House]
 CLOSED = entry_pb2.Entry(directory=entry_pb2.Directory(closed=True))
 

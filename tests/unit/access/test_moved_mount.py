@@ -23,6 +23,8 @@ from resolver.errors import NoRoute, NotAuthoritative
 from resolver.path import Path
 from tests.unit.access.conftest import ADMIN, House, grants
 
+STORES = ("sqlite", "etcd")
+
 BEFORE = Path.parse("/shut")
 """Where the cluster hung a moment ago: what the process goes by until it has seen the move."""
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -18,12 +17,6 @@ Make = Callable[..., House]
 GROUP: Final = access_pb2.RESOURCE_TYPE_GROUP
 TRANSACTIONAL_ID: Final = access_pb2.RESOURCE_TYPE_TRANSACTIONAL_ID
 ABSENT: Final = "zzqz"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
-    return f"sqlite:///{tmp_path}/la.sqlite"
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ begins with, however late it is read, and whatever was closed or denied in betwe
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,12 +17,6 @@ from tests.unit.access.conftest import ADMIN, House
 
 Make = Callable[..., House]
 DELETE, INSERT = watch_pb2.CHANGE_ACTION_DELETE, watch_pb2.CHANGE_ACTION_INSERT
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
-    return f"sqlite:///{tmp_path}/la.sqlite"
 
 
 def token(la: House) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path as File
 from types import MappingProxyType
 from typing import Any
 
@@ -31,12 +30,6 @@ from tests.unit.access.test_plans import plan_grant, plan_mv, plan_rm, plan_set,
 Make = Callable[..., House]
 OLD, NEW = "604800000", "3600000"
 ID = b"0123456789abcdef"
-
-
-@pytest.fixture
-def store(tmp_path: File) -> str:
-    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
-    return f"sqlite:///{tmp_path}/la.sqlite"
 
 
 @pytest.fixture

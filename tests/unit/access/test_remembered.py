@@ -16,6 +16,8 @@ from tests.support.waiting import eventually
 from tests.unit.access.conftest import ADMIN, House, topic
 from tests.unit.access.test_services import Make
 
+STORES = ("sqlite", "etcd")
+
 DESCRIBE = AccessQuestion.for_operation(Operation.DESCRIBE)
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +19,6 @@ from resolver.errors import Absent
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 
 Make = Callable[..., House]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
-    return f"sqlite:///{tmp_path}/la.sqlite"
 
 
 KAFKA = {"bootstrap": ["127.0.0.1:1"], "ceiling": ["create", "delete"]}

@@ -23,6 +23,8 @@ from resolver.errors import AlreadyExists, KafkaUnavailable, NotReady, Permissio
 from resolver.path import Path
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 
+STORES = ("sqlite", "etcd")
+
 Make = Callable[..., House]
 
 

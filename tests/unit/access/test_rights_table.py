@@ -19,6 +19,8 @@ from directory.api.rpc.rights import CHECKS, Threads, check_of, cluster_check, t
 from resolver.errors import KdirError, PermissionDenied
 from tests.unit.access.conftest import SERVICES, House
 
+STORES = ("sqlite", "etcd")
+
 ROOT = Path(__file__).resolve().parents[3]
 ADMIN_METHODS = [name for name in CHECKS if name.startswith("AdminService/")]
 Make = Callable[..., House]

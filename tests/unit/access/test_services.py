@@ -40,6 +40,8 @@ from resolver.path import Path
 from tests.support.federation import eventually
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 
+STORES = ("sqlite", "etcd")
+
 Make = Callable[..., House]
 
 

@@ -16,6 +16,8 @@ from directory.store.base import Put
 from resolver.errors import InvalidArgument, NotReady
 from tests.unit.access.conftest import ADMIN, House, grants
 
+STORES = ("sqlite", "etcd")
+
 Make = Callable[..., House]
 NO_PATH = federation_pb2.Inherited(incarnation="i", levels=[{"path": "no path"}])
 SPOILED = [

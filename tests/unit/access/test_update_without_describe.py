@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +14,6 @@ from tests.unit.access.conftest import ADMIN, House, topic
 
 Make = Callable[..., House]
 KEY = "policies.topic_config.retention.ms"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> str:
-    """Returns the address of one kind of store, which is enough: rights are decided in memory."""
-    return f"sqlite:///{tmp_path}/la.sqlite"
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path as FilePath
 
 import pytest
@@ -56,8 +57,7 @@ def put_off_by_acls(here: World, path: str) -> None:
 def test_while_its_acls_wait_there_is_no_attempt_and_a_topic_that_comes_is_another_clients(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
-    here = started(tmp_path, kafka, max_acls=1)
-    try:
+    with closing(started(tmp_path, kafka, max_acls=1)) as here:
         put_off_by_acls(here, "search/clicks")
         assert topic(here, "search/clicks").provision_attempt == ""
         kafka.add("search.clicks")
@@ -70,8 +70,6 @@ def test_while_its_acls_wait_there_is_no_attempt_and_a_topic_that_comes_is_anoth
         here.sweep()
         assert "search.clicks" in kafka.topics
         assert kafka.deleted == []
-    finally:
-        here.close()
 
 
 def test_acls_that_are_there_already_stay_while_others_wait(
@@ -79,8 +77,7 @@ def test_acls_that_are_there_already_stay_while_others_wait(
 ) -> None:
     from tests.support.acls import on
 
-    here = started(tmp_path, kafka)
-    try:
+    with closing(started(tmp_path, kafka)) as here:
         arm(here, "", takeover=True)
         here.mkdir("search")
         grant(here, "search", "deny eve read", "allow bob read")
@@ -96,8 +93,6 @@ def test_acls_that_are_there_already_stay_while_others_wait(
         here.settle()
         assert here.states()["search/clicks"] == "ACTIVE"
         assert kafka.bindings == on("topic search.clicks", "deny eve read", "allow bob read")
-    finally:
-        here.close()
 
 
 def test_a_removal_without_a_topic_id_does_not_outlive_a_restore(
@@ -186,8 +181,7 @@ def test_an_attempt_that_still_waits_after_a_restore_is_made_again(
 def test_an_attempt_at_one_kafka_accounts_for_nothing_in_another(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
-    here = started(tmp_path, kafka)
-    try:
+    with closing(started(tmp_path, kafka)) as here:
         here.create("x")
         kafka.loses_requests = True
         here.sweep()
@@ -199,8 +193,6 @@ def test_an_attempt_at_one_kafka_accounts_for_nothing_in_another(
         here.reconciler.acknowledge(stop.text)
         here.settle()
         assert topic(here, "x").provision.name == "FAILED"
-    finally:
-        here.close()
 
 
 class _Dies:
@@ -250,8 +242,7 @@ def test_a_topic_that_is_otherwise_than_it_was_asked_for_is_another_clients(
 def test_what_is_removed_while_it_is_made_goes_all_the_same(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
-    here = started(tmp_path, kafka)
-    try:
+    with closing(started(tmp_path, kafka)) as here:
         here.create("x")
         kafka.before_create = lambda: here.remove("x")
         here.sweep()
@@ -259,8 +250,6 @@ def test_what_is_removed_while_it_is_made_goes_all_the_same(
         here.settle()
         assert kafka.deleted == ["x"]
         assert here.nothing_left_to_reap()
-    finally:
-        here.close()
 
 
 @pytest.mark.parametrize("ceiling", [("create",), CEILING])
@@ -296,8 +285,7 @@ def test_what_comes_after_its_entry_was_removed_is_left_alone_and_not_adopted(
 def test_a_topic_that_another_client_makes_again_after_a_removal_is_adopted(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
-    here = started(tmp_path, kafka, split_on=".")
-    try:
+    with closing(started(tmp_path, kafka, split_on=".")) as here:
         here.create("x")
         here.settle()
         here.remove("x")
@@ -306,15 +294,12 @@ def test_a_topic_that_another_client_makes_again_after_a_removal_is_adopted(
         kafka.add("x")
         here.sweep()
         assert "x" in here.topics()
-    finally:
-        here.close()
 
 
 def test_a_topic_is_not_deleted_while_kafka_does_not_show_which_one_it_is(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
-    here = started(tmp_path, kafka)
-    try:
+    with closing(started(tmp_path, kafka)) as here:
         here.create("x")
         here.settle()
         here.remove("x")
@@ -326,8 +311,6 @@ def test_a_topic_is_not_deleted_while_kafka_does_not_show_which_one_it_is(
         kafka.shows_ids = True
         here.settle()
         assert kafka.deleted == ["x"]
-    finally:
-        here.close()
 
 
 def test_what_was_moved_before_it_was_asked_for_has_no_attempt_left(
@@ -357,8 +340,7 @@ def test_what_was_moved_before_it_was_asked_for_has_no_attempt_left(
         moves.append(Moves(real))
         return moves[-1]
 
-    here = started(tmp_path, kafka, writer=writer)
-    try:
+    with closing(started(tmp_path, kafka, writer=writer)) as here:
         here.create("x")
         moves[0].here = here  # the reconciler's writer
         here.reconciler.run_once()
@@ -366,8 +348,6 @@ def test_what_was_moved_before_it_was_asked_for_has_no_attempt_left(
         assert topic(here, "y").provision_attempt == ""
         here.settle()
         assert here.states()["y"] == "ACTIVE"
-    finally:
-        here.close()
 
 
 # -- topics made a moment ago ----------------------------------------------------------------------
@@ -376,8 +356,7 @@ def test_what_was_moved_before_it_was_asked_for_has_no_attempt_left(
 def test_a_topic_that_another_client_deleted_a_moment_after_its_making_does_not_come_back(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
-    here = started(tmp_path, kafka)
-    try:
+    with closing(started(tmp_path, kafka)) as here:
         here.create("x")
         here.settle()
         del kafka.topics["x"]
@@ -390,16 +369,13 @@ def test_a_topic_that_another_client_deleted_a_moment_after_its_making_does_not_
         term.sweeper.due = 0.0
         here.reconciler.run_once()
         assert set(here.topics()) == {"kept"}
-    finally:
-        here.close()
 
 
 def test_topics_made_a_moment_ago_are_neither_there_nor_gone_for_the_vanish_guard(
     tmp_path: FilePath,
 ) -> None:
     kafka = Ledger(*(f"old{number}" for number in range(20)))
-    here = started(tmp_path, kafka)
-    try:
+    with closing(started(tmp_path, kafka)) as here:
         names = [f"t{number}" for number in range(60)]
         for name in names:
             here.create(name)
@@ -417,8 +393,6 @@ def test_topics_made_a_moment_ago_are_neither_there_nor_gone_for_the_vanish_guar
         term.sweeper.due = 0.0
         here.reconciler.run_once()
         assert "3 of 20 topics vanished" in here.stopped
-    finally:
-        here.close()
 
 
 # -- the stored form -------------------------------------------------------------------------------

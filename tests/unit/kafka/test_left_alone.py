@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -166,8 +167,7 @@ def test_one_that_is_adopted_meanwhile_is_not_recorded_as_left_alone(tmp_path: F
         made.append(Interfering(inner))
         return made[0]
 
-    here = World(tmp_path / "store.db", lambda: kafka, writer=interfering)
-    try:
+    with closing(World(tmp_path / "store.db", lambda: kafka, writer=interfering)) as here:
         here.sweep()
         until = retired_value(1 << 50, awaited=True)
         here.writer.put_facts([Put(retired_key("late"), until)])
@@ -184,5 +184,3 @@ def test_one_that_is_adopted_meanwhile_is_not_recorded_as_left_alone(tmp_path: F
         assert here.replica.snapshot.fact(detached_key("late")) is None
         here.sweep()
         assert here.states() == {"b": "ACTIVE", "mine": "ACTIVE"}
-    finally:
-        here.close()

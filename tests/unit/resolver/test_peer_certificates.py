@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -108,12 +107,6 @@ def test_who_finds_no_slot_waits_for_one() -> None:
             certificates.read("c:1", "kc-a", 0.01, caller="c")
         go_on.set()
         assert (first.result(60), second.result(60)) == (b"a:1", b"b:1")
-
-
-@pytest.fixture
-def cleanup() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 def material(tmp_path: Path) -> TlsMaterial:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -149,9 +150,6 @@ def test_a_renewal_that_stumbles_does_not_end_the_others(
         return keep(lease, seconds)
 
     monkeypatch.setattr(connection, "keep_lease", stumble)
-    leases = Leases(connection, 3)
-    try:
+    with closing(Leases(connection, 3)) as leases:
         leases.grant()
         eventually(lambda: servicer.renewals)
-    finally:
-        leases.close()
