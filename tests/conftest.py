@@ -19,6 +19,7 @@ from deploy.local.cache import ServerUnavailable
 from deploy.local.etcd import EtcdCluster
 from deploy.local.java import QUICK
 from deploy.local.kafka import KafkaBroker, KafkaCluster
+from deploy.local.spark import SparkCluster
 from tests.conformance.reporting import (  # noqa: F401 - hooks of pytest's
     pytest_sessionfinish,
     pytest_terminal_summary,
@@ -31,10 +32,17 @@ REQUIRE = "KDIR_REQUIRE_SERVERS"
 OWN_BROKER = "KDIR_TEST_KAFKA"
 OWN_ETCD = "KDIR_TEST_ETCD"
 
-WITH_SPARK = {
-    f"tests/index/test_{name}.py" for name in ("build", "changes", "real_servers", "spark_source")
+SPARK = {
+    "tests/index/test_build.py": "Spark session",
+    "tests/index/test_changes.py": "Spark session",
+    "tests/index/test_real_servers.py": "Spark session",
+    "tests/index/test_spark_source.py": "Spark session",
+    "tests/index/test_standalone.py": "Spark cluster",
+    "tests/integration/test_local_spark.py": "Spark cluster",
 }
-"""Files with tests of a Spark session in their own process."""
+"""What files use that takes a dozen seconds of a processor to start: one Java of a process, and the
+processes of a cluster.
+"""
 
 # A machine may be busy with something else: no example is too slow, and no input takes too long to
 # make. What the environment chose before (in CI: the same examples each time) stays.
@@ -73,17 +81,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Gives files to workers as ``--dist loadfile`` does, but those that need Spark to one: the
-    first session of a process starts its Java, a dozen seconds of a processor.
-    """
+    """Gives files to workers as ``--dist loadfile`` does, but those that share a Spark to one."""
     from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
-    class ByJava(LoadFileScheduling):  # type: ignore[misc]
+    class BySpark(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
-            return "Spark" if file in WITH_SPARK else file
+            return SPARK.get(file, file)
 
-    return ByJava(config, log) if config.getoption("dist") == "loadfile" else None
+    return BySpark(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture
@@ -251,6 +257,17 @@ def own_etcd(etcd_clusters: Callable[..., EtcdCluster]) -> Iterator[SharedEtcd]:
     """Yields three members of a file's own, for tests that compact."""
     with etcd_clusters() as cluster:
         yield SharedEtcd(tuple(cluster.endpoints))
+
+
+@pytest.fixture(scope="session")
+def spark_cluster() -> Iterator[SparkCluster]:
+    """Yields a master and two workers, each a process of its own."""
+    try:
+        made = SparkCluster(workers=2)
+    except ServerUnavailable as reason:
+        missing(reason)
+    with made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.local.cache import ServerUnavailable
 from deploy.local.spark import SparkCluster
 from resolver.index.search import find
-from tests.conftest import missing
 from tests.index.fakes import FakeCluster, federation
 
 TREE = {
@@ -43,16 +41,6 @@ with settings.open() as spark:
 """
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[SparkCluster]:
-    try:
-        made = SparkCluster(workers=2)
-    except ServerUnavailable as reason:
-        missing(reason)
-    with made:
-        yield made
-
-
 @pytest.fixture
 def tree() -> Iterator[dict[str, FakeCluster]]:
     with federation(TREE) as clusters:
@@ -62,12 +50,12 @@ def tree() -> Iterator[dict[str, FakeCluster]]:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_G11_two_workers_build_the_index_each_with_channels_of_its_own(
-    cluster: SparkCluster, tree: dict[str, FakeCluster], tmp_path: Path
+    spark_cluster: SparkCluster, tree: dict[str, FakeCluster], tmp_path: Path
 ) -> None:
     table = str(tmp_path / "index")
     # From elsewhere than the checkout, so that executors find our packages because we ship them.
-    conf = json.dumps(cluster.session_settings)
-    arguments = [tree["/la"].endpoint, table, cluster.master_url, conf]
+    conf = json.dumps(spark_cluster.session_settings)
+    arguments = [tree["/la"].endpoint, table, spark_cluster.master_url, conf]
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, *arguments],
         capture_output=True,

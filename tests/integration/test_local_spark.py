@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from deploy.local.cache import ServerUnavailable
 from deploy.local.spark import SparkCluster
-from tests.conftest import missing
 
 ROWS = 40
 
@@ -24,23 +22,21 @@ def where(numbers: Iterable[int]) -> Iterator[tuple[int, str]]:
 
 
 @pytest.fixture(scope="module")
-def session(delta_jars: list[Path]) -> Iterator[SparkSession]:
-    try:
-        cluster = SparkCluster(workers=2)
-    except ServerUnavailable as reason:
-        missing(reason)
-    with cluster, pytest.MonkeyPatch.context() as environment:
+def session(spark_cluster: SparkCluster, delta_jars: list[Path]) -> Iterator[SparkSession]:
+    with pytest.MonkeyPatch.context() as environment:
         # The only place where Spark looks for the executors' Python; else it takes PATH's.
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         settings: dict[str, bool | float | int | str | None] = {
-            **cluster.session_settings,
+            **spark_cluster.session_settings,
             "spark.jars": ",".join(map(str, delta_jars)),
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
             "spark.databricks.delta.snapshotPartitions": "2",
             "spark.ui.enabled": "false",
         }
-        session = SparkSession.builder.master(cluster.master_url).config(map=settings).getOrCreate()
+        session = (
+            SparkSession.builder.master(spark_cluster.master_url).config(map=settings).getOrCreate()
+        )
         try:
             yield session
         finally:

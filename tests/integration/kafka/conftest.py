@@ -1,4 +1,4 @@
-"""A broker of this folder's own: a reconciler looks at every topic that there is."""
+"""A broker of a file's own: a reconciler looks at every topic that there is."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from directory.kafka.admin_client import ConfluentAdmin
 from tests.support.reconciler import drop, in_kafka
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def own_broker(kafka_brokers: Callable[..., KafkaBroker]) -> Iterator[KafkaBroker]:
-    """Yields one for all files of a process, which come one after the other; nobody stops it."""
+    """Yields one for all tests of a file; nobody stops it. One that were kept for other files would
+    cost more while it is idle than another does to start.
+    """
     with kafka_brokers() as broker:
         yield broker
 
