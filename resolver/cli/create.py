@@ -107,7 +107,7 @@ def _mkdir(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import entry_pb2
 
     def make(where: PathArgument) -> None:
-        made = [str(where.path)]
+        made, exists = [str(where.path)], False
         entry = entry_pb2.Entry(directory=entry_pb2.Directory(closed=arguments.flag("closed")))
         _policies(arguments, entry)
 
@@ -128,7 +128,7 @@ def _mkdir(session: Session, arguments: Arguments) -> int:
         except AlreadyExists:
             if not arguments.flag("parents"):
                 raise
-            answer = create(make_parents=True)
+            answer, exists = create(make_parents=True), True
         except InvalidNamespace as error:
             missing, similar = error.metadata.get("missing"), error.metadata.get("similar", "")
             if not _approve_tier(session, arguments, missing, similar):
@@ -137,7 +137,8 @@ def _mkdir(session: Session, arguments: Arguments) -> int:
             answer = create(make_parents=True)
             if missing:
                 made = _tiers(missing, where.path)
-        show_entry(session, answer.entry, f"{_did(arguments, 'make')} {', '.join(made)}")
+        text = f"{_did(arguments, 'make')} {', '.join(made)}"
+        show_entry(session, answer.entry, f"unchanged: {where} exists" if exists else text)
 
     return each(session, arguments.many("PATH"), make)
 

@@ -153,6 +153,16 @@ def test_mkdir_of_what_exists_is_a_conflict(kdir: Kdir) -> None:
     assert ran.err == ("error: /a exists (ALREADY_EXISTS)\n  existing entry: kdir stat /a\n")
 
 
+def test_mkdir_p_of_what_exists_claims_nothing(kdir: Kdir) -> None:
+    def existing(request: directory_pb2.CreateEntryRequest) -> Any:
+        if not request.make_parents:
+            raise errors.AlreadyExists("/a exists", path="/a")
+        return _created(request)
+
+    kdir.answers["DirectoryService.CreateEntry"] = existing
+    assert kdir("mkdir", "-p", "/a") == Ran(0, "", "unchanged: /a exists\n")
+
+
 def test_mkdir_with_policies(kdir: Kdir) -> None:
     ran = kdir(
         "mkdir", "/a", "/b", "--set", "owner=search", "--set", "retention.ms=7d", "-o", "name"
