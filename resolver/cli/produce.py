@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
 from resolver import units
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
@@ -30,11 +30,15 @@ __all__ = [
     "VERBS",
     "begin_offsets",
     "client_settings",
+    "lines_within",
     "message_record",
     "own_settings",
+    "sent_lines",
 ]
 
 _FLUSH_SECONDS: Final = 30.0
+_MOST_BYTES: Final = 1_000_000
+"""Of a message, by librdkafka's default."""
 _MOST_QUEUED: Final = 100_000
 _OFFSET_DIGITS: Final = 19
 _PARTITION_DIGITS: Final = 10
@@ -124,7 +128,9 @@ def _produce(session: Session, arguments: Arguments) -> int:
         raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
     ended: list[KafkaError] = []
     try:
-        sent = _sent_lines(producer, found.topic, arguments.one("key-separator"), reported)
+        most = int(settings.get("message.max.bytes", _MOST_BYTES))
+        lines = lines_within(sys.stdin.buffer, most)
+        sent = sent_lines(producer, found.topic, lines, arguments.one("key-separator"), reported)
         while not failures and next(sent, False):
             pass
     except KafkaException as error:
@@ -146,14 +152,25 @@ def _produce(session: Session, arguments: Arguments) -> int:
     return 0
 
 
-def _sent_lines(
+def lines_within(stream: IO[bytes], most: int) -> Iterator[bytes]:
+    """Yields lines; of one with more bytes than ``most``, a part that is longer than that, too."""
+    while line := stream.readline(most + 1):
+        yield line
+
+
+def sent_lines(
     producer: Producer,
     topic: str,
+    lines: Iterable[bytes],
     separator: str,
     reported: Callable[[KafkaError | None, Message], None],
 ) -> Iterator[bool]:
-    """Hands over a line of stdin at each call."""
-    for line in sys.stdin.buffer:
+    """Hands over a line at each call. Kafka's client refuses one that is too long.
+
+    Raises:
+        KafkaException
+    """
+    for line in lines:
         key, value = _split(line.rstrip(b"\n"), separator.encode())
         while True:
             try:

@@ -1,6 +1,10 @@
-"""Where `kdir consume` begins and ends in each partition, and messages as JSON."""
+"""Where `kdir consume` begins and ends in each partition, messages as JSON, and what `kdir produce`
+sends.
+"""
 
 from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,8 +15,10 @@ from resolver.cli.produce import (
     _drop_reached,
     _Start,
     begin_offsets,
+    lines_within,
     message_record,
     missing_messages,
+    sent_lines,
 )
 
 
@@ -124,3 +130,16 @@ def test_a_message_as_json_has_key_time_and_headers() -> None:
             {"key": "none", "value": None},
         ],
     }
+
+
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory() -> None:
+    from confluent_kafka import KafkaError, KafkaException, Producer
+
+    producer = Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+    with Path("/dev/zero").open("rb") as zeros:
+        sent = sent_lines(producer, "t", lines_within(zeros, 1_000_000), "", lambda *_: None)
+        with pytest.raises(KafkaException) as refused:
+            next(sent)
+    assert refused.value.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
+    lines = [b"a" * 9 + b"\n", b"b\n", b"c"]
+    assert list(lines_within(BytesIO(b"".join(lines)), 9)) == lines
