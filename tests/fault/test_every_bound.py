@@ -21,7 +21,6 @@ from urllib.request import urlopen
 
 import grpc
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -52,6 +51,7 @@ from tests.fault.test_slow_store import locked, mkdir
 from tests.support.federation import Federation, Server, eventually
 from tests.support.hostile import problem_with
 from tests.support.http2 import ENHANCE_YOUR_CALM, REFUSED_STREAM, RST_STREAM, Raw
+from tests.support.identities import public_pem
 from tests.support.identities import token as login_of
 from tests.support.large_trees import CODEC, commit
 from tests.support.scripted_servers import FakeServer, absent
@@ -752,11 +752,7 @@ def takes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Yields a server with small limits of calls and streams, where callers may log in."""
     folder = tmp_path_factory.mktemp("takes")
     key = folder / "login.pem"
-    key.write_bytes(
-        SIGNER.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-    )
+    key.write_bytes(public_pem(SIGNER))
     with Federation(folder) as federation:
         server = federation.start(
             "/la",

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-__all__ = ["Authority", "Issued", "token"]
+__all__ = ["Authority", "Issued", "public_pem", "token"]
 
 DAY = dt.timedelta(days=1)
 
@@ -128,6 +128,13 @@ class Authority:
         """
         uris = [f"kdir://cluster/{cluster_id}"] if cluster_id else []
         return self.issue("server", uris=uris, addresses=["127.0.0.1"], **settings)
+
+
+def public_pem(key: Any) -> bytes:
+    """Returns the public key, as a server that checks tokens reads it."""
+    encoding, form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    pem: bytes = key.public_key().public_bytes(encoding, form)
+    return pem
 
 
 def token(

@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from kdir.v1 import entry_pb2
 
@@ -16,7 +15,7 @@ from resolver.errors import HandshakeFailed, KdirError
 from tests.integration.identity.conftest import SecureFederation
 from tests.integration.identity.test_federation import files, resolved
 from tests.support.federation import eventually
-from tests.support.identities import Authority, Issued, token
+from tests.support.identities import Authority, Issued, public_pem, token
 
 SIGNER = ec.generate_private_key(ec.SECP256R1())
 CHILD = "kc-child"
@@ -45,11 +44,7 @@ class Recorder(grpc.GenericRpcHandler):
 @pytest.fixture
 def login_key(tmp_path: Path) -> Path:
     file = tmp_path / "login.pem"
-    file.write_bytes(
-        SIGNER.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-    )
+    file.write_bytes(public_pem(SIGNER))
     return file
 
 

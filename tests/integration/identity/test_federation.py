@@ -6,7 +6,6 @@ from typing import Any
 
 import grpc
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from kdir.v1 import (
     admin_pb2,
@@ -29,7 +28,7 @@ from resolver.errors import (
 from resolver.transport import method
 from tests.integration.identity.conftest import SecureFederation
 from tests.support.federation import Server, eventually
-from tests.support.identities import Authority, Issued, token
+from tests.support.identities import Authority, Issued, public_pem, token
 
 SIGNER = ec.generate_private_key(ec.SECP256R1())
 
@@ -37,11 +36,7 @@ SIGNER = ec.generate_private_key(ec.SECP256R1())
 @pytest.fixture
 def login_key(tmp_path: Path) -> Path:
     file = tmp_path / "login.pem"
-    file.write_bytes(
-        SIGNER.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-    )
+    file.write_bytes(public_pem(SIGNER))
     return file
 
 

@@ -3,14 +3,13 @@
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from kdir.v1 import admin_pb2, admin_pb2_grpc, scan_pb2, scan_pb2_grpc
 
 from resolver.errors import HandshakeFailed, Unreachable
 from resolver.index.cluster_discovery import channel_to, discover_clusters
 from tests.integration.identity.conftest import SecureFederation
-from tests.support.identities import token
+from tests.support.identities import public_pem, token
 
 
 def test_a_crawl_finds_clusters_over_tls_in_the_name_that_the_environment_says(
@@ -18,11 +17,7 @@ def test_a_crawl_finds_clusters_over_tls_in_the_name_that_the_environment_says(
 ) -> None:
     signer = ec.generate_private_key(ec.SECP256R1())
     key = tmp_path / "login.pem"
-    key.write_bytes(
-        signer.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-    )
+    key.write_bytes(public_pem(signer))
     secure.auth = {"jwt_key": str(key)}
     root = secure.start("/")
     secure.join("/la", "/")

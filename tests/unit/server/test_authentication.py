@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from directory.api.rpc.call_context import Call
@@ -13,7 +12,7 @@ from directory.server.authentication import Authenticator, Identity, bearer_of, 
 from directory.server.config_security import AuthConfig, TlsConfig
 from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
-from tests.support.identities import Authority, Issued, token
+from tests.support.identities import Authority, Issued, public_pem, token
 
 SIGNER = ec.generate_private_key(ec.SECP256R1())
 LINK, RESOLVE = "FederationService/Link", "ResolveService/Resolve"
@@ -45,11 +44,7 @@ def authority(tmp_path: Path) -> Authority:
 @pytest.fixture
 def jwt_key(tmp_path: Path) -> str:
     file = tmp_path / "login.pem"
-    file.write_bytes(
-        SIGNER.public_key().public_bytes(
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
-    )
+    file.write_bytes(public_pem(SIGNER))
     return str(file)
 
 

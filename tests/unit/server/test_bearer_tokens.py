@@ -16,7 +16,7 @@ from directory.server.config_security import AuthConfig
 from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
 from tests.support.federation import eventually
-from tests.support.identities import token
+from tests.support.identities import public_pem, token
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -25,13 +25,6 @@ CURVE = ec.generate_private_key(ec.SECP256R1())
 EDWARDS = ed25519.Ed25519PrivateKey.generate()
 SECRET = b"a secret that nobody could guess, 32 bytes and more"
 NOW = time.time()
-
-
-def pem(key: Any) -> bytes:
-    public: bytes = key.public_key().public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    return public
 
 
 def jwk(key: Any, kid: str, **more: Any) -> dict[str, Any]:
@@ -47,7 +40,7 @@ def jwk(key: Any, kid: str, **more: Any) -> dict[str, Any]:
 def tokens(tmp_path: Path, content: bytes | None = None, **settings: Any) -> Tokens:
     """Returns what verifies by a key file of that content; RSA's by default."""
     file = tmp_path / "key"
-    file.write_bytes(pem(RSA) if content is None else content)
+    file.write_bytes(public_pem(RSA) if content is None else content)
     return Tokens(AuthConfig(jwt_key=str(file), **settings))
 
 
@@ -76,10 +69,10 @@ def refusal(verifier: Tokens, text: str) -> str:
 @pytest.mark.parametrize(
     ("content", "key", "algorithm"),
     [
-        (pem(RSA), RSA, "RS256"),
-        (pem(RSA), RSA, "PS512"),
-        (pem(CURVE), CURVE, "ES256"),
-        (pem(EDWARDS), EDWARDS, "EdDSA"),
+        (public_pem(RSA), RSA, "RS256"),
+        (public_pem(RSA), RSA, "PS512"),
+        (public_pem(CURVE), CURVE, "ES256"),
+        (public_pem(EDWARDS), EDWARDS, "EdDSA"),
         (SECRET + b"\n", SECRET, "HS256"),
         (2 * SECRET, 2 * SECRET, "HS512"),
     ],
@@ -151,12 +144,12 @@ def test_the_key_decides_the_algorithm_and_never_the_token(tmp_path: Path) -> No
     import hmac
 
     head = forged({"alg": "HS256", "typ": "JWT"}).rpartition(".")[0]
-    signature = hmac.new(pem(RSA), head.encode(), hashlib.sha256).digest()
+    signature = hmac.new(public_pem(RSA), head.encode(), hashlib.sha256).digest()
     confused = f"{head}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
     assert "algorithm" in refusal(verifier, confused)
     assert "algorithm" in refusal(tokens(tmp_path, SECRET), token(RSA))
     assert "algorithm" in refusal(tokens(tmp_path, SECRET), token(2 * SECRET, "HS512"))
-    assert "algorithm" in refusal(tokens(tmp_path, pem(CURVE)), token(RSA))
+    assert "algorithm" in refusal(tokens(tmp_path, public_pem(CURVE)), token(RSA))
 
 
 def test_what_is_not_signed_by_the_key_is_refused(tmp_path: Path) -> None:
@@ -257,7 +250,7 @@ def test_keys_that_cannot_be_read_again_leave_those_before(
 def test_a_token_that_was_believed_expires_all_the_same(tmp_path: Path) -> None:
     now = [NOW]
     file = tmp_path / "key"
-    file.write_bytes(pem(RSA))
+    file.write_bytes(public_pem(RSA))
     verifier = Tokens(AuthConfig(jwt_key=str(file)), clock=lambda: now[0])
     given = token(RSA, exp=int(NOW) + 100)
     assert verifier.principal_of(given) == "User:alice"
@@ -278,7 +271,7 @@ def test_a_token_that_was_believed_expires_all_the_same(tmp_path: Path) -> None:
             "holds a private key; the public one",
         ),
         (b"-----BEGIN PUBLIC KEY-----\nx\n-----END PUBLIC KEY-----\n", "no public key"),
-        (pem(WEAK), "1024 bits"),
+        (public_pem(WEAK), "1024 bits"),
     ],
 )
 def test_a_key_file_that_is_none_is_refused_by_name(
