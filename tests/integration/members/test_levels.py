@@ -171,7 +171,7 @@ def test_texts_that_make_no_level_are_refused(start: Start, store: str) -> None:
         finalize(one, 1)
     assert kdir(one, "features finalize --level two").code == 2
     assert kdir(one, "features show --plan").code == 2
-    assert kdir(one, "features /la").code == 2
+    assert kdir(one, "features three").code == 2
 
 
 def test_fields_that_a_server_does_not_know_are_kept_and_passed_on(
