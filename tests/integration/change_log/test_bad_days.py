@@ -9,6 +9,7 @@ import signal
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +343,7 @@ def test_two_servers_on_one_store_the_other_goes_on(
             begin()
         # The one that was paused is fenced off, whatever it was about to send.
         for number, asked in enumerate(servers * 2):
-            asked.mkdir(f"/la/c{number}")
+            # After its pause it finds etcd again, and refuses to write until then.
+            eventually(partial(asked.mkdir, f"/la/c{number}"))
             expected.append(f"/la/c{number}")
         eventually(lambda: is_there(log))
