@@ -199,16 +199,13 @@ class Transaction:
         """Bytes of its keys and values, those of guards included, since they are sent over the
         network too.
         """
-        writes = (
-            len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
-            for write in self.writes
-        )
-        compared = (
-            len(guard.key) + len(guard.value or b"")
-            for guard in self.guards
-            if isinstance(guard, KeyEquals)
-        )
-        return sum(writes) + sum(compared)
+        size = 0
+        for write in self.writes:
+            size += len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
+        for guard in self.guards:
+            if isinstance(guard, KeyEquals):
+                size += len(guard.key) + len(guard.value or b"")
+        return size
 
     def refuse_invalid(self, limits: Limits) -> None:
         """Checks the transaction before the store does (S9).
