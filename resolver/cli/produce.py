@@ -128,9 +128,10 @@ def _produce(session: Session, arguments: Arguments) -> int:
         raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
     ended: list[KafkaError] = []
     try:
+        separator = arguments.one("key-separator").encode()
         most = int(settings.get("message.max.bytes", _MOST_BYTES))
-        lines = lines_within(sys.stdin.buffer, most)
-        sent = sent_lines(producer, found.topic, lines, arguments.one("key-separator"), reported)
+        lines = lines_within(sys.stdin.buffer, most, separator)
+        sent = sent_lines(producer, found.topic, lines, separator, reported)
         while not failures and next(sent, False):
             pass
     except KafkaException as error:
@@ -152,9 +153,11 @@ def _produce(session: Session, arguments: Arguments) -> int:
     return 0
 
 
-def lines_within(stream: IO[bytes], most: int) -> Iterator[bytes]:
-    """Yields lines; of one with more bytes than ``most``, a part that is longer than that, too."""
-    while line := stream.readline(most + 1):
+def lines_within(stream: IO[bytes], most: int, separator: bytes) -> Iterator[bytes]:
+    """Yields lines; of one that holds more bytes than ``most`` beside the separator of its key, a
+    part that does, too.
+    """
+    while line := stream.readline(most + len(separator) + 1):
         yield line
 
 
@@ -162,7 +165,7 @@ def sent_lines(
     producer: Producer,
     topic: str,
     lines: Iterable[bytes],
-    separator: str,
+    separator: bytes,
     reported: Callable[[KafkaError | None, Message], None],
 ) -> Iterator[bool]:
     """Hands over a line at each call. Kafka's client refuses one that is too long.
@@ -171,7 +174,7 @@ def sent_lines(
         KafkaException
     """
     for line in lines:
-        key, value = _split(line.rstrip(b"\n"), separator.encode())
+        key, value = _split(line.rstrip(b"\n"), separator)
         while True:
             try:
                 producer.produce(topic, value=value, key=key, on_delivery=reported)

@@ -2,11 +2,12 @@
 sends.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from io import BytesIO
+from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -132,14 +133,41 @@ def test_a_message_as_json_has_key_time_and_headers() -> None:
     }
 
 
-def test_a_line_without_an_end_is_refused_before_it_fills_the_memory() -> None:
+@pytest.mark.parametrize(
+    ("begin", "separator"),
+    [(b"", b""), (b"k" + 500 * b":", 500 * b":")],
+    ids=["values", "keys"],
+)
+def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
+    begin: bytes, separator: bytes
+) -> None:
     from confluent_kafka import KafkaError, KafkaException, Producer
 
     producer = Producer({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
-    with Path("/dev/zero").open("rb") as zeros:
-        sent = sent_lines(producer, "t", lines_within(zeros, 1_000_000), "", lambda *_: None)
-        with pytest.raises(KafkaException) as refused:
-            next(sent)
+
+    def sent(stream: IO[bytes]) -> Iterator[bool]:
+        lines = lines_within(stream, 1_000_000, separator)
+        return sent_lines(producer, "t", lines, separator, lambda *_: None)
+
+    with Path("/dev/zero").open("rb") as zeros, pytest.raises(KafkaException) as refused:
+        next(sent(BufferedReader(Begun(begin, zeros))))
     assert refused.value.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE
-    lines = [b"a" * 9 + b"\n", b"b\n", b"c"]
-    assert list(lines_within(BytesIO(b"".join(lines)), 9)) == lines
+    whole = begin + b"v" * (1_000_000 - len(begin) + len(separator)) + b"\n"
+    assert list(lines_within(BytesIO(2 * whole), 1_000_000, separator)) == [whole, whole]
+    assert next(sent(BytesIO(begin + b"v" * 999_000)))
+
+
+class Begun(RawIOBase):
+    """A stream that begins with some bytes, and goes on as another one."""
+
+    def __init__(self, begin: bytes, rest: IO[bytes]) -> None:
+        self._begin, self._rest = begin, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._begin or self._rest.read(len(buffer))
+        self._begin = b""
+        buffer[: len(found)] = found
+        return len(found)
