@@ -2,26 +2,19 @@
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 import pytest
 
-from deploy.local.cache import ServerUnavailable
 from deploy.local.etcd import EtcdCluster, EtcdMember
-from tests.conftest import missing
 
 
 @pytest.fixture(scope="module")
-def etcd() -> Iterator[EtcdCluster]:
-    try:
-        cluster = EtcdCluster(members=3)
-    except ServerUnavailable as reason:
-        missing(reason)
-        raise
-    with cluster:
+def etcd(etcd_clusters: Callable[..., EtcdCluster]) -> Iterator[EtcdCluster]:
+    with etcd_clusters() as cluster:
         yield cluster
 
 
