@@ -10,7 +10,7 @@ Keys are bytes; order of keys is order of listing::
                                                     and "awaited" where kdir asked Kafka for it
     x/<physical name>                               detached: adoption skips it; Kafka's topic id,
                                                     and its last path below the mount
-                                                    Beside a retired name that is not awaited: Kafka
+                                                    With a retired name that is not awaited: Kafka
                                                     has it no more, and both go when that is over
     q/<principal>\0<request id>                     an answered request (deduplication, AIP-155)
     o/<change id>                                   the change events of one commit, and which
@@ -22,8 +22,8 @@ Keys are bytes; order of keys is order of listing::
     f/linked/<cluster id>                           the server that holds this child's link
     f/below/<cluster id>                            the mounts below a child, as it last reported
     f/grants                                        when grants last changed, here or among what is
-                                                    inherited: the change's id. Who authorised on
-                                                    older ones loses the race
+                                                    inherited: the change's id. A write that was
+                                                    authorized on older ones is tried again
     f/inherited                                     what ancestors above the mount set
     f/detached                                      who detached the cluster from its parent, when
     f/attached                                      which attaching to the parent was the last, by
@@ -42,8 +42,8 @@ Keys are bytes; order of keys is order of listing::
                                                     topic, whose physical name it holds; written
                                                     whenever such a one changes
     f/quota/<entry id, 16 hex digits>               topics or partitions came below a directory with
-                                                    a quota: the change's id. Who counted before
-                                                    loses the race
+                                                    a quota: the change's id. A write that was
+                                                    counted before is tried again
     k/<name>                                        settings of the Kafka side: pin, when it was
                                                     pinned, stop
     k/removal/<entry id, 16 hex digits>             of a removed directory: whether Kafka's topics
