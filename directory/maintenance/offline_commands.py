@@ -53,7 +53,7 @@ _BEGINS_NEW: Final = (
 
 def _restore_parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="kdir restore", description="Fill a store from a backup.")
-    what = parser.add_mutually_exclusive_group(required=True)
+    what = parser.add_mutually_exclusive_group()
     what.add_argument("--from", metavar="FILE", help="the backup; - is stdin")
     what.add_argument(
         "--from-log",
@@ -65,7 +65,7 @@ def _restore_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="it was put back by other means: only expire the tokens of before",
     )
-    where = parser.add_mutually_exclusive_group(required=True)
+    where = parser.add_mutually_exclusive_group()
     where.add_argument("--store", metavar="ADDRESS", help="sqlite:///FILE or etcd://HOST/PREFIX")
     where.add_argument("--config", metavar="FILE", help="a server's config, which says it")
     parser.add_argument(
@@ -96,7 +96,10 @@ PARSERS: Final = {"restore": _restore_parser, "migrate": _migrate_parser}
 
 def main(verb: str, arguments: Sequence[str]) -> int:
     """Runs one of the verbs of ``PARSERS``."""
-    options = PARSERS[verb]().parse_args(arguments)
+    parser = PARSERS[verb]()
+    options = parser.parse_args(arguments)
+    if verb == "restore" and (missing := _missing_argument(options)):
+        parser.error(missing)
     run: Callable[[argparse.Namespace], int] = _restore if verb == "restore" else _migrate
     try:
         return run(options)
@@ -115,6 +118,15 @@ def main(verb: str, arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - reported in one sentence
         command = f"kdir {verb} {' '.join(arguments)}"
         return report_unforeseen(error, command, debug=options.debug)
+
+
+def _missing_argument(options: argparse.Namespace) -> str:
+    """Returns what a restore lacks, as a sentence; empty where it has all."""
+    if not (getattr(options, "from") or options.from_log or options.new_life):
+        return "--from FILE, the backup, is needed; or --from-log, or --new-life"
+    if not (options.store or options.config):
+        return "--store ADDRESS, the store to fill, is needed; or --config FILE, which names it"
+    return ""
 
 
 def _failed(why: str, code: int) -> int:

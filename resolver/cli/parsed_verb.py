@@ -5,9 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+from resolver.printable import cut_shown
 
 __all__ = ["Arguments", "ParsedVerb", "UsageError"]
+
+_MOST_DIGITS: Final = 20
+"""More are not read: Python refuses a text of some thousand digits by an error of its own."""
 
 
 class UsageError(Exception):
@@ -51,7 +56,8 @@ class Arguments(NamedTuple):
         return tuple(self.values.get(key, ()))
 
     def whole(self, key: str, default: int = 0) -> int:
-        """Returns an option's value as a whole number from 1; ``default`` if it was not given.
+        """Returns an option's value as a whole number from 1 to 2^31-1, the most that the contract
+        and Kafka count to; ``default`` if it was not given.
 
         Raises:
             UsageError: any other value.
@@ -59,11 +65,14 @@ class Arguments(NamedTuple):
         text = self.one(key)
         if not text:
             return default
-        if not text.isascii() or not text.isdigit() or not int(text):
+        digits = text.isascii() and text.isdigit()
+        number = int(text) if digits and len(text) <= _MOST_DIGITS else 0
+        if not 0 < number < 2**31:
             raise UsageError(
-                f"--{key} {text!r}: a whole number from 1 was expected", verb=self.verb.name
+                f"--{key} {cut_shown(text)}: a whole number from 1 to 2147483647 was expected",
+                verb=self.verb.name,
             )
-        return int(text)
+        return number
 
     def seconds(self, key: str, default: float) -> float:
         """Returns an option's value as seconds, more than 0 and at most a day.

@@ -7,11 +7,13 @@ after ``--``, values that begin with a dash, and messages that name what is miss
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from resolver.cli.output import JSONPATH, read_template
 from resolver.cli.parsed_verb import Arguments, UsageError
+from resolver.printable import cut_shown
 
 if TYPE_CHECKING:
     from resolver.cli.session import Session
@@ -182,6 +184,8 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
         if option is None:
             positional.append(value)
             continue
+        if option.completes != "file":
+            _check_text(option.names[-1], value, verb)
         if option.choices and not _is_choice(option, value, verb):
             raise UsageError(
                 f"{option.names[-1]} {value!r}: one of {option.shown_choices} was expected",
@@ -195,6 +199,24 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
     if verb.raw:
         values[RAW_ARGUMENTS] = list(parts)
     return Arguments(verb, values)
+
+
+def _check_text(name: str, value: str, verb: Verb) -> None:
+    """Checks that a value is text, as all that is sent to a server; the system also takes names of
+    files that are none.
+
+    Raises:
+        UsageError: its bytes are not UTF-8.
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        shown = os.fsencode(value[error.start]).hex()
+        raise UsageError(
+            f"{name} {cut_shown(value)}: text in UTF-8 was expected; character {error.start + 1} "
+            f"is the byte 0x{shown}",
+            verb=verb.name,
+        ) from None
 
 
 def _is_choice(option: Option, value: str, verb: Verb) -> bool:
@@ -272,13 +294,15 @@ def _gather(
         if taken:
             values[argument.name] = taken
         for part in taken:
+            if argument.completes != "file":
+                _check_text(argument.name, part, verb)
             if argument.choices and part not in argument.choices:
                 raise UsageError(
                     f"{argument.name} {part!r}: one of {', '.join(argument.choices)} was expected",
                     verb=verb.name,
                 )
     if parts:
-        raise UsageError(f"{parts[0]!r} is an unexpected argument", verb=verb.name)
+        raise UsageError(f"{cut_shown(parts[0])} is an unexpected argument", verb=verb.name)
 
 
 def _first_missing(arguments: tuple[Argument, ...], given: int) -> Argument:

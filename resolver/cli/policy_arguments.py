@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from resolver.cli.parser import UsageError
 from resolver.entry_fields import map_key
+from resolver.printable import cut_name
 
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2
@@ -45,7 +46,8 @@ _OTHERS: Final[Mapping[str, str]] = {
 }
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
-_QUANTITY = re.compile(r"(-?[0-9]+)([a-zA-Z]*)", re.ASCII)
+_QUANTITY = re.compile(r"(-?[0-9]{1,40})([a-zA-Z]*)", re.ASCII)
+"""Number and unit; of more digits than any value has, the text stays what it is."""
 _MILLISECONDS: Final = {
     "": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000,
 }  # fmt: skip
@@ -126,11 +128,11 @@ def assign(entry: entry_pb2.Entry, assignment: str, verb: str) -> Field:
     elif field.name in _FLAGS:
         setattr(entry.policies, field.name, _flag(key, value, verb))
     elif field.name in _NUMBERS:
-        number = _number(key, value, verb)
         try:
-            setattr(entry.policies, field.name, number)
-        except ValueError:  # more than the field's type holds
-            raise UsageError(f"{key}={value}: too large a number", verb=verb) from None
+            setattr(entry.policies, field.name, _number(key, value, verb))
+        except ValueError:  # more than the field's type holds, or than Python reads
+            shown = cut_name(value, 40)
+            raise UsageError(f"{key}={shown}: too large a number", verb=verb) from None
     else:
         setattr(entry.policies, field.name, value)
     return field

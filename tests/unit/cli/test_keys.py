@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from kdir.v1 import entry_pb2
 
 from resolver.cli.parser import UsageError
-from resolver.cli.policy_arguments import field_of
+from resolver.cli.policy_arguments import assign, field_of
 
 
 @pytest.mark.parametrize(
@@ -24,3 +25,15 @@ from resolver.cli.policy_arguments import field_of
 def test_an_unknown_key_names_the_nearest(key: str, output: str) -> None:
     with pytest.raises(UsageError, match=output):
         field_of(key, "set")
+
+
+@pytest.mark.parametrize("number", ["4294967296", "9" * 5_000])
+def test_a_number_that_no_field_holds_is_refused(number: str) -> None:
+    with pytest.raises(UsageError, match=r"partitions=[0-9]{10,40}…?: too large a number"):
+        assign(entry_pb2.Entry(), f"partitions={number}", "set")
+
+
+def test_a_config_of_any_length_is_left_to_the_server() -> None:
+    entry = entry_pb2.Entry()
+    assign(entry, f"retention.ms={'9' * 5_000}d", "set")
+    assert entry.policies.topic_config["retention.ms"].value == f"{'9' * 5_000}d"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from directory.maintenance.offline_commands import PARSERS
+from directory.maintenance.offline_commands import main as offline_main
 from resolver.cli.parser import (
     RAW_ARGUMENTS,
     Argument,
@@ -102,6 +102,14 @@ def test_an_option_takes_the_next_argument_whatever_it_is() -> None:
             "--output jsonpath={.a: at character 4: } was expected, found the end",
         ),
         (["/a", "/b"], "'/b' is an unexpected argument"),
+        (
+            ["/a\udcff"],
+            "PATH '/a\\udcff': text in UTF-8 was expected; character 3 is the byte 0xff",
+        ),
+        (
+            ["/a", "-t", "\udcfe"],
+            "--target '\\udcfe': text in UTF-8 was expected; character 1 is the byte 0xfe",
+        ),
         ([], "PATH is required: a path"),
     ],
 )
@@ -112,7 +120,9 @@ def test_what_does_not_fit_is_named(arguments: list[str], complaint: str) -> Non
     assert caught.value.verb == "try"
 
 
-@pytest.mark.parametrize("text", ["x", "-1", "1.5", "", "²", "1_000"])
+@pytest.mark.parametrize(
+    "text", ["x", "-1", "1.5", "", "²", "1_000", "0", "2147483648", "9" * 5_000]
+)
 def test_a_count_is_a_whole_number(text: str) -> None:
     arguments = _parse("/a", f"--level={text}")
     if text:
@@ -235,14 +245,23 @@ def test_its_help_has_its_own_arguments() -> None:
     assert "usage: kdir server [OPTION…]" in run(["server", "--help"]).out
 
 
-def test_an_error_of_the_other_program_looks_like_all(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("", "--from FILE, the backup, is needed; or --from-log, or --new-life"),
+        ("--from= --store x", "--from FILE, the backup, is needed; or --from-log, or --new-life"),
+        ("--new-life", "--store ADDRESS, the store to fill, is needed; or --config FILE"),
+        ("--from x --new-life", "argument --new-life: not allowed with argument --from"),
+    ],
+)
+def test_an_error_of_the_other_program_looks_like_all(
+    line: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
-        PARSERS["restore"]().parse_args([])
+        offline_main("restore", line.split())
     assert ended.value.code == 2
     error = capsys.readouterr().err
-    assert error.startswith(
-        "error: one of the arguments --from --from-log --new-life is required\n"
-    )
+    assert error.startswith(f"error: {complaint}")
     assert error.endswith("  kdir restore --help explains it\n")
 
 
