@@ -21,7 +21,7 @@ from resolver.errors import KdirError
 from resolver.host_port import parse_servers
 from resolver.lookup_options import LookupOptions, as_path, kind_number
 from resolver.owner_calls import Owner, OwnerCalls
-from resolver.path import Path
+from resolver.path import ROOT, Path
 from resolver.resolution.state_machine import ResolutionOptions
 from resolver.resolution_driver import Positions, ResolutionDriver
 from resolver.topic_location import Listener, TopicLocation
@@ -539,18 +539,31 @@ class Resolver:
             timeout_seconds: of the whole.
 
         Raises:
-            Absent: the cluster says that it has no such topic.
-            NoRoute: no cluster of this name is known.
+            Absent: the cluster says that it has no such topic, or the root that no such cluster is
+                mounted.
+            NoRoute: nothing leads to a cluster of this name, and the root cannot be asked, or is
+                not linked to all of its mounts.
             KdirError: as ``resolve``.
         """
-        from resolver.reverse_lookup import ReverseLookup
+        from kdir.v1.federation_pb2 import ListMountsRequest
+
+        from resolver.reverse_lookup import ReverseLookup, unknown_cluster
 
         locator = ReverseLookup(
             self.transport, self.health, self._allow.why_not_allowed, self._clock
         )
         session = self._lookups.session.with_token(token)
         deadline = self._deadline(timeout_seconds)
-        return locator.locate(self.servers, cluster, topic, session, deadline)
+        try:
+            return locator.locate(self.servers, cluster, topic, session, deadline)
+        except errors.NoRoute as error:
+            try:
+                answer = self._owners.call(
+                    ROOT, "FederationService.ListMounts", ListMountsRequest(), deadline
+                )
+            except KdirError:
+                raise error from None
+            raise unknown_cluster(cluster, answer.rows, error) from None
 
     def trace(
         self,

@@ -7,13 +7,14 @@ cluster itself can answer that it has no such topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resolver import errors, reply_decoding
 from resolver.endpoints import LEAST_SECONDS, ServerHealth, per_server_timeout
 from resolver.errors import KdirError
+from resolver.nearest_names import nearest_names
 from resolver.path import ROOT, Path
 from resolver.resolution.referral_checks import Hop, ServerFailure, first_endpoints, is_above
 from resolver.resolution.state_machine import MAX_HOPS
@@ -30,9 +31,25 @@ from resolver.topic_location import TopicLocation, location_of
 from resolver.transport import Transport, method
 
 if TYPE_CHECKING:
-    from kdir.v1 import resolve_pb2
+    from kdir.v1 import federation_pb2, resolve_pb2
 
-__all__ = ["ReverseLookup"]
+__all__ = ["ReverseLookup", "unknown_cluster"]
+
+
+def unknown_cluster(
+    cluster: str, mounts: Sequence[federation_pb2.MountRow], found: errors.NoRoute
+) -> KdirError:
+    """Returns the error for a cluster to which nothing led, given the mounts that the root knows.
+
+    It is absent only if every mount is linked: the clusters below one that is not may be unknown.
+    """
+    if any(cluster in {row.cluster, row.cluster_id} for row in mounts):
+        return found
+    near = nearest_names(cluster, [row.cluster for row in mounts if row.cluster])
+    if unlinked := ", ".join(row.mount for row in mounts if not row.linked):
+        message = f"no cluster {cluster!r} is known; it may be at or below {unlinked}, which "
+        return errors.NoRoute(f"{message}the root has no link to{near}", cluster=cluster)
+    return errors.Absent(f"no cluster {cluster!r} is mounted{near}", cluster=cluster)
 
 
 @dataclass(frozen=True, slots=True)

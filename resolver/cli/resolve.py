@@ -12,8 +12,8 @@ from resolver.cli.entry_rows import stopped_text
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
 from resolver.cli.session import parse_path_argument
-from resolver.cli.streams import CLUSTER, chosen_cluster, nearest_names
-from resolver.errors import Absent, InvalidArgument, KdirError, NoRoute
+from resolver.cli.streams import CLUSTER, chosen_cluster
+from resolver.errors import InvalidArgument, KdirError
 from resolver.message_values import plain
 
 if TYPE_CHECKING:
@@ -301,10 +301,7 @@ def _which(session: Session, arguments: Arguments) -> int:
     cluster, physical_name = parts if len(parts) == 2 else (arguments.one("cluster"), parts[0])
     if not cluster:
         chosen_cluster(session, arguments)  # refuses servers of several clusters
-    try:
-        found = session.resolver.which(cluster, physical_name)
-    except NoRoute as error:
-        raise _unknown_cluster(session, cluster) or error from None
+    found = session.resolver.which(cluster, physical_name)
     out = session.out
     if out.structured:
         out.record(_record(found))
@@ -319,23 +316,6 @@ def _which(session: Session, arguments: Arguments) -> int:
         out.cells([found.path, (effective.owner if effective is not None else "") or "-"])
     _caveats(session, found)
     return 0
-
-
-def _unknown_cluster(session: Session, cluster: str) -> Absent | None:
-    """Returns the error that no cluster has this name; None where the root cannot be asked, or
-    knows one.
-    """
-    from kdir.v1 import federation_pb2
-
-    request = federation_pb2.ListMountsRequest()
-    try:
-        answer = session.resolver.call("/", "FederationService.ListMounts", request)
-    except KdirError:
-        return None
-    if not cluster or any(cluster in {row.cluster, row.cluster_id} for row in answer.rows):
-        return None
-    near = nearest_names(cluster, [row.cluster for row in answer.rows])
-    return Absent(f"no cluster {cluster!r} is mounted{near}")
 
 
 # -- trace ---------------------------------------------------------------------------------------

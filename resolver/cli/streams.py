@@ -14,10 +14,9 @@ from resolver.cli.parsed_verb import UsageError
 from resolver.cli.parser import Argument, Arguments, Option
 from resolver.cli.session import parse_path_argument
 from resolver.errors import Cancelled, DeadlineExceeded, KdirError, NoRoute, NotReady, Unmounted
+from resolver.nearest_names import nearest_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from resolver.cli.session import Session
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
     "chosen_cluster",
     "messages",
     "name_of",
-    "nearest_names",
 ]
 
 CLUSTER_PATH: Final = Argument(
@@ -162,20 +160,8 @@ def _mounted_cluster(session: Session, name: str, verb: str) -> ChosenCluster:
         if name in {row.cluster, row.cluster_id}:
             owner = session.resolver.owner_of(row.mount)
             return ChosenCluster(owner.endpoints, owner.cluster, owner.cluster_id, row.mount)
-    raise UsageError(
-        f"no cluster {name!r} is known{nearest_names(name, [row.cluster for row in answer.rows])}",
-        verb=verb,
-    )
-
-
-def nearest_names(name: str, known: Sequence[str]) -> str:
-    """Returns which of the known names may be meant, to follow an error's sentence."""
-    import difflib
-
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if near:
-        return f"; did you mean {' or '.join(near)}?"
-    return f"; known: {', '.join(sorted(set(known)))}" if known else ""
+    near = nearest_names(name, [row.cluster for row in answer.rows])
+    raise UsageError(f"no cluster {name!r} is known{near}", verb=verb)
 
 
 def call_chosen_cluster(

@@ -693,12 +693,24 @@ def test_which(directory: MemoryDirectory) -> None:
         assert resolver.which("kc-la-tracking", "search.clicks").path == CLICKS
         with pytest.raises(errors.Absent):
             resolver.which("la-tracking", "nope")
-        with pytest.raises(errors.NoRoute):
-            resolver.which("nowhere", "search.clicks")
+        with pytest.raises(errors.Absent, match="no cluster 'la-traking' is mounted; did you mean"):
+            resolver.which("la-traking", "search.clicks")
     assert directory.resolver("/la/tracking").which("", "search.clicks").path == CLICKS
     directory.stop("/la/tracking")
     with pytest.raises(errors.Unreachable):
         directory.resolver().which("la-tracking", "search.clicks")
+
+
+def test_which_does_not_deny_a_cluster_that_the_root_may_only_not_know(
+    directory: MemoryDirectory,
+) -> None:
+    directory.stop("/ny/tracking")
+    for start in ("/", "/la/tracking"):
+        with pytest.raises(errors.NoRoute, match="may be at or below /ny/tracking"):
+            directory.resolver(start).which("nowhere", "search.clicks")
+    directory.stop("/")
+    with pytest.raises(errors.NoRoute, match="no cluster 'nowhere' is known"):
+        directory.resolver("/la/tracking").which("nowhere", "search.clicks")
 
 
 def test_trace_shows_every_hop(directory: MemoryDirectory) -> None:
