@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,8 +15,8 @@ from directory.change_log.outbox_records import row_digest
 from directory.kafka.admin_contract import KafkaTopic, Rejected, TopicToCreate
 from directory.kafka.client_properties import OWN
 from resolver.changes import record
-from resolver.changes.record import Change, Schemas, SchemaUnavailable, UndecodableRecord
-from resolver.changes.registry import RegistryRefused, RegistryUnavailable, SchemaRegistry
+from resolver.changes.record import Change, Schemas, UndecodableRecord
+from resolver.changes.registry import RegistryRefused, SchemaRegistry
 from resolver.changes.topic_reader import TopicReader, with_right
 from resolver.errors import KafkaUnavailable
 
@@ -50,9 +50,6 @@ _REPLICAS: Final = (3, 2, 1)
 _SHOWN_ATTEMPTS: Final = 50
 _SHOWN_SECONDS: Final = 0.2
 """Between two looks whether the brokers show a topic that was made."""
-_BACK: Final = 4
-"""So many offsets before the end the newest checkpoint is looked for first: it is the last record
-of a transaction, whose end has an offset, too."""
 
 
 class LogRefused(Exception):
@@ -185,8 +182,6 @@ class LogTopics:
                 )
                 for topic in topics
             }
-        except RegistryUnavailable as error:
-            raise KafkaUnavailable(str(error)) from None
         except RegistryRefused as error:
             raise LogRefused(str(error)) from None
 
@@ -201,17 +196,13 @@ class LogTopics:
         """
         schemas = Schemas(self._registry)
         keys = (b"", record.checkpoint_key(self.cluster_id).encode())
-        with self._reading(topic, keep_on) as reader:
-            low, high = reader.bounds()
-            back = _BACK
-            while low < high:
-                begin = max(low, high - back)
+        found = LogEnd(None, (0, 0, 0))
+        with self._reader(topic, keep_on) as reader:
+            for records in reader.tails():
                 newest, unread, order = None, "", (0, 0, 0)
-                for one in reader.read(begin, high):
+                for one in records:
                     try:
                         change = schemas.decode(one.value or b"")
-                    except SchemaUnavailable as error:
-                        raise KafkaUnavailable(str(error)) from None
                     except UndecodableRecord as error:
                         unread = str(error) if one.key in keys else unread
                         continue
@@ -227,10 +218,10 @@ class LogTopics:
                         f"topic {topic}: its newest checkpoint cannot be read: {unread}; expected "
                         f"in change_log.schema_registry the registry that it was published with"
                     )
-                if newest is not None or begin == low:
-                    return LogEnd(newest, order)
-                back *= 16
-        return LogEnd(None, (0, 0, 0))
+                found = LogEnd(newest, order)
+                if newest is not None:
+                    break
+        return found
 
     def state_digests(self, keep_on: Callable[[], bool] = lambda: True) -> dict[str, bytes]:
         """Returns what the state topic holds by key, each as ``row_digest``; schemas and the
@@ -242,7 +233,7 @@ class LogTopics:
         schemas = Schemas(self._registry)
         found: dict[str, bytes] = {}
         left_out = (f"{self.cluster_id}/s/", record.checkpoint_key(self.cluster_id))
-        with self._reading(self.state, keep_on) as reader:
+        with self._reader(self.state, keep_on) as reader:
             for one in reader.read(*reader.bounds()):
                 if one.key is None:
                     continue
@@ -255,18 +246,14 @@ class LogTopics:
                 try:
                     row = schemas.decode_row(one.value)
                     found[key] = row_digest(row["key"], row["record"])
-                except SchemaUnavailable as error:
-                    raise KafkaUnavailable(str(error)) from None
                 except UndecodableRecord:
                     found[key] = b""  # equal to nothing, so that it is written again
         return found
 
-    @contextlib.contextmanager
-    def _reading(self, topic: str, keep_on: Callable[[], bool]) -> Iterator[TopicReader]:
-        with closing(
+    def _reader(self, topic: str, keep_on: Callable[[], bool]) -> closing[TopicReader]:
+        return closing(
             TopicReader(self._client(), topic, timeout_seconds=self._timeout, keep_on=keep_on)
-        ) as reader:
-            yield reader
+        )
 
     def writer(self, transactional_id: str) -> TopicWriter:
         """Returns a producer that has ended what others of its transactional id had begun.

@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import closing
-from functools import partial
 from typing import Final
 
-from directory.change_log.outbox_records import fact_value, page_records, snapshot_records
+from directory.change_log.outbox_records import page_records, snapshot_records
 from directory.change_log.settings import ChangeLogConfig
 from directory.maintenance.event_index import EventIndex
 from directory.maintenance.log_backup import log_client
@@ -97,7 +96,6 @@ def _changed_since(
 ) -> set[str]:
     """Returns the state keys of what was changed after a checkpoint."""
     changed: set[str] = set()
-    fact = partial(fact_value, snapshot)
     reached = point.revision
     while reached < snapshot.revision:
         check()
@@ -105,7 +103,7 @@ def _changed_since(
         commits, reached = index.commits(reached, snapshot.revision, _PAGE_EVENTS)
         if reached == before:
             time.sleep(_PAUSE_SECONDS)  # the tree is a moment ahead of the index
-        page = page_records(commits, point.cluster_id, point.generation, fact, 0)
+        page = page_records(commits, snapshot, point.cluster_id, point.generation, 0)
         changed.update(page.state)
     return changed
 

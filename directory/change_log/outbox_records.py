@@ -8,9 +8,10 @@ one record a change event.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, NamedTuple
 
 from kdir.v1 import access_pb2, entry_pb2, watch_pb2
 
@@ -31,21 +32,20 @@ from directory.store.event_rows import OutboxCommit
 from directory.wire.entry_codec import ProtoCodec
 from resolver.changes import record
 from resolver.changes.record import Change, Checkpoint, grants_text
-from resolver.path import ROOT, Path
+from resolver.path import Path
 
 __all__ = [
     "MOST_RECORD_BYTES",
+    "LoggedRow",
     "OversizedRecord",
     "PageRecords",
     "StateRecords",
     "checkpoint_of",
     "encode_within",
-    "fact_value",
     "page_records",
     "row_digest",
     "snapshot_records",
     "snapshot_rows",
-    "state_digest",
 ]
 
 MOST_RECORD_BYTES: Final = (8 * 1024 - 64) * 1024
@@ -105,16 +105,12 @@ class PageRecords:
 
 def page_records(
     commits: Iterable[OutboxCommit],
+    snapshot: Snapshot,
     cluster_id: str,
     generation: int,
-    fact: Callable[[bytes], bytes | None],
     now_ms: int,
 ) -> PageRecords:
-    """Returns the records of some commits, in order.
-
-    Args:
-        fact: returns the value of a row of the store now; None = it is gone.
-    """
+    """Returns the records of some commits, in order. Facts are as in the tree, which is newer."""
     state: dict[str, Change | None] = {}
     history: list[Change] = []
     time = 0
@@ -125,19 +121,24 @@ def page_records(
             time = max(time, change.time)
             state.update(_state_of_event(event, change))
         for key in commit.logged_facts:
-            value = fact(key)
+            value = _fact_value(snapshot, key)
             name = _fact_key(cluster_id, key)
-            state[name] = (
-                None
-                if value is None
-                else _fact_record(
-                    key, value, cluster_id, generation, revision=commit.revision, time=now_ms
-                )
+            if value is None:
+                state[name] = None
+                continue
+            state[name] = Change(
+                cluster_id=cluster_id,
+                generation=generation,
+                revision=commit.revision,
+                time=now_ms,
+                scope=_fact_scope(key),
+                key=key,
+                record=value,
             )
     return PageRecords(state, tuple(history), time)
 
 
-def fact_value(snapshot: Snapshot, key: bytes) -> bytes | None:
+def _fact_value(snapshot: Snapshot, key: bytes) -> bytes | None:
     """Returns the value of a fact now, also of the record of a removed entry; None = it is gone."""
     if not key.startswith(ENTRY):
         return snapshot.fact(key)
@@ -149,21 +150,6 @@ def fact_value(snapshot: Snapshot, key: bytes) -> bytes | None:
         return node.topics.get(name)
     one = node.containers.get(name)
     return None if one is None else snapshot.codec.encode(one)
-
-
-def _fact_record(
-    key: bytes, value: bytes, cluster_id: str, generation: int, *, revision: int, time: int
-) -> Change:
-    """Returns the record of a row of the store that is neither an entry nor grants."""
-    return Change(
-        cluster_id=cluster_id,
-        generation=generation,
-        revision=revision,
-        time=time,
-        scope="inherited" if key == INHERITED else "fact",
-        key=key,
-        record=value,
-    )
 
 
 def checkpoint_of(
@@ -184,6 +170,10 @@ def _fact_key(cluster_id: str, key: bytes) -> str:
     if key == INHERITED:
         return record.inherited_key(cluster_id)
     return record.fact_key(cluster_id, key)
+
+
+def _fact_scope(key: bytes) -> str:
+    return "inherited" if key == INHERITED else "fact"
 
 
 def _state_of_event(
@@ -230,6 +220,68 @@ def stored_form(entry: entry_pb2.Entry) -> bytes:
 # -- the whole state -------------------------------------------------------------------------------
 
 
+class LoggedRow(NamedTuple):
+    """Row of a tree that the state topic holds. Of a million most are equal to those that it has:
+    what else is in a record is computed for the others alone.
+    """
+
+    state_key: str
+    scope: str
+    key: bytes | None
+    """None for grants: they are where their entry is."""
+    value: bytes
+    entry_id: int = 0
+    kind: str = ""
+
+
+def snapshot_rows(snapshot: Snapshot, cluster_id: str) -> Iterator[LoggedRow]:
+    """Yields all rows of a tree that the state topic is to hold, in no order."""
+
+    def entry_row(kind: Kind, key: bytes, value: bytes) -> LoggedRow:
+        entry_id = codec.entry_id(value)
+        state_key = record.entry_key(cluster_id, entry_id)
+        return LoggedRow(state_key, "entry", key, value, entry_id, record.KINDS[kind.value])
+
+    def fact_row(key: bytes, value: bytes) -> LoggedRow:
+        return LoggedRow(_fact_key(cluster_id, key), _fact_scope(key), key, value)
+
+    codec = snapshot.codec
+    root = codec.encode(snapshot.root.directory)
+    if root != _PLAIN_ROOT:
+        yield entry_row(Kind.DIRECTORY, ROOT_KEY, root)
+    for parent_id, contents in snapshot.contents():
+        containers = contents.containers.items()
+        for kind, name, value in chain(
+            ((Kind.TOPIC, name, value) for name, value in contents.topics.items()),
+            ((one.kind, name, codec.encode(one)) for name, one in containers),
+        ):
+            key = entry_key(parent_id, kind, name)
+            is_removed = parent_id == DELETED_ID
+            yield fact_row(key, value) if is_removed else entry_row(kind, key, value)
+    for prefix in LOGGED_PREFIXES:
+        for key, value in snapshot.facts(prefix):
+            if is_logged_fact(key):
+                yield fact_row(key, value)
+            elif key.startswith(GRANTS) and (owner := _owner_of(snapshot, key)):
+                state_key = record.grants_key(cluster_id, owner)
+                yield LoggedRow(state_key, "grants", None, value, owner)
+
+
+def _owner_of(snapshot: Snapshot, key: bytes) -> int:
+    """Returns the id of the entry that these are the grants of; 0: there is none."""
+    place = parse_grants_key(key)
+    if not place.parent_id:
+        return ROOT_ID
+    node = snapshot.nodes.get(place.parent_id)
+    if node is None:
+        return 0
+    if place.is_topic:
+        value = node.topics.get(place.name)
+        return 0 if value is None else snapshot.codec.entry_id(value)
+    one = node.containers.get(place.name)
+    return 0 if one is None else one.entry_id
+
+
 def snapshot_records(
     snapshot: Snapshot,
     mount: Path,
@@ -238,155 +290,54 @@ def snapshot_records(
     *,
     revision: int,
     now_ms: int,
+    keys: Container[str] | None = None,
 ) -> Iterator[tuple[str, Change]]:
     """Yields the state of a whole tree: every record that the state topic is to hold, by its key,
-    but for checkpoint and schemas. ``revision``: the one that the records have.
+    but for checkpoint and schemas.
+
+    Args:
+        revision: the one that the records have.
+        keys: those that are wanted; None = all.
     """
-    made = _SnapshotRecords(snapshot, mount, cluster_id, generation, revision, now_ms)
-    yield from made.entries()
-    yield from made.facts()
-
-
-def snapshot_rows(snapshot: Snapshot, cluster_id: str) -> Iterator[tuple[str, Change]]:
-    """Yields the same records with their rows alone, for who compares them: of a million most are
-    equal, and what is in their fields need not be read.
-    """
-    made = _SnapshotRows(snapshot, ROOT, cluster_id, 0, 0, 0)
-    yield from made.entries()
-    yield from made.facts()
-
-
-class _SnapshotRecords:
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        mount: Path,
-        cluster_id: str,
-        generation: int,
-        revision: int,
-        now_ms: int,
-    ) -> None:
-        self._snapshot: Final = snapshot
-        self._mount: Final = mount
-        self._cluster_id: Final = cluster_id
-        self._generation: Final = generation
-        self._revision: Final = revision
-        self._now_ms: Final = now_ms
-
-    def entries(self) -> Iterator[tuple[str, Change]]:
-        """Yields entries, in no order; those that were removed are facts."""
-        codec = self._snapshot.codec
-        root = codec.encode(self._snapshot.root.directory)
-        if root != _PLAIN_ROOT:
-            yield self._entry(0, (), Kind.DIRECTORY, "", root)
-        for directory_id, contents in self._snapshot.contents():
-            if directory_id == DELETED_ID:
-                for name, value in contents.topics.items():
-                    yield self._fact(entry_key(directory_id, Kind.TOPIC, name), value)
-                for name, one in contents.containers.items():
-                    yield self._fact(entry_key(directory_id, one.kind, name), codec.encode(one))
-                continue
-            relative = self._snapshot.path_of(directory_id)
-            for name, value in contents.topics.items():
-                yield self._entry(directory_id, relative, Kind.TOPIC, name, value)
-            for name, one in contents.containers.items():
-                yield self._entry(directory_id, relative, one.kind, name, codec.encode(one))
-
-    def facts(self) -> Iterator[tuple[str, Change]]:
-        """Yields the grants of entries, and the facts that the log holds."""
-        for prefix in LOGGED_PREFIXES:
-            for key, value in self._snapshot.facts(prefix):
-                if is_logged_fact(key):
-                    yield self._fact(key, value)
-                elif key.startswith(GRANTS) and (owner := self._owner_of(key)):
-                    grants = access_pb2.Grants.FromString(value)
-                    change = self._change(
-                        scope="grants",
-                        entry_id=owner,
-                        grants_after=grants_text(grants),
-                        record=value,
-                    )
-                    yield record.grants_key(self._cluster_id, owner), change
-
-    def _entry(
-        self,
-        parent_id: int,
-        relative: tuple[str, ...] | None,
-        kind: Kind,
-        name: str,
-        value: bytes,
-    ) -> tuple[str, Change]:
-        entry_id = self._snapshot.codec.entry_id(value)
-        message = entry_pb2.Entry.FromString(value)
-        names = (name,) if name else ()  # the root directory has none
-        change = self._change(
-            scope="entry",
-            action="insert",
-            kind=record.KINDS[kind.value],
-            entry_id=entry_id,
-            parent_id=parent_id,
-            path="" if relative is None else str(self._mount.join((*relative, *names))),
-            after=record.fields_of(message),
-            key=entry_key(parent_id, kind, name),
-            record=value,
+    for row in snapshot_rows(snapshot, cluster_id) if keys is None or keys else ():
+        if keys is not None and row.state_key not in keys:
+            continue
+        change = Change(
+            cluster_id=cluster_id,
+            generation=generation,
+            revision=revision,
+            time=now_ms,
+            scope=row.scope,
+            entry_id=row.entry_id,
+            kind=row.kind,
+            key=row.key,
+            record=row.value,
         )
-        return record.entry_key(self._cluster_id, entry_id), change
-
-    def _fact(self, key: bytes, value: bytes) -> tuple[str, Change]:
-        change = _fact_record(
-            key,
-            value,
-            self._cluster_id,
-            self._generation,
-            revision=self._revision,
-            time=self._now_ms,
-        )
-        return _fact_key(self._cluster_id, key), change
-
-    def _owner_of(self, key: bytes) -> int:
-        """Returns the id of the entry that these are the grants of; 0: there is none."""
-        place = parse_grants_key(key)
-        if not place.parent_id:
-            return ROOT_ID
-        node = self._snapshot.nodes.get(place.parent_id)
-        if node is None:
-            return 0
-        if place.is_topic:
-            value = node.topics.get(place.name)
-            return 0 if value is None else self._snapshot.codec.entry_id(value)
-        one = node.containers.get(place.name)
-        return 0 if one is None else one.entry_id
-
-    def _change(self, **fields: Any) -> Change:
-        return Change(
-            cluster_id=self._cluster_id,
-            generation=self._generation,
-            revision=self._revision,
-            time=self._now_ms,
-            cause="resync",
-            **fields,
-        )
+        yield row.state_key, replace(change, **_fields_of_row(row, snapshot, mount))
 
 
-class _SnapshotRows(_SnapshotRecords):
-    def _entry(
-        self,
-        parent_id: int,
-        relative: tuple[str, ...] | None,
-        kind: Kind,
-        name: str,
-        value: bytes,
-    ) -> tuple[str, Change]:
-        entry_id = self._snapshot.codec.entry_id(value)
-        change = self._change(key=entry_key(parent_id, kind, name), record=value)
-        return record.entry_key(self._cluster_id, entry_id), change
-
-
-def state_digest(change: Change) -> bytes:
-    """Returns what two records of the state are compared by: the row that they stand for."""
-    return row_digest(change.key, change.record)
+def _fields_of_row(row: LoggedRow, snapshot: Snapshot, mount: Path) -> dict[str, Any]:
+    """Returns what a record has besides its row."""
+    if row.scope == "grants":
+        grants = access_pb2.Grants.FromString(row.value)
+        return {"cause": "resync", "grants_after": grants_text(grants)}
+    if row.scope != "entry":
+        return {}
+    parent_id, path = 0, str(mount)
+    if row.key and row.key != ROOT_KEY:
+        parent_id, _, name = parse_entry_key(row.key)
+        above = snapshot.path_of(parent_id)
+        path = "" if above is None else str(mount.join((*above, name)))
+    after = record.fields_of(entry_pb2.Entry.FromString(row.value))
+    return {
+        "cause": "resync",
+        "action": "insert",
+        "parent_id": parent_id,
+        "path": path,
+        "after": after,
+    }
 
 
 def row_digest(key: bytes | None, value: bytes | None) -> bytes:
-    """Returns what ``state_digest`` does, of the row itself."""
+    """Returns what two rows of the state are compared by."""
     return hashlib.blake2b((key or b"") + b"\0" + (value or b""), digest_size=16).digest()

@@ -18,9 +18,10 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count, islice
 from typing import Final
@@ -40,11 +41,10 @@ from directory.change_log.outbox_records import (
     StateRecords,
     checkpoint_of,
     encode_within,
-    fact_value,
     page_records,
+    row_digest,
     snapshot_records,
     snapshot_rows,
-    state_digest,
 )
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.maintenance.event_index import EventIndex
@@ -93,9 +93,11 @@ class _Session:
     """One producer's time: from its first look at the log to its first error."""
 
     writer: TopicWriter
+    framings: Mapping[str, bytes]
+    """What is in front of the records of each topic; see ``LogTopics.framings``."""
     generation: int
     incarnations: tuple[str, ...]
-    revision: int
+    revision: int = 0
     """Up to this one everything is in the log."""
     checkpoint: int = 0
     """The revision of the log's newest checkpoint; there is nothing of the log between the two."""
@@ -103,8 +105,6 @@ class _Session:
     """Of the newest change that the history had when the session began."""
     has_schema: bool = False
     """The schema of this kdir was written: the log may hold that of an older one only."""
-    framings: Mapping[str, bytes] = field(default_factory=dict)
-    """What is in front of the records of each topic; see ``LogTopics.framings``."""
 
 
 class ChangeLogPublisher:
@@ -139,6 +139,7 @@ class ChangeLogPublisher:
         self.topics: Final = topics
         self._cluster: Final = cluster
         self._store: Final = store
+        self._cluster_id: Final = store.identity.cluster_id
         self._replica: Final = replica
         self._writer: Final = writer
         self._index: Final = index
@@ -254,8 +255,7 @@ class ChangeLogPublisher:
         if session.revision < snapshot.revision:
             self._publish_page(session, snapshot)
         elif confirmed is None:
-            self._note(session)
-            return _IDLE_SECONDS if self._is_noted(session) else _NOTE_SECONDS
+            return _IDLE_SECONDS if self._note(session) else _NOTE_SECONDS
         if confirmed is not None and session.revision >= snapshot.revision:
             # Once all changes are there: what differs then is no change.
             self._resync(session, snapshot, is_confirmed=True)
@@ -272,21 +272,17 @@ class ChangeLogPublisher:
             # Trimmed while it was read, or before: what is missing shows in the state only.
             self._resync(session, snapshot)
         elif commits:
-            page = page_records(
-                commits,
-                self._store.identity.cluster_id,
-                session.generation,
-                partial(fact_value, snapshot),
-                self._now_ms(),
+            now_ms = self._now_ms()
+            page = page_records(commits, snapshot, self._cluster_id, session.generation, now_ms)
+            session.writer.write(
+                chain(
+                    self._schema(session),
+                    self._state(session, page.state.items()),
+                    self._history(session, page.history),
+                    self._checkpoint(session, reached, page.time or now_ms, snapshot),
+                )
             )
-            state = page.state.items()
-            schema = () if session.has_schema else self._schema(session)
-            history = self._history(session, page.history)
-            records = chain(schema, self._state(session, state), history)
-            point = self._checkpoint(session, reached, page.time or self._now_ms(), snapshot)
-            session.writer.write(chain(records, point))
             session.revision = session.checkpoint = reached
-            session.has_schema = True
             self._gather(len(page.history))
         else:
             session.revision = reached
@@ -318,21 +314,22 @@ class ChangeLogPublisher:
         snapshot = self._replica.snapshot
         noted = noted_state(snapshot)
         confirmed, skipped = snapshot.fact(CHANGE_LOG_RESYNC), snapshot.fact(CHANGE_LOG_SKIP)
+        is_confirmed = confirmed is not None
         with closing(self._admin()) as admin:
-            were_there = _is_begun(noted) and confirmed is None
+            were_there = _is_begun(noted) and not is_confirmed
             self.topics.make_and_check(admin, were_there=were_there)
         framings = self.topics.framings()
-        writer = self.topics.writer(f"kdir-{self._store.identity.cluster_id}")
+        writer = self.topics.writer(f"kdir-{self._cluster_id}")
         try:
-            session = self._meet(writer, snapshot.incarnation, is_confirmed=confirmed is not None)
-            session.framings = framings
+            begin = partial(_Session, writer, framings)
+            session = self._meet(begin, snapshot.incarnation, is_confirmed=is_confirmed)
             if _is_cut(session, noted):
                 # Before it is noted: who goes on after a crash is to see it, too.
                 self._resync_facts(session, self._snapshot_for(session))
             # Every server's writer names facts for the log from this commit on, so what is
             # compared with the log is at least as new.
             self._note_first(session, noted, snapshot)
-            snapshot, is_confirmed = self._snapshot_for(session), confirmed is not None
+            snapshot = self._snapshot_for(session)
             skip = skip_of(snapshot)
             # Of a log that was not kept for a while the outbox does not name all facts.
             if not _is_begun(noted) or not session.revision:
@@ -352,17 +349,19 @@ class ChangeLogPublisher:
         """Removes what an operator asked for once it is done; not what was asked for since."""
         self._writer.put_facts((Delete(key),), (self.leader.guard, KeyEquals(key, value)))
 
-    def _meet(self, writer: TopicWriter, incarnation: str, *, is_confirmed: bool) -> _Session:
+    def _meet(
+        self, begin: Callable[..., _Session], incarnation: str, *, is_confirmed: bool
+    ) -> _Session:
         """Compares the log's newest checkpoint with the store, which is in this incarnation."""
         found, order = self.topics.end(self.topics.history, self._goes_on)
         state, _ = self.topics.end(self.topics.state, self._goes_on)
         point = None if found is None else found.checkpoint
         if found is None or point is None:
             if state is None or state.checkpoint is None:
-                return _Session(writer, 1, (incarnation,), 0)
+                return begin(1, (incarnation,))
             # The history was made again. To readers of the state what comes must not be older.
             before = (one for one in state.checkpoint.incarnations if one != incarnation)
-            return _Session(writer, state.generation + 1, (*before, incarnation), 0)
+            return begin(state.generation + 1, (*before, incarnation))
         if point.incarnations[-1] == incarnation:
             if found.revision > self._store.newest_revision():
                 if not is_confirmed:
@@ -372,16 +371,13 @@ class ChangeLogPublisher:
                         f"the log follow this store"
                     )
                 # What follows has revisions that the log has seen: it is another generation.
-                return _Session(writer, found.generation + 1, point.incarnations, 0)
+                return begin(found.generation + 1, point.incarnations)
             if state is None:
                 # The state topic was made again: the next generation, so that readers see it.
-                return _Session(writer, found.generation + 1, point.incarnations, 0)
+                return begin(found.generation + 1, point.incarnations)
             # Both are of one transaction. Where they differ one topic was cut off.
             at = found.revision if state.order == found.order else 0
-            generation = found.generation
-            return _Session(
-                writer, generation, point.incarnations, at, checkpoint=at, last_order=order
-            )
+            return begin(found.generation, point.incarnations, at, at, last_order=order)
         if incarnation in point.incarnations and not is_confirmed:
             raise WaitsForOperator(
                 f"the log has a later incarnation of this store, of generation "
@@ -389,7 +385,7 @@ class ChangeLogPublisher:
                 f"disk was put back; kdir log resync makes the log follow this store"
             )
         incarnations = (*(one for one in point.incarnations if one != incarnation), incarnation)
-        return _Session(writer, found.generation + 1, incarnations, 0)
+        return begin(found.generation + 1, incarnations)
 
     def _goes_on(self) -> bool:
         return not self._stopping.is_set() and self.leader.leads
@@ -410,7 +406,7 @@ class ChangeLogPublisher:
         """
         revision = snapshot.revision if skip is None else skip.revision
         now_ms = self._now_ms()
-        cluster_id = self._store.identity.cluster_id
+        cluster_id = self._cluster_id
         held = self.topics.state_digests(self._goes_on)
         others = {key.partition("/")[0] for key in held} - {cluster_id}
         if others and not is_confirmed:
@@ -421,13 +417,8 @@ class ChangeLogPublisher:
                 f"from the log"
             )
         is_first = not any(key.startswith(f"{cluster_id}/") for key in held)
-        gone: dict[str, None] = dict.fromkeys(held)
         entries = sum(key.startswith(f"{cluster_id}/e/") for key in held)
-        changed: set[str] = set()
-        for key, row in snapshot_rows(snapshot, cluster_id):
-            gone.pop(key, None)
-            if held.get(key) != state_digest(row):
-                changed.add(key)
+        changed, gone = self._difference(held, snapshot)
         vanished = sum(key.startswith(f"{cluster_id}/e/") for key in gone)
         most = max(_MOST_VANISHING, int(entries * _PART_VANISHING))
         if vanished > most and not is_confirmed:
@@ -435,24 +426,18 @@ class ChangeLogPublisher:
                 f"{vanished:,} of {entries:,} entries of the log are not in the store: kdir log "
                 f"resync removes them from the log"
             )
-        mount = self._mount(snapshot)
-        records = snapshot_records(
-            snapshot, mount, cluster_id, session.generation, revision=revision, now_ms=now_ms
-        )
         positions = count(self._next_position(session, revision))
         found = (
             (key, replace(change, position=next(positions)) if _is_in_history(change) else change)
-            for key, change in (records if changed else ())
-            if key in changed
+            for key, change in self._records_of(session, snapshot, changed, revision, now_ms)
         )
-        items: Iterator[tuple[str, Change | None]] = chain(found, gone.items())
+        items = chain[tuple[str, Change | None]](found, gone.items())
         while page := dict(islice(items, _RESYNC_RECORDS)):
             resynced = self._resynced(page, now_ms, session, revision, positions)
-            history = self._history(session, () if is_first else tuple(resynced))
+            history = self._history(session, () if is_first else resynced)
             session.writer.write(chain(self._state(session, page.items()), history))
-        given_up: tuple[Change, ...] = ()
-        if skip is not None:
-            given_up = (replace(self._given_up(session, skip, mount), position=next(positions)),)
+        mount = self._mount(snapshot)
+        given_up = [] if skip is None else [self._given_up(session, skip, mount, next(positions))]
         session.writer.write(
             chain(
                 self._schema(session),
@@ -468,33 +453,53 @@ class ChangeLogPublisher:
         name nothing but facts go once they were published. Its position and all else stay: the
         events are published again.
         """
-        cluster_id, at = self._store.identity.cluster_id, session.revision
-        entries = (f"{cluster_id}/e/", f"{cluster_id}/g/")
-        digests = self.topics.state_digests(self._goes_on).items()
-        held = {key: digest for key, digest in digests if not key.startswith(entries)}
-        records: dict[str, Change | None] = dict.fromkeys(held)
-        for key, change in snapshot_records(
-            snapshot,
-            self._mount(snapshot),
-            cluster_id,
-            session.generation,
-            revision=at,
-            now_ms=self._now_ms(),
-        ):
-            if held.get(key) == state_digest(change):
-                del records[key]
-            elif not key.startswith(entries):
-                records[key] = change
+        entries = (f"{self._cluster_id}/e/", f"{self._cluster_id}/g/")
+        at, now_ms = session.revision, self._now_ms()
+        changed, gone = self._difference(self.topics.state_digests(self._goes_on), snapshot)
+        changed = {key for key in changed if not key.startswith(entries)}
+        gone = {key: None for key in gone if not key.startswith(entries)}
+        records = {**dict(self._records_of(session, snapshot, changed, at, now_ms)), **gone}
         session.writer.write(
             chain(
                 self._state(session, records.items()),
-                self._checkpoint(session, at, self._now_ms(), snapshot),
+                self._checkpoint(session, at, now_ms, snapshot),
             )
         )
         _log.warning(
             "the end of the change log was lost: it goes on after revision %d, with %d facts",
             at,
             len(records),
+        )
+
+    def _difference(
+        self, held: Mapping[str, bytes], snapshot: Snapshot
+    ) -> tuple[set[str], dict[str, None]]:
+        """Returns the keys of the rows that the state topic does not hold as the tree has them, and
+        those that only the topic has.
+        """
+        changed, gone = set[str](), dict.fromkeys(held)
+        for row in snapshot_rows(snapshot, self._cluster_id):
+            gone.pop(row.state_key, None)
+            if held.get(row.state_key) != row_digest(row.key, row.value):
+                changed.add(row.state_key)
+        return changed, gone
+
+    def _records_of(
+        self,
+        session: _Session,
+        snapshot: Snapshot,
+        keys: AbstractSet[str],
+        revision: int,
+        now_ms: int,
+    ) -> Iterator[tuple[str, Change]]:
+        return snapshot_records(
+            snapshot,
+            self._mount(snapshot),
+            self._cluster_id,
+            session.generation,
+            revision=revision,
+            now_ms=now_ms,
+            keys=keys,
         )
 
     def _next_position(self, session: _Session, revision: int) -> int:
@@ -515,13 +520,12 @@ class ChangeLogPublisher:
         positions: Iterator[int],
     ) -> Iterator[Change]:
         """Yields what the history gets of entries and grants that a resync found different."""
-        cluster_id = self._store.identity.cluster_id
         for key, change in page.items():
             if change is not None and _is_in_history(change):
                 yield replace(change, key=None, record=None, action="update")
-            elif change is None and key.startswith(f"{cluster_id}/e/"):
+            elif change is None and key.startswith(f"{self._cluster_id}/e/"):
                 yield Change(
-                    cluster_id=cluster_id,
+                    cluster_id=self._cluster_id,
                     generation=session.generation,
                     revision=revision,
                     position=next(positions),
@@ -531,12 +535,15 @@ class ChangeLogPublisher:
                     entry_id=int(key.rpartition("/")[2], 16),
                 )
 
-    def _given_up(self, session: _Session, skip: watch_pb2.ChangeLogSkip, mount: Path) -> Change:
+    def _given_up(
+        self, session: _Session, skip: watch_pb2.ChangeLogSkip, mount: Path, position: int
+    ) -> Change:
         """Returns what the history gets instead of the changes that an operator gave up."""
         return Change(
-            cluster_id=self._store.identity.cluster_id,
+            cluster_id=self._cluster_id,
             generation=session.generation,
             revision=skip.revision,
+            position=position,
             time=skip.time_ms,
             cause="skip",
             scope="operated",
@@ -562,7 +569,7 @@ class ChangeLogPublisher:
             value = None if change is None else _encode(change, session.framings[topic])
             yield LogRecord(topic, key, value)
 
-    def _history(self, session: _Session, changes: Sequence[Change]) -> Iterator[LogRecord]:
+    def _history(self, session: _Session, changes: Iterable[Change]) -> Iterator[LogRecord]:
         topic = self.topics.history
         for change in changes:
             yield LogRecord(topic, change.path, _encode(change, session.framings[topic]))
@@ -571,37 +578,34 @@ class ChangeLogPublisher:
         """Yields the schema, where no registry has it: programs that ask one for the schemas of
         records take every value for such a record.
         """
-        if session.framings[self.topics.state]:
+        if session.framings[self.topics.state] or session.has_schema:
             return
-        key = record.schema_key(self._store.identity.cluster_id, record.fingerprint())
+        session.has_schema = True  # a write that fails ends the session
+        key = record.schema_key(self._cluster_id, record.fingerprint())
         yield LogRecord(self.topics.state, key, record.schema_text().encode())
 
     def _checkpoint(
         self, session: _Session, revision: int, time_ms: int, snapshot: Snapshot
     ) -> Iterator[LogRecord]:
-        identity = self._store.identity
         point = Checkpoint(
             incarnation=session.incarnations[-1],
             incarnations=session.incarnations,
             cluster=self._cluster,
             mount=str(self._mount(snapshot)),
-            schema_version=identity.schema_version,
+            schema_version=self._store.identity.schema_version,
             feature_level=finalized_level(snapshot) or 0,
         )
         change = checkpoint_of(
-            point, identity.cluster_id, session.generation, revision=revision, time=time_ms
+            point, self._cluster_id, session.generation, revision=revision, time=time_ms
         )
         keys = {
-            self.topics.state: record.checkpoint_key(identity.cluster_id),
+            self.topics.state: record.checkpoint_key(self._cluster_id),
             self.topics.history: "",
         }
         for topic, key in keys.items():
             yield LogRecord(topic, key, record.encode(change, session.framings[topic]))
 
     # -- what is known of it ---------------------------------------------------------------------
-
-    def _is_noted(self, session: _Session) -> bool:
-        return self._noted == (session.generation, session.checkpoint)
 
     def _note_first(
         self,
@@ -616,30 +620,26 @@ class ChangeLogPublisher:
         if not is_begun or not revision:
             is_known = noted is not None and noted.incarnation == snapshot.incarnation
             revision = (noted.revision if noted and is_known else 0) or snapshot.revision
-        state = watch_pb2.ChangeLogState(
-            # A log that was not kept is begun by its resync: after a crash that is to come again.
-            generation=session.generation if is_begun else 0,
-            incarnation=session.incarnations[-1],
-            revision=revision,
-            message=self.trouble,
-        )
-        self._put_note(state)
+        # A log that was not kept is begun by its resync: after a crash that is to come again.
+        self._put_note(session, session.generation if is_begun else 0, revision)
 
-    def _note(self, session: _Session) -> None:
-        """Writes down how far the log is."""
-        if self._is_noted(session) or self._clock() - self._noted_at < _NOTE_SECONDS:
-            return
-        state = watch_pb2.ChangeLogState(
-            generation=session.generation,
-            incarnation=session.incarnations[-1],
-            revision=session.checkpoint,
-            message=self.trouble,
-        )
-        self._put_note(state)
+    def _note(self, session: _Session) -> bool:
+        """Writes down how far the log is, now and then; True if it is written down."""
+        reached = session.generation, session.checkpoint
+        if self._noted != reached and self._clock() - self._noted_at >= _NOTE_SECONDS:
+            self._put_note(session, *reached)
+        return self._noted == reached
 
-    def _put_note(self, state: watch_pb2.ChangeLogState) -> None:
-        self._put(state)
-        self._noted, self._noted_at = (state.generation, state.revision), self._clock()
+    def _put_note(self, session: _Session, generation: int, revision: int) -> None:
+        self._put(
+            watch_pb2.ChangeLogState(
+                generation=generation,
+                incarnation=session.incarnations[-1],
+                revision=revision,
+                message=self.trouble,
+            )
+        )
+        self._noted, self._noted_at = (generation, revision), self._clock()
 
     def _report(self, trouble: str, *, waits: bool = False) -> None:
         """Reports what holds it up, in the log, and where it can, in the store; empty = nothing."""

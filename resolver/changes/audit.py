@@ -20,7 +20,7 @@ from kdir.v1 import watch_pb2, watch_pb2_grpc
 from resolver import units
 from resolver.changes import record
 from resolver.changes.record import Schemas, UndecodableRecord
-from resolver.changes.registry import SchemaRegistry, why_no_registry
+from resolver.changes.registry import RegistryUnavailable, SchemaRegistry, why_no_registry
 from resolver.changes.topic_reader import TopicReader, TopicRecord
 from resolver.error_status import from_rpc_error
 from resolver.errors import (
@@ -461,6 +461,8 @@ class HistoryReading:
             raise UndecodableRecord("it has no value")
         try:
             return self._schemas.decode_fields(value)
+        except RegistryUnavailable as error:
+            raise UndecodableRecord(error.message) from None
         except UndecodableRecord:
             if self._has_all_schemas or not record.is_framed_by_another(value):
                 raise

@@ -36,7 +36,6 @@ __all__ = [
     "Change",
     "Checkpoint",
     "Fields",
-    "SchemaUnavailable",
     "Schemas",
     "UndecodableRecord",
     "change_of_event",
@@ -74,10 +73,6 @@ class UndecodableRecord(Exception):
     """Error of a record that cannot be read: not framed so, of an unknown schema, or damaged. One
     sentence.
     """
-
-
-class SchemaUnavailable(UndecodableRecord):
-    """Error of a record whose schema is in a registry that does not answer: later it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,6 +478,7 @@ class Schemas:
 
         Raises:
             UndecodableRecord
+            RegistryUnavailable: its schema is in a registry that does not answer.
         """
         found = self.decode_fields(value)
         try:
@@ -495,7 +491,7 @@ class Schemas:
         takes half the time of ``decode``.
 
         Raises:
-            UndecodableRecord
+            UndecodableRecord, RegistryUnavailable
         """
         return self._read(value, _own_schema(), _own_decoder())
 
@@ -504,7 +500,7 @@ class Schemas:
         time of ``decode_fields``. What is after them is not looked at.
 
         Raises:
-            UndecodableRecord
+            UndecodableRecord, RegistryUnavailable
         """
         return self._read(value, _row_schema(), _row_decoder())
 
@@ -534,8 +530,8 @@ class Schemas:
             if written not in self._by_id:
                 self._by_id[written] = self._registered(int.from_bytes(written, "big"))
             schema = self._by_id[written]
-            if isinstance(schema, SchemaUnavailable):
-                raise SchemaUnavailable(str(schema))
+            if isinstance(schema, RegistryUnavailable):
+                raise RegistryUnavailable(schema.message)
             return schema, end
         raise UndecodableRecord(f"not framed as Avro's single objects: {value[:10].hex()}")
 
@@ -547,7 +543,7 @@ class Schemas:
         try:
             found = self.add(self._registry.schema(schema_id))
         except RegistryUnavailable as error:
-            return SchemaUnavailable(str(error))
+            return error
         except RegistryRefused as error:
             raise UndecodableRecord(f"of schema {schema_id}: {error}") from None
         return self._known[found]

@@ -16,7 +16,7 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from resolver.errors import InvalidArgument
+from resolver.errors import InvalidArgument, KafkaUnavailable
 
 __all__ = [
     "RegistryRefused",
@@ -38,8 +38,8 @@ _SERVER_ERROR: Final = 500
 _TOO_MANY_REQUESTS: Final = 429
 
 
-class RegistryUnavailable(Exception):
-    """Error of a registry that does not answer. One sentence."""
+class RegistryUnavailable(KafkaUnavailable):
+    """Error of a registry that does not answer: later it may."""
 
 
 class RegistryRefused(Exception):

@@ -22,11 +22,9 @@ from resolver.changes.record import (
     INHERITED,
     Change,
     Schemas,
-    SchemaUnavailable,
     UndecodableRecord,
 )
 from resolver.changes.registry import SchemaRegistry
-from resolver.errors import KafkaUnavailable
 
 __all__ = ["LogState", "StateFold", "StateRow", "StateRows", "pack_row", "place_of"]
 
@@ -225,7 +223,7 @@ class StateFold:
         """Takes in the next record; True if ``state`` is another now.
 
         Raises:
-            KafkaUnavailable: the registry does not answer; the sum is of no use any more.
+            RegistryUnavailable: the registry does not answer; the sum is of no use any more.
         """
         text = (key or b"").decode(errors="replace")
         cluster_id, _, name = text.partition("/")
@@ -278,8 +276,6 @@ class StateFold:
     def _packed(self, value: bytes) -> bytes | _Unreadable:
         try:
             change = self._schemas.decode_row(value)
-        except SchemaUnavailable as error:
-            raise KafkaUnavailable(str(error)) from None
         except UndecodableRecord as error:
             return _Unreadable(value, str(error))
         if change["record"] is None:
@@ -292,8 +288,6 @@ class StateFold:
     def _add_checkpoint(self, value: bytes) -> bool:
         try:
             point = self._schemas.decode(value)
-        except SchemaUnavailable as error:
-            raise KafkaUnavailable(str(error)) from None
         except UndecodableRecord as error:
             self._skipped += 1
             self.unreadable_checkpoint = str(error)

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from resolver import units
@@ -13,7 +14,6 @@ from resolver.changes.record import (
     CHECKPOINT,
     Change,
     Schemas,
-    SchemaUnavailable,
     UndecodableRecord,
 )
 from resolver.changes.registry import SchemaRegistry
@@ -28,9 +28,6 @@ _LOAD_SECONDS: Final = 600.0
 _CLOSE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _MOST_RETRY_SECONDS: Final = 30.0
-_BACK: Final = 4
-"""So many offsets before the end the newest checkpoint is looked for first: it ends a transaction,
-whose end has an offset, too."""
 _CLOCK_EVERY: Final = 100
 """So many records are read before the time is looked at again."""
 _CHECKS: Final = 100
@@ -119,22 +116,14 @@ def newest_checkpoint(reader: TopicReader, registry: SchemaRegistry | None = Non
         KafkaUnavailable
     """
     schemas = Schemas(registry)
-    low, high = reader.bounds()
-    back = _BACK
-    while low < high:
-        begin = max(low, high - back)
+    for records in reader.tails():
         newest = None
-        for one in reader.read(begin, high):
+        for one in records:
             if (one.key or b"").endswith(f"/{CHECKPOINT}".encode()) and one.value is not None:
-                try:
+                with suppress(UndecodableRecord):
                     newest = schemas.decode(one.value)
-                except SchemaUnavailable as error:
-                    raise KafkaUnavailable(str(error)) from None
-                except UndecodableRecord:
-                    continue
-        if newest is not None or begin == low:
+        if newest is not None:
             return newest
-        back *= 16
     return None
 
 

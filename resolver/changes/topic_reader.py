@@ -19,6 +19,9 @@ _POLL_SECONDS: Final = 0.5
 _BATCH: Final = 500
 _QUEUED_KIB: Final = 8_192
 """Of what is fetched ahead; librdkafka's default is eight times as much."""
+_BACK: Final = 4
+"""So many offsets before the end what ended a transaction is looked for first: the end of the
+transaction has an offset, too."""
 _TOMBSTONES: Final = "delete.retention.ms"
 _TOMBSTONES_MS: Final = 24 * 3600 * 1000
 """Kafka's default of it, for those who may not describe the topic's config."""
@@ -166,6 +169,20 @@ class TopicReader:
                         f"to offset {end} are there{self._because()}"
                     )
         raise KafkaUnavailable(f"{self._topic}: the read was ended before offset {end}")
+
+    def tails(self) -> Iterator[Iterator[TopicRecord]]:
+        """Yields the last few records, to be read to their end; then, while more is asked for, the
+        last of ever more, until it is all of them.
+
+        Raises:
+            KafkaUnavailable
+        """
+        low, high = self.bounds()
+        begin, back = high, _BACK
+        while begin > low:
+            begin = max(low, high - back)
+            yield self.read(begin, high)
+            back *= 16
 
     def follow(self, begin: int) -> Generator[TopicRecord | EndReached | None]:
         """Yields the records from an offset on, without an end. The end of the topic is yielded

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from directory.access.grants import Grant, Operation, Permission
 from directory.change_log.outbox_records import (
     checkpoint_of,
-    fact_value,
     page_records,
     snapshot_records,
 )
@@ -169,9 +168,7 @@ class World:
     def publish(self) -> None:
         if not self.waiting:
             return
-        page = page_records(
-            self.waiting, ID, self.generation, partial(fact_value, self.store.snapshot), 0
-        )
+        page = page_records(self.waiting, self.store.snapshot, ID, self.generation, 0)
         for key, change in page.state.items():
             self.topic.append((key.encode(), None if change is None else encode(change)))
         self.end_page(self.waiting[-1].revision)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import count
 from pathlib import Path as FilePath
 
 from directory.access.grants import Grant, Operation, Permission
 from directory.change_log.outbox_records import (
     checkpoint_of,
-    fact_value,
     page_records,
     snapshot_records,
 )
@@ -61,7 +59,7 @@ class Log:
         waiting = [one for one in outbox(store) if one.revision > held.revision]
         for begin in range(0, len(waiting), 3):
             commits = waiting[begin : begin + 3]
-            page = page_records(commits, ID, 1, partial(fact_value, snapshot), 0)
+            page = page_records(commits, snapshot, ID, 1, 0)
             self._add(dict(page.state), commits[-1].revision)
 
     def rows(self) -> list[tuple[bytes, bytes]]:
