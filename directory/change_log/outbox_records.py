@@ -8,7 +8,8 @@ one record a change event.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -290,7 +291,7 @@ def snapshot_records(
     *,
     revision: int,
     now_ms: int,
-    keys: Container[str] | None = None,
+    keys: AbstractSet[str] | None = None,
 ) -> Iterator[tuple[str, Change]]:
     """Yields the state of a whole tree: every record that the state topic is to hold, by its key,
     but for checkpoint and schemas.
