@@ -339,13 +339,13 @@ def make_rows(state: LogState, database: sqlite3.Connection) -> None:
     and marks are as the entries need them.
     """
     database.create_function("merged_claims", 2, _merged_claims, deterministic=True)
-    rows = state.rows.stored()
+    rows = (row for _, row in state.rows.pairs())
     while page := list(islice(rows, _WRITTEN_AT_ONCE)):
-        placed = [(key, value) for _, key, value in page if key is not None]
+        placed = [(row.key, row.record) for row in page if row.key is not None]
         _put(database, placed)
         database.executemany(
             "INSERT OR REPLACE INTO grants VALUES (?, ?)",
-            ((entry_id, value) for entry_id, key, value in page if key is None),
+            ((row.entry_id, row.record) for row in page if row.key is None),
         )
         entries = [row for row in placed if row[0].startswith(ENTRY)]
         _put(database, _read_only_marks(entries))

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -93,15 +93,6 @@ class _Cluster:
     """A server of it answered that nothing is inherited, though its log has nothing of a parent."""
 
 
-@dataclass(slots=True)
-class _Clusters:
-    """The clusters by id. ``lock`` guards all of it; nobody waits for a log while holding it."""
-
-    by_id: dict[str, _Cluster] = field(default_factory=dict)
-    wanted: dict[str, Position] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-
 class PolicyCache:
     """Cache of effective policies; a context manager. Thread-safe.
 
@@ -129,7 +120,10 @@ class PolicyCache:
         self._properties: Final = properties
         self._idle_seconds: Final = idle_seconds
         self._timeout: Final = timeout_seconds
-        self._clusters: Final = _Clusters()
+        self._lock: Final = threading.Lock()
+        """Guards both; nobody waits for a log while holding it."""
+        self._clusters: dict[str, _Cluster] = {}
+        self._wanted: Final[dict[str, Position]] = {}
         self._closing: Final = threading.Event()
         self._sweeper: Final = threading.Thread(
             target=self._evict_idle, name="policy-cache", daemon=True
@@ -146,8 +140,8 @@ class PolicyCache:
         """Ends all readers."""
         self._closing.set()
         self._sweeper.join()
-        with self._clusters.lock:
-            clusters, self._clusters.by_id = list(self._clusters.by_id.values()), {}
+        with self._lock:
+            clusters, self._clusters = list(self._clusters.values()), {}
         for one in clusters:
             one.reader.close()
         self._resolver.close()
@@ -155,8 +149,8 @@ class PolicyCache:
     @property
     def cluster_ids(self) -> frozenset[str]:
         """Ids of the clusters whose logs are followed."""
-        with self._clusters.lock:
-            return frozenset(self._clusters.by_id)
+        with self._lock:
+            return frozenset(self._clusters)
 
     # -- questions -------------------------------------------------------------------------------
 
@@ -202,12 +196,12 @@ class PolicyCache:
             self._timeout if timeout_seconds is None else timeout_seconds
         )
         for cluster_id, position in Token.parse(token).positions.items():
-            with self._clusters.lock:
-                known = self._clusters.wanted.get(cluster_id)
+            with self._lock:
+                known = self._wanted.get(cluster_id)
                 is_same = known is not None and known.incarnation == position.incarnation
                 if known is None or not is_same or known.revision < position.revision:
-                    self._clusters.wanted[cluster_id] = position
-                is_open = cluster_id in self._clusters.by_id
+                    self._wanted[cluster_id] = position
+                is_open = cluster_id in self._clusters
             if is_open:
                 with self._used(cluster_id, None, deadline) as cluster:
                     self._state(cluster_id, cluster, deadline)
@@ -259,8 +253,8 @@ class PolicyCache:
     def _nearest(self, path: Path) -> str | None:
         """Returns the id of the loaded cluster whose mount is the longest prefix of the path."""
         found, length = None, -1
-        with self._clusters.lock:
-            clusters = list(self._clusters.by_id.items())
+        with self._lock:
+            clusters = list(self._clusters.items())
         for cluster_id, cluster in clusters:
             state = cluster.reader.state
             mount = (None if state is None else _mount_of(state)) or cluster.mount
@@ -271,43 +265,42 @@ class PolicyCache:
     @contextmanager
     def _used(self, cluster_id: str, owner: Owner | None, deadline: float) -> Iterator[_Cluster]:
         """Yields a cluster, which is not evicted meanwhile; opens that of an owner."""
-        cluster = self._begin_use(cluster_id)
+        with self._lock:
+            cluster = self._clusters.get(cluster_id)
+            if cluster is not None:
+                cluster.users += 1
         if cluster is None:
             if owner is None:
                 raise _Elsewhere
-            topic, brokers, registry = self._topic_of(owner, deadline)
-            with self._clusters.lock:
-                cluster = self._clusters.by_id.get(cluster_id)
+            log = self._log_of(owner, deadline)
+            with self._lock:
+                cluster = self._clusters.get(cluster_id)
                 if cluster is None:
-                    properties = {"log_level": 0, **self._properties, "bootstrap.servers": brokers}
-                    reader = StateReader(properties, topic, cluster_id, registry=registry)
-                    cluster = _Cluster(reader, owner.mount, time.monotonic())
-                    self._clusters.by_id[cluster_id] = cluster
+                    cluster = self._clusters[cluster_id] = self._opened(owner, log)
                 cluster.users += 1
         try:
             yield cluster
         finally:
-            with self._clusters.lock:
+            with self._lock:
                 cluster.users -= 1
                 cluster.used_at = time.monotonic()
 
-    def _begin_use(self, cluster_id: str) -> _Cluster | None:
-        with self._clusters.lock:
-            cluster = self._clusters.by_id.get(cluster_id)
-            if cluster is not None:
-                cluster.users += 1
-            return cluster
-
-    def _topic_of(self, owner: Owner, deadline: float) -> tuple[str, str, str]:
-        """Returns the state topic of a cluster, brokers of its Kafka, and its schema registry."""
+    def _log_of(self, owner: Owner, deadline: float) -> Any:
+        """Returns where the log of a cluster is."""
         found = self._ask(owner.mount, owner.cluster_id, deadline)
         if not found.configured:
             raise Unimplemented(
                 f"cluster {owner.cluster} keeps no change log: its servers' configs have no "
                 f"[change_log]"
             )
-        brokers = ",".join(found.bootstrap_servers)
-        return found.state_topic, brokers, found.schema_registry
+        return found
+
+    def _opened(self, owner: Owner, log: Any) -> _Cluster:
+        brokers = {"bootstrap.servers": ",".join(log.bootstrap_servers)}
+        properties = {"log_level": 0, **self._properties, **brokers}
+        registry = log.schema_registry
+        reader = StateReader(properties, log.state_topic, owner.cluster_id, registry=registry)
+        return _Cluster(reader, owner.mount, time.monotonic())
 
     def _ask(self, mount: Path, cluster_id: str, deadline: float) -> Any:
         from kdir.v1 import watch_pb2
@@ -323,8 +316,8 @@ class PolicyCache:
             NotReady
             TokenExpired: what was named is of an earlier incarnation; it is not waited for again.
         """
-        with self._clusters.lock:
-            wanted = self._clusters.wanted.get(cluster_id)
+        with self._lock:
+            wanted = self._wanted.get(cluster_id)
         if wanted is None:
             return cluster.reader.loaded(_left(deadline))
         reached = partial(_has_reached, position=wanted)
@@ -351,18 +344,18 @@ class PolicyCache:
 
     def _forget(self, cluster_id: str, wanted: Position) -> None:
         """Waits no longer for a position, unless another came meanwhile."""
-        with self._clusters.lock:
-            if self._clusters.wanted.get(cluster_id) == wanted:
-                del self._clusters.wanted[cluster_id]
+        with self._lock:
+            if self._wanted.get(cluster_id) == wanted:
+                del self._wanted[cluster_id]
 
     def _evict_idle(self) -> None:
         while not self._closing.wait(max(0.05, min(self._idle_seconds / 4, 30.0))):
             idle = []
             since = time.monotonic() - self._idle_seconds
-            with self._clusters.lock:
-                for cluster_id, cluster in list(self._clusters.by_id.items()):
+            with self._lock:
+                for cluster_id, cluster in list(self._clusters.items()):
                     if not cluster.users and cluster.used_at < since:
-                        idle.append(self._clusters.by_id.pop(cluster_id))
+                        idle.append(self._clusters.pop(cluster_id))
             for cluster in idle:
                 cluster.reader.close()
 
@@ -400,7 +393,7 @@ def _own_levels(state: LogState, mount: Path, path: Path) -> Levels:
     levels = []
     root = state.find_entry(0, is_topic=False, name="")
     if root is not None:
-        levels.append((str(mount), _fields(root.record)))
+        levels.append((str(mount), _entry(root.record).fields))
     names = path.below(mount)
     at, parent_id = mount, _ROOT_ID
     for number, name in enumerate(names, 1):
@@ -411,19 +404,26 @@ def _own_levels(state: LogState, mount: Path, path: Path) -> Levels:
         row = row or state.find_entry(parent_id, is_topic=False, name=name)
         if row is None:
             raise Absent(f"{path} does not exist, as of the change log of its cluster")
-        if row.kind in {"link", "mount"}:
+        entry = _entry(row.record)
+        if entry.leads_elsewhere:
             raise _Elsewhere
-        levels.append((str(at), _fields(row.record)))
+        levels.append((str(at), entry.fields))
         parent_id = row.entry_id
     return levels
 
 
+class _Entry(NamedTuple):
+    fields: Mapping[str, str | None]
+    leads_elsewhere: bool
+
+
 @lru_cache(_REMEMBERED)
-def _fields(record: bytes) -> Mapping[str, str | None]:
+def _entry(record: bytes) -> _Entry:
     from kdir.v1 import entry_pb2
 
     entry = entry_pb2.Entry.FromString(record)
-    return MappingProxyType(dict(policy_fields(entry.policies)))
+    is_way = entry.WhichOneof("kind") in {"link", "mount"}
+    return _Entry(MappingProxyType(dict(policy_fields(entry.policies))), is_way)
 
 
 def _inherited_levels(state: LogState) -> Levels:

@@ -36,10 +36,9 @@ _ORDER: Final = Struct(">QQI")
 _GENERATION_AND_REVISION_BYTES: Final = 16
 _GENERATION_AND_REVISION: Final = slice(1, 1 + _GENERATION_AND_REVISION_BYTES)
 _WHOLE_ORDER: Final = slice(1, 1 + _ORDER.size)
-_HEAD: Final = Struct(">cQQIQBII")
-_ID_AND_SIZES: Final = Struct(">QBII")
-_ID_AT: Final = 1 + _ORDER.size
-_PLACE: Final = Struct(">Qc")
+_HEAD: Final = Struct(">cQQIQI")
+_KEY_SIZE: Final = Struct(">I")  # the last of the head
+_PLACE: Final = Struct(">2sQc")
 _REMEMBERED: Final = 4_096
 
 
@@ -52,63 +51,46 @@ class StateRow(NamedTuple):
 
     order: tuple[int, int, int]
     entry_id: int
-    kind: str
-    place: bytes
-    """Of an entry, ``place_of``; empty for the other rows."""
     key: bytes | None
-    """Key of the row in the store; None for grants, which are where their entry is."""
+    """Key of the row in the store, of an entry ``place_of``; None for grants, which are where their
+    entry is."""
     record: bytes
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
         """Returns the row that these bytes are of."""
-        head = _HEAD.unpack_from(packed)
-        _, generation, revision, position, entry_id, kind_size, place_size, key_size = head
-        place_at = _HEAD.size + kind_size
-        key_at = place_at + place_size
-        record_at = key_at + key_size
-        return cls(
-            (generation, revision, position),
-            entry_id,
-            packed[_HEAD.size : place_at].decode(),
-            packed[place_at:key_at],
-            packed[key_at:record_at] or None,
-            packed[record_at:],
-        )
+        _, generation, revision, position, entry_id, key_size = _HEAD.unpack_from(packed)
+        key, value = packed[_HEAD.size : _HEAD.size + key_size], packed[_HEAD.size + key_size :]
+        return cls((generation, revision, position), entry_id, key or None, value)
 
 
-def pack_row(change: Mapping[str, Any], place: bytes) -> bytes:
+def pack_row(change: Mapping[str, Any]) -> bytes:
     """Returns the row of a change, as ``Schemas.decode_row`` has it, as bytes, which begin with its
     order: in the order of changes.
 
     Raises:
         struct.error: a number that no kdir writes.
     """
-    kind, key, record = change["kind"].encode(), change["key"] or b"", change["record"]
+    key = change["key"] or b""
     head = _HEAD.pack(
         _ROW,
         change["generation"],
         change["revision"],
         change["position"],
         change["entry_id"],
-        len(kind),
-        len(place),
         len(key),
     )
-    return b"".join((head, kind, place, key, record))
+    return b"".join((head, key, change["record"]))
 
 
 _unpack_often: Final = lru_cache(_REMEMBERED)(StateRow.unpack)
 
 
 def place_of(parent_id: int, *, is_topic: bool, name: str) -> bytes:
-    """Returns the place of an entry: a topic and a container may share a name. The root directory
-    has parent 0 and no name.
-
-    Raises:
-        struct.error: an id that no kdir writes.
+    """Returns the key of an entry in the store, by which it is found: a topic and a container may
+    share a name. The root directory has parent 0 and no name.
     """
-    return _PLACE.pack(parent_id, b"t" if is_topic else b"c") + name.encode()
+    return _PLACE.pack(b"e/", parent_id, b"t" if is_topic else b"c") + name.encode()
 
 
 class StateRows(Mapping[str, StateRow]):
@@ -125,16 +107,6 @@ class StateRows(Mapping[str, StateRow]):
 
     def __len__(self) -> int:
         return len(self._packed)
-
-    def stored(self) -> Iterator[tuple[int, bytes | None, bytes]]:
-        """Yields entry id, key and record of each row in one pass, in no order: in less time than
-        ``pairs``.
-        """
-        for packed in self._packed.values():
-            entry_id, kind_size, place_size, key_size = _ID_AND_SIZES.unpack_from(packed, _ID_AT)
-            key_at = _HEAD.size + kind_size + place_size
-            record_at = key_at + key_size
-            yield entry_id, packed[key_at:record_at] or None, packed[record_at:]
 
     def pairs(self) -> Iterator[tuple[str, StateRow]]:
         """Yields keys and rows in one pass, in no order."""
@@ -281,7 +253,7 @@ class StateFold:
         if change["record"] is None:
             return _Unreadable(value, "it holds no row of the store")
         try:
-            return pack_row(change, _place_of(change) if change["scope"] == "entry" else b"")
+            return pack_row(change)
         except struct_error as error:
             return _Unreadable(value, str(error))
 
@@ -333,6 +305,7 @@ class StateFold:
         held: Any = self.state.rows_by_key
         rows: Any = held.mutate() if self._table is None else self._table
         places = self.state.rows_by_place.mutate()
+        entries = f"{self._cluster_id}/e/"
         for key, found in chain(late.items(), self._pending.items()):
             row = self._packed(found[1:]) if found[:1] == _UNREADABLE else found
             if isinstance(row, _Unreadable):
@@ -347,13 +320,11 @@ class StateFold:
                 self._skipped += 1
                 continue
             self._kept.pop(key, None)
-            if self._table is None:
-                if before is not None:
-                    place = _packed_place(before)
-                    if place and places.get(place) is before:
-                        del places[place]
-                if row and (place := _packed_place(row)):
-                    places[place] = row
+            if self._table is None and key.startswith(entries):
+                if before is not None and places.get(place := _packed_key(before)) is before:
+                    del places[place]
+                if row:
+                    places[_packed_key(row)] = row
             if row:
                 rows[key] = row
             elif before is not None:
@@ -369,15 +340,7 @@ class StateFold:
         self._has_unreadable = False
 
 
-def _place_of(change: Mapping[str, Any]) -> bytes:
-    if not change["parent_id"]:
-        return place_of(0, is_topic=False, name="")
-    name = change["path"].rpartition("/")[2]
-    return place_of(change["parent_id"], is_topic=change["kind"] == "topic", name=name)
-
-
-def _packed_place(packed: bytes) -> bytes:
-    """Returns the place of the row that these bytes are of."""
-    _, kind_size, place_size, _ = _ID_AND_SIZES.unpack_from(packed, _ID_AT)
-    at = _HEAD.size + kind_size
-    return packed[at : at + place_size]
+def _packed_key(packed: bytes) -> bytes:
+    """Returns the key of the row that these bytes are of."""
+    (size,) = _KEY_SIZE.unpack_from(packed, _HEAD.size - _KEY_SIZE.size)
+    return packed[_HEAD.size : _HEAD.size + size]

@@ -7,6 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from directory.namespace.entry import Kind
+from directory.namespace.keys import entry_key as stored_key
+from directory.namespace.tree_nodes import ROOT_KEY
 from resolver.changes import record
 from resolver.changes.record import Change, Checkpoint, encode
 from resolver.changes.state import StateFold, StateRow, StateRows, pack_row, place_of
@@ -159,22 +162,28 @@ def test_P18_what_cannot_be_read_is_counted_and_stops_nothing() -> None:
 
 def test_P18_a_record_with_numbers_that_no_kdir_writes_is_unreadable() -> None:
     fold = StateFold()
-    put(fold, replace(entry(1, 1), entry_id=-1), entry(2, 1), replace(entry(3, 1), parent_id=-1))
+    put(fold, replace(entry(1, 1), entry_id=-1), entry(2, 1), replace(entry(3, 1), position=-1))
     point(fold, 1)
     assert values(fold) == {2: "a"}
     assert len(fold.state.unreadable) == 2
 
 
 def test_a_packed_row_is_read_as_it_was() -> None:
-    place = place_of(7, is_topic=True, name="übung")
     for row in (
-        StateRow((3, 900, 2), 2**64 - 1, "topic", place, b"e/x", b"\0record"),
-        StateRow((1, 1, 0), 5, "", b"", None, b""),
+        StateRow((3, 900, 2), 2**64 - 1, b"e/x", b"\0record"),
+        StateRow((1, 1, 0), 5, None, b""),
     ):
         order = dict(zip(("generation", "revision", "position"), row.order, strict=True))
-        packed = pack_row(order | row._asdict(), row.place)
+        packed = pack_row(order | row._asdict())
         assert StateRow.unpack(packed) == row
-        assert list(StateRows({"k": packed}).stored()) == [(row.entry_id, row.key, row.record)]
+        assert list(StateRows({"k": packed}).pairs()) == [("k", row)]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_the_place_of_an_entry_is_its_key_in_the_store(kind: Kind) -> None:
+    place = place_of(7, is_topic=kind is Kind.TOPIC, name="übung")
+    assert place == stored_key(7, kind, "übung")
+    assert place_of(0, is_topic=False, name="") == ROOT_KEY
 
 
 def test_records_of_a_newer_schema_are_read_once_it_is_there() -> None:
@@ -196,21 +205,21 @@ def test_records_of_a_newer_schema_are_read_once_it_is_there() -> None:
 
 
 def test_entries_are_found_where_they_were_moved_to() -> None:
-    def at(number: int, revision: int, path: str) -> Change:
-        return replace(entry(number, revision), parent_id=1, path=path, kind="dir")
+    def at(number: int, revision: int, name: str) -> Change:
+        return replace(entry(number, revision), key=place_of(1, is_topic=False, name=name))
 
     def found() -> dict[str, int]:
         entries = (fold.state.find_entry(1, is_topic=False, name=name) for name in "abc")
         return {name: one.entry_id for name, one in zip("abc", entries, strict=True) if one}
 
     fold = StateFold()
-    put(fold, at(1, 1, "/la/a"), at(2, 1, "/la/b"))
+    put(fold, at(1, 1, "a"), at(2, 1, "b"))
     point(fold, 1)
     assert found() == {"a": 1, "b": 2}
-    put(fold, at(1, 2, "/la/c"), at(2, 2, "/la/a"))
+    put(fold, at(1, 2, "c"), at(2, 2, "a"))
     point(fold, 2)
     assert found() == {"c": 1, "a": 2}
-    put(fold, at(2, 3, "/la/b"), at(1, 3, "/la/a"))
+    put(fold, at(2, 3, "b"), at(1, 3, "a"))
     gone(fold, 2)
     point(fold, 3)
     assert found() == {"a": 1}
