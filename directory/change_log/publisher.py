@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -52,9 +51,8 @@ from directory.namespace.entry import ROOT_ID
 from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_RESYNC, CHANGE_LOG_SKIP, LEVEL
 from directory.namespace.snapshot import Snapshot
 from directory.server.feature_levels import CHANGE_LOG_LEVEL, finalized_level
-from directory.server.logs import with_log_context
 from directory.store.base import Delete, KeyEquals, Put, Store, StoreUnreachable
-from directory.store.leader import Leader, LeadershipLost
+from directory.store.leader import Leader, LeadershipLost, RoleThread
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.store.writer import Writer
 from resolver.changes import record
@@ -147,10 +145,15 @@ class ChangeLogPublisher:
         self._admin: Final = admin
         self._clock: Final = clock
         self._now_ms: Final = now_ms
-        self._stopping: Final = threading.Event()
-        self._wake: Final = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._unsubscribe: Callable[[], None] = lambda: None
+        self._thread: Final = RoleThread(
+            "change-log",
+            replica,
+            self.step,
+            on_applied=self._on_applied,
+            on_bug=self._on_bug,
+            on_end=self._end_session,
+        )
+        self._stopping: Final = self._thread.stopping
         self._session: _Session | None = None
         self._noted = (0, 0)  # generation and revision of the last note
         self._noted_at = 0.0
@@ -162,35 +165,20 @@ class ChangeLogPublisher:
 
     def start(self) -> None:
         """Begins to publish, in a thread, once elected."""
-        self._unsubscribe = self._replica.subscribe(self._on_applied)
-        self._thread = threading.Thread(
-            target=with_log_context(self._run), name="change-log", daemon=True
-        )
         self._thread.start()
 
     def stop(self, timeout_seconds: float = _STOP_SECONDS) -> None:
         """Ends the thread, an open transaction with it, and gives up the role. A thread that waits
         for brokers that are away is not waited for: the next publisher fences it off.
         """
-        self._stopping.set()
-        self._wake.set()
-        self._unsubscribe()
-        if self._thread is not None:
-            self._thread.join(timeout_seconds)
+        self._thread.stop(timeout_seconds)
         self.leader.resign()
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._wake.clear()
-            try:
-                delay = self.step()
-            except Exception as error:  # noqa: BLE001 - a bug must not end the thread in silence
-                _log.exception("the change log is held up by a bug; it is tried again")
-                self._end_session()
-                self._report(f"{type(error).__name__}: {error}")
-                delay = _REFUSED_SECONDS
-            self._wake.wait(delay)
+    def _on_bug(self, error: Exception) -> float:
+        _log.exception("the change log is held up by a bug; it is tried again")
         self._end_session()
+        self._report(f"{type(error).__name__}: {error}")
+        return _REFUSED_SECONDS
 
     def _on_applied(self, applied: AppliedCommit) -> None:
         """In the replica's thread. What waits for brokers or an operator must not be woken by every
@@ -198,7 +186,7 @@ class ChangeLogPublisher:
         """
         acts = (CHANGE_LOG_RESYNC, CHANGE_LOG_SKIP, LEVEL)
         if self._session is not None or any(write.key in acts for write in applied.writes):
-            self._wake.set()
+            self._thread.wake()
 
     # -- one round -------------------------------------------------------------------------------
 

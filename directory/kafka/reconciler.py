@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import random
 import secrets
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -39,9 +38,8 @@ from directory.kafka.provisioning.provisioning_queue import Backoff, DueWork, Re
 from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.kafka.reconciler_settings import KafkaContext, KafkaStatus
 from directory.namespace.keys import LARGE_CHANGE
-from directory.server.logs import with_log_context
 from directory.store.base import Store, StoreUnreachable
-from directory.store.leader import Leader, LeadershipLost
+from directory.store.leader import Leader, LeadershipLost, RoleThread
 from directory.store.replica import AppliedCommit, Replica
 from resolver.errors import KafkaRejected, KafkaUnavailable, KdirError, NotAuthoritative, NotReady
 from resolver.path import Path
@@ -130,14 +128,18 @@ class Reconciler:
         self.requests = OperatorRequests(operators)
         self.arming_service = ArmingService(operators)
         """For the services, in any thread, as ``requests`` is."""
-        self._stopping = threading.Event()
-        self._sleep = sleep or self._stopping.wait
+        self._thread = RoleThread(
+            f"reconciler {self._cluster}",
+            replica,
+            self.run_once,
+            on_applied=self._on_applied,
+            on_bug=self._on_bug,
+            on_end=self.resign,
+        )
+        self._sleep = sleep or self._thread.stopping.wait
         self._chance = chance or random.Random()
         candidate = candidate or f"{self._cluster}-{secrets.token_hex(4)}"
         self.leader = Leader(store, replica, _ROLE, candidate)
-        self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._unsubscribe: Callable[[], None] = lambda: None
         self.term: LeaderTerm | None = None
         """What it is while it leads; None while it does not."""
         self.health = KafkaHealth(False, "Kafka was not asked yet", since=context.now())
@@ -147,43 +149,28 @@ class Reconciler:
 
     def start(self) -> None:
         """Begins to stand for election, and to work once elected, in a thread."""
-        self._unsubscribe = self._replica.subscribe(self._on_applied)
-        self._thread = threading.Thread(
-            target=with_log_context(self._run), name=f"reconciler {self._cluster}", daemon=True
-        )
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
         """Ends the thread and gives up the role. What comes of a request to Kafka that outlasts the
         timeout is found out by the next reconciler.
         """
-        self._stopping.set()
         self._topic_counts.stop()
-        self._wake.set()
-        self._unsubscribe()
-        if self._thread is not None:
-            self._thread.join(timeout_seconds)
+        self._thread.stop(timeout_seconds)
 
     def wake(self) -> None:
         """Looks for topics to make and to delete; sweeps keep their pace."""
-        self._wake.set()
+        self._thread.wake()
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                delay = self.run_once()
-            except Exception:  # noqa: BLE001 - a bug must not end the thread in silence
-                _log.exception("%s: the reconciler stumbled", self._cluster)
-                delay = _STUMBLED_SECONDS
-            self._wake.wait(delay)
-            self._wake.clear()
-        self.resign()
+    def _on_bug(self, _: Exception) -> float:
+        _log.exception("%s: the reconciler stumbled", self._cluster)
+        return _STUMBLED_SECONDS
 
     def _on_applied(self, applied: AppliedCommit) -> None:
         """In the replica's thread: note what may want doing, and wake."""
         term = self.term
         if term is None:
-            self._wake.set()
+            self._thread.wake()
             return
         hints = [one.hint(applied) for one in term.appliers]  # each has to be notified
         if applied.reloaded:
@@ -192,7 +179,7 @@ class Reconciler:
             hints.append(term.worklist.hint(applied.writes))
             hints += [write.key.startswith(LARGE_CHANGE) for write in applied.writes]
         if applied.reloaded or any(hints):
-            self._wake.set()
+            self._thread.wake()
 
     # -- one round -------------------------------------------------------------------------------
 

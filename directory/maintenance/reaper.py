@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -27,9 +26,8 @@ from directory.namespace.keys import (
     retired_until_ms,
 )
 from directory.namespace.plan_reap import why_held_up
-from directory.server.logs import with_log_context
 from directory.store.base import Put, Store, StoreUnreachable
-from directory.store.leader import Leader, LeadershipLost
+from directory.store.leader import Leader, LeadershipLost, RoleThread
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.store.writer import Writer
 from resolver.errors import KdirError, LimitExceeded, NotReady, WriteConflict
@@ -90,12 +88,12 @@ class Reaper:
         self._writer: Final = writer
         self._clock: Final = clock
         self._now_ms: Final = now_ms
-        self._stopping: Final = threading.Event()
+        self._thread: Final = RoleThread(
+            "reaper", replica, self.step, on_applied=self._on_applied, on_bug=self._on_bug
+        )
+        self._stopping: Final = self._thread.stopping
         self._slice_seconds: Final = slice_seconds
         self._sleep: Final = sleep or self._stopping.wait
-        self._wake: Final = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._unsubscribe: Callable[[], None] = lambda: None
         self._most = _MOST
         self._names: list[str] = []
         self._names_due = 0.0
@@ -110,32 +108,18 @@ class Reaper:
 
     def start(self) -> None:
         """Starts the reaper's thread."""
-        self._unsubscribe = self._replica.subscribe(self._on_applied)
-        self._thread = threading.Thread(
-            target=with_log_context(self._run), name="reaper", daemon=True
-        )
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
         """Ends the thread after its current step, and resigns from the role."""
-        self._stopping.set()
-        self._wake.set()
-        self._unsubscribe()
-        if self._thread is not None:
-            self._thread.join(timeout_seconds)
+        self._thread.stop(timeout_seconds)
         self.leader.resign()
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                delay = self.step()
-            except Exception as error:  # noqa: BLE001 - a bug must not end the thread in silence
-                _log.exception("the reaper stumbled")
-                self._trouble = f"{type(error).__name__}: {error}"
-                self.leader.resign()
-                delay = _STUMBLED_SECONDS
-            self._wake.wait(delay)
-            self._wake.clear()
+    def _on_bug(self, error: Exception) -> float:
+        _log.exception("the reaper stumbled")
+        self._trouble = f"{type(error).__name__}: {error}"
+        self.leader.resign()
+        return _STUMBLED_SECONDS
 
     def _on_applied(self, applied: AppliedCommit) -> None:
         """Wakes the reaper after a removal, also another server's. Called in the
@@ -144,7 +128,7 @@ class Reaper:
         if applied.reloaded or any(
             isinstance(write, Put) and write.key.startswith(_REMOVED) for write in applied.writes
         ):
-            self._wake.set()
+            self._thread.wake()
 
     # -- one round -------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
 """Elected roles, which one server of a cluster holds at a time: election, the first moment to act,
-resignation.
+resignation, and the thread that acts.
 
 A role decides by the replica and commits under its guard. The guard keeps a server that lost the
 role from writing; it does not make the replica new, so a role acts only once the replica has
@@ -8,13 +8,15 @@ reached its election (docs/decisions/0019-fencing-reaches-kafka.md).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Final
 
+from directory.server.logs import with_log_context
 from directory.store.base import KeyEquals, Leadership, Store
-from directory.store.replica import Replica
+from directory.store.replica import AppliedCommit, Replica
 
-__all__ = ["Leader", "LeadershipLost"]
+__all__ = ["Leader", "LeadershipLost", "RoleThread"]
 
 _LOOK_SECONDS: Final = 0.02
 """Interval between two checks whether the replica has reached the election."""
@@ -115,3 +117,65 @@ class Leader:
         leadership, self._leadership, self._reached = self._leadership, None, False
         if leadership is not None:
             leadership.release()
+
+
+class RoleThread:
+    """Thread of a role: does a step, waits, and does the next, until it is stopped.
+
+    Args:
+        step: returns the seconds until the next step, unless woken.
+        on_applied: called with each commit, in the replica's thread, for what is to wake it.
+        on_bug: called with an error of a step, which must not end the thread in silence; returns
+            the seconds until the next step.
+        on_end: called in the thread once it is stopped.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        replica: Replica,
+        step: Callable[[], float],
+        *,
+        on_applied: Callable[[AppliedCommit], None],
+        on_bug: Callable[[Exception], float],
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.stopping: Final = threading.Event()
+        self._name: Final = name
+        self._replica: Final = replica
+        self._step: Final = step
+        self._on_applied: Final = on_applied
+        self._on_bug: Final = on_bug
+        self._on_end: Final = on_end
+        self._wake: Final = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        """Begins with the first step."""
+        self._unsubscribe = self._replica.subscribe(self._on_applied)
+        run = with_log_context(self._run)
+        self._thread = threading.Thread(target=run, name=self._name, daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Has the next step begin now."""
+        self._wake.set()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """Ends the thread after its current step, for which it waits so long."""
+        self.stopping.set()
+        self._wake.set()
+        self._unsubscribe()
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        while not self.stopping.is_set():
+            self._wake.clear()
+            try:
+                delay = self._step()
+            except Exception as error:  # noqa: BLE001 - what is done about it is each role's
+                delay = self._on_bug(error)
+            self._wake.wait(delay)
+        self._on_end()
