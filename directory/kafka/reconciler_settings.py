@@ -74,8 +74,8 @@ class KafkaContext:
     grants_max_age_seconds: float | None = None
     """An inherited allow ends when no parent confirmed it for so long; None = never."""
     configs_per_read: int = 500
-    """Topics whose configs are read at a time, those longest unread first: each takes 0.18 ms of
-    the processor here and 0.07 ms of a broker's, every time."""
+    """Topics whose configs are read at a time, those longest unread first; how often is for
+    ``kafka.configs_per_second`` to say."""
 
     def has_expired(self) -> bool:
         """True if inherited allows have ended, as no parent confirmed them for too long."""

@@ -36,6 +36,9 @@ class KafkaConfig:
     sweep_interval_seconds: float = 30.0
     """From one metadata sweep to the next; longer where a sweep itself takes long. What changes in
     between is looked for 15 times as often (``adoption/sweep.py``)."""
+    configs_per_second: float = 500.0
+    """Topics whose configs are read in a second at most, to see what others changed: Kafka says of
+    no config that it changed. Each costs 0.19 ms of a processor here and 0.07 ms of a broker's."""
     changes_per_second: float = 500.0
     """Topics changed in Kafka in a second, where armed: its controller serves others."""
     revert_external_changes: bool = False
@@ -70,6 +73,7 @@ def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | No
     if max_acls != int(max_acls):
         table.fail("max_acls", max_acls, "expected a whole number of ACLs above 0")
     rate = table.above_zero("changes_per_second", 500.0, "a number of topics")
+    configs_rate = table.above_zero("configs_per_second", 500.0, "a number of topics")
     client = client_properties(table, base)
     config = KafkaConfig(
         bootstrap=bootstrap,
@@ -79,6 +83,7 @@ def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | No
         listeners=_listeners(table.table("listeners"), bootstrap, client),
         client=client,
         sweep_interval_seconds=sweep,
+        configs_per_second=configs_rate,
         changes_per_second=rate,
         revert_external_changes=table.flag("revert_external_changes"),
         max_acls=int(max_acls),

@@ -41,14 +41,16 @@ _log = logging.getLogger(__name__)
 _BATCHES: Final = 8
 """As many transactions as adopting may take within a sweep; more wait for the next."""
 _SHARE: Final = 20
-"""A sweep that takes a second is made every 20 s at most, whatever the setting says; so it is with
-reading configs."""
+"""A sweep that takes a second is made every 20 s at most, whatever the setting says."""
 _LOOKS: Final = 15
 """So many times from one sweep to the next, what changed is looked for: every 2 s of 30."""
 _LOOK_SECONDS: Final = 1.0
 """From one such look to the next at least."""
 _LOOK_SHARE: Final = 8
 """One that takes a second is made every 8 s at most."""
+_CONFIGS_LOOKS: Final = 2
+"""The configs of all topics are read within so many looks, where ``kafka.configs_per_second`` lets
+them be, and not more often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,18 +304,24 @@ class KafkaSweep:
         started = self._clock()
         if started < self._configs_due:
             return
-        pause = min(2 * self._look_seconds, self._settings.sweep_interval_seconds)
-        self._configs_due = started + pause
+        every = self._settings.sweep_interval_seconds
+        round_seconds = min(_CONFIGS_LOOKS * self._look_seconds, every)
+        self._configs_due = started + round_seconds
         if self.survey is None or PinAndStop.load(self._latest()).stop is not None:
             return
         names = [name for name, seen in self.survey.topics.items() if not seen.internal]
+        if not names:
+            return
         read = self._configs_read
         chosen = heapq.nsmallest(
             self._context.configs_per_read, names, key=lambda name: read.get(name, -1)
         )
+        rate = min(self._settings.configs_per_second, len(names) / round_seconds)
+        self._configs_due = started + len(chosen) / rate
         found = admin.configs(chosen)
         now = self._clock()
-        self._configs_due = now + max(pause, (now - started) * _SHARE)
+        # As long as it took, the thread is there for all else.
+        self._configs_due = max(self._configs_due, now + (now - started))
         self._readings += 1
         self._configs_read = {name: read[name] for name in names if name in read}
         self._configs_read |= dict.fromkeys(chosen, self._readings)

@@ -119,14 +119,17 @@ def test_topics_that_vanish_with_sweeps_in_between_do_not_stop_anything(
     assert here.states()["t2"] == "MISSING"
 
 
-def test_configs_are_read_at_every_second_look_those_longest_unread_first(
-    tmp_path: FilePath, kafka: Kafka
+@pytest.mark.parametrize(("rate", "looks"), [(500.0, 1), (0.25, 2)])
+def test_configs_of_all_are_read_within_two_looks_or_as_fast_as_the_setting_lets_them_be(
+    tmp_path: FilePath, kafka: Kafka, rate: float, looks: int
 ) -> None:
-    with world(tmp_path / "other.db", lambda: kafka, configs_per_read=10) as here:
+    settings = {"configs_per_read": 10, "configs_per_second": rate}
+    with world(tmp_path / "other.db", lambda: kafka, **settings) as here:
         here.sweep()
         first = set(kafka.read)
-        kafka.read.clear()
-        for _ in range(2):
+        for number in range(1, looks + 1):
+            assert len(kafka.read) == 10, "longest unread first, and no more often"
             look(here, kafka)
-        assert (len(first), len(kafka.read)) == (10, 10)
-        assert not first & set(kafka.read)
+            assert len(kafka.read) == (20 if number == looks else 10)
+        assert len(first) == 10
+        assert not first & set(kafka.read[10:])

@@ -90,6 +90,10 @@ def test_a_full_config_is_read() -> None:
             '[kafka]\nbootstrap = "h:1"\nsweep_interval_seconds = 0',
             ("kafka.sweep_interval_seconds", "above 0"),
         ),
+        (
+            '[kafka]\nbootstrap = "h:1"\nconfigs_per_second = -1',
+            ("kafka.configs_per_second", "-1", "above 0"),
+        ),
         ('[kafka]\nbootstrap = "h:1"\n[kafka.listeners]\nx = 3', ("kafka.listeners.x", "table")),
         (
             '[kafka]\nbootstrap = "h:1"\n[kafka.listeners.x]\nprotocol = "TLS"',
