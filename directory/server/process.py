@@ -39,7 +39,7 @@ from directory.server.supervisor import Ports, Supervisor, serving_line
 from directory.server.toml_table import split_address
 from directory.server.watchdog import Watchdog, notify_systemd
 from directory.store.addresses import is_remote
-from directory.store.base import IncompatibleStore, StoreUnreachable
+from directory.store.base import IncompatibleStore, StoreDamaged, StoreUnreachable
 from directory.store.replica import ReplicaState
 from resolver.errors import KdirError
 from resolver.extras import missing_extra
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None, levels: Levels = LEVELS) -> int
         if options.processes > 1:
             return _supervise(configs, given, options.processes)
         return _run(configs, form, metrics, levels)
-    except (ConfigError, IncompatibleStore, KdirError) as error:
+    except (ConfigError, IncompatibleStore, KdirError, StoreDamaged) as error:
         sys.stderr.write(f"error: {printable(logs.redacted(str(error)))}\n")
         return 2
     except StoreUnreachable as error:

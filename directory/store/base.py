@@ -35,6 +35,7 @@ __all__ = [
     "Put",
     "Row",
     "Store",
+    "StoreDamaged",
     "StoreFull",
     "StoreIsSealed",
     "StoreUnreachable",
@@ -50,6 +51,10 @@ class StoreUnreachable(Exception):
     """Error: the store did not answer in time, or could not be reached. Whether a commit that ends
     so took effect is unknown: repeat it with the same request id.
     """
+
+
+class StoreDamaged(StoreUnreachable):
+    """Error: what the store holds cannot be read, and waiting does not mend it."""
 
 
 class StoreFull(StoreUnreachable):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 
-from directory.store.base import Identity, IncompatibleStore, StoreUnreachable
+from directory.store.base import Identity, IncompatibleStore, StoreDamaged, StoreUnreachable
 from directory.store.schema import (
     Head,
     begin_incarnation,
@@ -63,7 +63,7 @@ def away_on_error(path: Path) -> Iterator[None]:
         yield
     except (sqlite3.Error, OSError) as error:
         if type(error) is sqlite3.DatabaseError:  # its subclasses are other troubles
-            raise StoreUnreachable(_damaged(path, str(error))) from error
+            raise StoreDamaged(_damaged(path, str(error))) from error
         raise StoreUnreachable(f"{path}: {error}") from error
 
 
@@ -241,7 +241,7 @@ class DatabaseFile:
         Raises:
             IncompatibleStore: no store of this cluster that this version can use; nothing was
                 touched.
-            StoreUnreachable: others hold it for too long.
+            StoreUnreachable: others hold it for too long; ``StoreDamaged``: see there.
         """
         self.path: Final = path
         self._cluster: Final = cluster
@@ -259,6 +259,7 @@ class DatabaseFile:
             self._incarnation: Final = WriterLockFile(
                 path.with_name(f"{path.name}{_INCARNATION_SUFFIX}"), clock, sleep
             )
+            self._refuse_lost()
             self._create_privately()
         except OSError as error:
             raise IncompatibleStore(f"{path}: cannot be written ({error.strerror})") from error
@@ -468,7 +469,9 @@ class DatabaseFile:
                 self.identity = replace(self.identity, sealed=sealed)
 
     def _refuse_unusable(self) -> None:
-        """Looks before anything is written; an empty or missing file is a new store."""
+        """Looks before anything is written; an empty or missing file is a new store, unless
+        ``_refuse_lost``.
+        """
         folder = self.path.parent
         if not folder.is_dir():
             raise IncompatibleStore(f"{self.path}: there is no directory {folder}; make it first")
@@ -495,6 +498,23 @@ class DatabaseFile:
             refuse_foreign(connection, self._cluster, self._cluster_id)
         except IncompatibleStore as reason:
             raise IncompatibleStore(f"{self.path}: {reason}") from None
+
+    def _refuse_lost(self) -> None:
+        """Refuses to begin a new cluster where a note says that there was a store: all that it held
+        would be answered as absent. A restore, which names the cluster, may fill it.
+        """
+        # The note first: it is written after the file.
+        note = self._incarnation.read()
+        if note is None or self._cluster_id is not None:
+            return
+        if not self.path.exists() or self.path.stat().st_size == 0:
+            self._incarnation.close()
+            beside = f"{self.path.name}{_INCARNATION_SUFFIX}"
+            raise IncompatibleStore(
+                f"{self.path}: is empty or gone, but {beside} says that it held revision "
+                f"{note.revision}; put the file or a backup there (kdir restore), or remove "
+                f"{beside} to begin anew"
+            )
 
     def _create_privately(self) -> None:
         """So that only the owner can read it, and what sqlite puts beside it. Closed again before
@@ -537,4 +557,4 @@ class DatabaseFile:
     def _refuse_damaged(self, connection: sqlite3.Connection) -> None:
         found = damage_of(connection)
         if found:
-            raise StoreUnreachable(_damaged(self.path, found))
+            raise StoreDamaged(_damaged(self.path, found))

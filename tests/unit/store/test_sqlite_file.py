@@ -19,6 +19,7 @@ from directory.store.base import (
     KeyEquals,
     Put,
     Store,
+    StoreDamaged,
     StoreUnreachable,
     Transaction,
 )
@@ -148,6 +149,36 @@ def test_an_empty_file_becomes_a_store(path: Path) -> None:
     with closing(SqliteStore(path, "la")) as store:
         put(store, b"k")
         assert keys_of(store) == {b"k"}
+
+
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: os.truncate(path, 0)])
+def test_a_store_whose_file_was_lost_is_no_new_one(
+    path: Path, lose: Callable[[Path], None]
+) -> None:
+    with closing(SqliteStore(path, "la")) as store:
+        put(store, b"k")
+        cluster_id = store.identity.cluster_id
+    lose(path)
+    with pytest.raises(IncompatibleStore, match=r"store\.db-life says that it held revision 1;"):
+        SqliteStore(path, "la")
+    with closing(SqliteStore(path, "la", cluster_id)) as store:  # as a restore opens it
+        assert keys_of(store) == set()
+    lose(path)
+    path.with_name("store.db-life").unlink()
+    with closing(SqliteStore(path, "la")) as store:
+        assert store.identity.cluster_id != cluster_id
+
+
+def test_a_store_that_cannot_be_read_is_damaged_not_away(path: Path) -> None:
+    with closing(SqliteStore(path, "la")) as store:
+        put(store, *(b"%05d" % n for n in range(3_000)))
+    size = path.stat().st_size
+    with path.open("r+b") as file:  # the last page is one of the rows'
+        file.seek(size - 4_096)
+        file.write(b"\xff" * 4_096)
+    path.with_name("store.db-life").unlink()  # it is looked through once more
+    with pytest.raises(StoreDamaged, match=r"put it there again"):
+        SqliteStore(path, "la")
 
 
 def test_only_the_owner_can_read_it(path: Path) -> None:
