@@ -454,6 +454,29 @@ def _choice(table: Table, key: str, kind: type[_E]) -> _E:
     return names[text]
 
 
+_YEAR_SECONDS: Final = 31_536_000
+_MOST_STREAMS: Final = 2**24
+_MOST_OF: Final[Mapping[str, int]] = {
+    "max_request_bytes": 2**30,
+    "metadata_bytes": 2**30,
+    "max_streams": _MOST_STREAMS,
+    "health_watchers": _MOST_STREAMS,
+    "reflection_streams": _MOST_STREAMS,
+    "max_concurrent_calls": _MOST_STREAMS,
+    "connection_calls": _MOST_STREAMS,
+    "unfinished_requests": _MOST_STREAMS,
+    "read_threads": 1024,
+    "long_read_threads": 1024,
+    "write_threads": 1024,
+    "referral_ttl_seconds": _YEAR_SECONDS,
+    "answer_ttl_seconds": _YEAR_SECONDS,
+    "negative_ttl_seconds": _YEAR_SECONDS,
+    "link_heartbeat_seconds": 3_600,
+    "drain_seconds": 86_400,
+}
+"""Largest values of those limits that gRPC, the contract or the system cannot count beyond."""
+
+
 def _limits(table: Table | None) -> Limits:
     limits = Limits()
     if table is None:
@@ -467,6 +490,8 @@ def _limits(table: Table | None) -> Limits:
         if not good or (wanted is int and not isinstance(value, int)):
             kind = "whole number" if wanted is int else "number"
             table.fail(one.name, value, f"expected a {kind} above 0")
+        if value > (most := _MOST_OF.get(one.name, inf)):
+            table.fail(one.name, value, f"expected at most {most}")
         limits = replace(limits, **{one.name: readers[wanted](value)})
     table.done()
     return limits

@@ -68,6 +68,12 @@ def test_a_full_config_is_read() -> None:
         ("[limits]\nread_thread = 3", ("unknown key 'limits.read_thread'", "'read_threads'")),
         ("[limits]\nread_threads = 0", ("limits.read_threads", "0", "above 0")),
         ("[limits]\nread_threads = true", ("limits.read_threads", "True")),
+        ("[limits]\nread_threads = 1025", ("limits.read_threads", "1025", "at most 1024")),
+        (
+            "[limits]\nmax_request_bytes = 99999999999999999999",
+            ("limits.max_request_bytes", "99999999999999999999", "at most 1073741824"),
+        ),
+        ("[limits]\ndrain_seconds = inf", ("limits.drain_seconds", "inf", "at most 86400")),
         ("[limits]\nread_threads = 1.5", ("limits.read_threads", "1.5", "whole number")),
         ('listen = "0.0.0.0:7420"', ("listen", "0.0.0.0:7420", "loopback", "127.0.0.1:7420")),
         ('listen = "kafka-1:7420"', ("listen", "loopback")),
