@@ -314,7 +314,11 @@ def can_try_next_server(error: KdirError) -> bool:
 
 
 def more_informative_error(known: KdirError | None, error: KdirError) -> KdirError:
-    """Returns the more informative of two errors: a server's answer rather than a missing one."""
-    if known is None or isinstance(error, errors.NotReady | errors.StoreUnavailable):
+    """Returns the more informative of two errors: a server's answer rather than a missing one, and
+    before all that a write may have happened.
+    """
+    if known is None:
         return error
-    return known
+    if known.metadata.get("effect") == "unknown":
+        return known
+    return error if isinstance(error, errors.NotReady | errors.StoreUnavailable) else known

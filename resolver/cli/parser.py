@@ -188,7 +188,8 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
             _check_text(option.names[-1], value, verb)
         if option.choices and not _is_choice(option, value, verb):
             raise UsageError(
-                f"{option.names[-1]} {value!r}: one of {option.shown_choices} was expected",
+                f"{option.names[-1]} {cut_shown(value)}: one of "
+                f"{option.shown_choices} was expected",
                 verb=verb.name,
             )
         if option.value and not option.repeated and option.key in values:
@@ -298,7 +299,8 @@ def _gather(
                 _check_text(argument.name, part, verb)
             if argument.choices and part not in argument.choices:
                 raise UsageError(
-                    f"{argument.name} {part!r}: one of {', '.join(argument.choices)} was expected",
+                    f"{argument.name} {cut_shown(part)}: one of "
+                    f"{', '.join(argument.choices)} was expected",
                     verb=verb.name,
                 )
     if parts:

@@ -273,12 +273,6 @@ def _listeners(found: TopicLocation) -> Iterator[str]:
 
 def _caveats(session: Session, found: TopicLocation) -> None:
     """Reports on stderr what the answer is not as good as it looks for."""
-    if found.stale:
-        session.out.note(
-            f"{found.path}: stale: the store of {found.cluster} has been unavailable for "
-            f"{units.age(found.age_seconds)}",
-            "warn",
-        )
     if found.unconfirmed_seconds is not None:
         session.out.note(
             f"{found.path}: the parent has not confirmed the mount {found.mount} for "

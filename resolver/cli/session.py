@@ -11,13 +11,14 @@ from resolver.cli.parsed_verb import Arguments, UsageError
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
+    from kdir.v1.resolve_pb2 import Authority
 
     from resolver.cli.disk_hints import FailedServers
     from resolver.client import Resolver
     from resolver.endpoints import AllowList, ServerHealth
     from resolver.errors import KdirError
     from resolver.path import Path
-    from resolver.transport import Credentials, Transport
+    from resolver.transport import Credentials, Method, Stream, Transport
     from resolver.user_config import Context, Contexts, LoginSettings
 
 __all__ = ["PathArgument", "Session", "parse_path_argument"]
@@ -82,6 +83,9 @@ class Session:
         self._context_name = arguments.one("context")
         self._transport = transport
         self._owns_transport = transport is None
+        self._noting: _NotingTransport | None = None
+        self._stale: set[str] = set()
+        """Clusters whose stale answers were reported."""
         self._resolver: Resolver | None = None
         self._health: ServerHealth | None = None
         self._troubles: FailedServers | None = None
@@ -171,11 +175,24 @@ class Session:
     @property
     def transport(self) -> Transport:
         """Asks one server by its address; what the resolver uses, too."""
-        if self._transport is None:
-            from resolver.transport import GrpcTransport
+        if self._noting is None:
+            if self._transport is None:
+                from resolver.transport import GrpcTransport
 
-            self._transport = GrpcTransport(_credentials(self.login()), named=self.servers())
-        return self._transport
+                self._transport = GrpcTransport(_credentials(self.login()), named=self.servers())
+            self._noting = _NotingTransport(self._transport, self._note_stale)
+        return self._noting
+
+    def _note_stale(self, method: Method, authority: Authority) -> None:
+        """Reports on stderr, once for each cluster, that its answers are those of a copy."""
+        cluster = authority.cluster.cluster
+        if cluster in self._stale or method.name.startswith("/kdir.v1.AdminService/"):
+            return  # those of operators are about the state of servers, which they show
+        self._stale.add(cluster)
+        from resolver import units
+
+        age = units.age(authority.age_seconds)
+        self.out.note(f"{cluster}: stale: its store has been unavailable for {age}", "warn")
 
     def login(self) -> LoginSettings:
         """Returns the user's credentials, from the environment and the context."""
@@ -312,6 +329,44 @@ class Session:
         """Reports what could not be shown; the exit code becomes 3."""
         self.partial = True
         self.out.note(text, "warn")
+
+
+class _NotingTransport:
+    """Transport that reports the authority of each stale answer, which no referral is."""
+
+    def __init__(
+        self, transport: Transport, note_stale: Callable[[Method, Authority], None]
+    ) -> None:
+        self._transport = transport
+        self._note_stale = note_stale
+
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
+        answer = self._transport.call(
+            endpoint, method, request, timeout_seconds, cluster_id=cluster_id
+        )
+        outcome = getattr(answer, "outcome", None)
+        if outcome is None or not outcome.HasField("referral"):
+            own = (answer.authority,) if hasattr(answer, "authority") else ()
+            for authority in getattr(answer, "authorities", own):
+                if authority.stale:
+                    self._note_stale(method, authority)
+        return answer
+
+    def stream(
+        self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
+    ) -> Stream:
+        return self._transport.stream(endpoint, method, request, cluster_id=cluster_id)
+
+    def close(self) -> None:
+        self._transport.close()
 
 
 def _credentials(login: LoginSettings) -> Credentials | None:

@@ -500,8 +500,8 @@ class DatabaseFile:
             raise IncompatibleStore(f"{self.path}: {reason}") from None
 
     def _refuse_lost(self) -> None:
-        """Refuses to begin a new cluster where a note says that there was a store: all that it held
-        would be answered as absent. A restore, which names the cluster, may fill it.
+        """Refuses to begin a new cluster where there is the note of a store: all that it held would
+        be answered as absent. A restore, which names the cluster, may fill it.
         """
         # The note first: it is written after the file.
         note = self._incarnation.read()
@@ -511,9 +511,9 @@ class DatabaseFile:
             self._incarnation.close()
             beside = f"{self.path.name}{_INCARNATION_SUFFIX}"
             raise IncompatibleStore(
-                f"{self.path}: is empty or gone, but {beside} says that it held revision "
+                f"{self.path}: is empty or gone, but {beside} is the note of a store at revision "
                 f"{note.revision}; put the file or a backup there (kdir restore), or remove "
-                f"{beside} to begin anew"
+                f"{beside} to begin a new cluster"
             )
 
     def _create_privately(self) -> None:

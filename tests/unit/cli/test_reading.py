@@ -647,3 +647,38 @@ def test_ctrl_c_is_130_and_quiet(kdir: Kdir) -> None:
 def test_several_servers_are_asked_in_rotation(kdir: Kdir) -> None:
     ran = run(["--at", "127.0.0.1:9,127.0.0.1:20003", "ls", "/ny"], kdir.tree.transport)
     assert ran.lines == ["bids", "search/"]
+
+
+# -- answers of a copy ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ls /la/tracking", "ls -R /la", "tree /la", "resolve /la/tracking/orders",
+     "resolve /la/tracking/orders /la/tracking/search/clicks"],
+)  # fmt: skip
+def test_a_stale_answer_is_reported_once_a_cluster(
+    kdir: Kdir, tree: MemoryDirectory, line: str
+) -> None:
+    owner = tree.at("/la/tracking")
+
+    def stale(method: str, request: Any) -> Any:
+        answer = owner.answer(method, request)
+        for one in [answer.authority] if hasattr(answer, "authority") else answer.authorities:
+            one.stale, one.age_seconds = True, 120.0
+        return answer
+
+    tree.transport.serve(owner.endpoint, stale)
+    ran = kdir(line)
+    note = "la-tracking: stale: its store has been unavailable for 2m\n"
+    assert (ran.code, ran.err.count(note)) == (0, 1), ran.err
+    tree.transport.serve(owner.endpoint, owner.answer)
+    root = tree.at("/")
+
+    def stale_referral(method: str, request: Any) -> Any:
+        answer = root.answer(method, request)
+        answer.authority.stale = True
+        return answer
+
+    tree.transport.serve(root.endpoint, stale_referral)
+    assert "stale" not in kdir("resolve /la/tracking/orders").err

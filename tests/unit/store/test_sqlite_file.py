@@ -159,7 +159,9 @@ def test_a_store_whose_file_was_lost_is_no_new_one(
         put(store, b"k")
         cluster_id = store.identity.cluster_id
     lose(path)
-    with pytest.raises(IncompatibleStore, match=r"store\.db-life says that it held revision 1;"):
+    with pytest.raises(
+        IncompatibleStore, match=r"store\.db-life is the note of a store at revision 1;"
+    ):
         SqliteStore(path, "la")
     with closing(SqliteStore(path, "la", cluster_id)) as store:  # as a restore opens it
         assert keys_of(store) == set()
