@@ -50,14 +50,12 @@ __all__ = [
     "KAFKA_SECONDS",
     "UNREAD_COLUMNS",
     "ChangeFilter",
-    "FoundLogs",
     "HistoryReading",
     "LogLocation",
     "LogRange",
     "UnreadLog",
     "change_batch",
-    "find_logs",
-    "log_ranges",
+    "find_ranges",
     "unread_rows",
 ]
 
@@ -151,15 +149,6 @@ class UnreadLog:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundLogs:
-    """The change logs of the clusters at and below a path, at about one moment."""
-
-    logs: tuple[LogLocation, ...]
-    unread: tuple[UnreadLog, ...]
-    """Those without one, and those whose log lacks changes that wait to be published, too."""
-
-
-@dataclass(frozen=True, slots=True)
 class LogRange:
     """Part of a history, from one offset up to another."""
 
@@ -215,33 +204,50 @@ def _milliseconds(moment: datetime) -> int:
 # -- where the logs are ----------------------------------------------------------------------------
 
 
-def find_logs(
-    servers: Sequence[str], below: Path = ROOT, *, ask_seconds: float = ASK_SECONDS
-) -> FoundLogs:
+def find_ranges(
+    servers: Sequence[str],
+    wanted: ChangeFilter,
+    properties: Mapping[str, str],
+    *,
+    ask_seconds: float = ASK_SECONDS,
+    kafka_seconds: float = KAFKA_SECONDS,
+) -> tuple[list[LogRange], list[UnreadLog]]:
     """Asks all clusters that can be found from ``servers`` for their change logs: those that are
-    mounted below a path, and the one that holds it.
+    mounted below the wanted path, and the one that holds it. Returns what the history of each holds
+    now, from the wanted time on; and the clusters of which something is missing, those whose log
+    waits to be published among them.
+
+    Args:
+        properties: the caller's own, for the way to the brokers.
 
     Raises:
         NoRoute: no cluster that the servers lead to has this path.
-        InvalidArgument, Unreachable: as ``discover_clusters``.
+        InvalidArgument: Kafka's client does not take the properties; or as ``discover_clusters``.
+        Unreachable: as ``discover_clusters``.
     """
     found = discover_clusters(servers, ask_seconds=ask_seconds)
-    mounts = _mounts_at(found, below)
+    mounts = _mounts_at(found, wanted.below)
     asked = [one for one in found.answered.values() if one.mount in mounts]
+    asked.sort(key=lambda one: (one.state.mount, one.state.cluster_id))
     unread = [
         UnreadLog(one.cluster_id, one.cluster, str(one.mount), one.reason)
         for one in found.silent.values()
         if one.mount in mounts
     ]
-    logs: list[LogLocation] = []
+
+    def find(one: ReachableCluster) -> tuple[list[LogRange], list[str]]:
+        return _find_range(one, wanted.seek_ms, properties, ask_seconds, kafka_seconds)
+
+    ranges: list[LogRange] = []
     with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE, "kdir-change-logs") as pool:
-        for log, missing in pool.map(lambda one: _find_log(one, ask_seconds), asked):
-            logs += [log] if log is not None else []
-            unread += [missing] if missing is not None else []
-    return FoundLogs(
-        tuple(sorted(logs, key=lambda one: (one.mount, one.cluster_id))),
-        tuple(sorted(unread, key=lambda one: (one.mount, one.cluster_id))),
-    )
+        for one, (parts, reasons) in zip(asked, pool.map(find, asked), strict=True):
+            state = one.state
+            ranges += parts
+            unread += [
+                UnreadLog(state.cluster_id, state.cluster, state.mount, reason)
+                for reason in reasons
+            ]
+    return ranges, sorted(unread, key=lambda one: (one.mount, one.cluster_id))
 
 
 def _mounts_at(found: FederationClusters, below: Path) -> set[Path]:
@@ -254,94 +260,77 @@ def _mounts_at(found: FederationClusters, below: Path) -> set[Path]:
     return concerned
 
 
-def _find_log(
-    one: ReachableCluster, ask_seconds: float
-) -> tuple[LogLocation | None, UnreadLog | None]:
-    state = one.state
-    missing = UnreadLog(state.cluster_id, state.cluster, state.mount, "")
-    error: KdirError = Unreachable("no endpoint of it is known")
-    answer: watch_pb2.GetChangeLogResponse | None = None
-    for endpoint in one.endpoints:
-        try:
-            answer = _ask_for_log(endpoint, one, ask_seconds)
-        except grpc.RpcError as failure:
-            error = from_rpc_error(failure)
-        except KdirError as refusal:
-            error = refusal
-        else:
-            if answer.configured:
-                break
-    if answer is None:
-        return None, replace(missing, reason=error.message)
+def _find_range(
+    one: ReachableCluster,
+    since_ms: int | None,
+    properties: Mapping[str, str],
+    ask_seconds: float,
+    kafka_seconds: float,
+) -> tuple[list[LogRange], list[str]]:
+    """Returns what the history of a cluster holds, if it can be read, and what is missing."""
+    try:
+        answer = _ask_for_log(one, ask_seconds)
+    except KdirError as error:
+        return [], [error.message]
     if not answer.configured:
-        reason = "it keeps no change log: its servers' configs have no [change_log]"
-        return None, replace(missing, reason=reason)
+        return [], ["it keeps no change log: its servers' configs have no [change_log]"]
     registry = answer.schema_registry
     if registry and (wrong := why_no_registry(registry)):
-        return None, replace(missing, reason=f"its schema registry {registry!r}: {wrong}")
+        return [], [f"its schema registry {registry!r}: {wrong}"]
     log = LogLocation(
-        state.cluster_id,
-        state.cluster,
-        state.mount,
+        one.state.cluster_id,
+        one.state.cluster,
+        one.state.mount,
         tuple(answer.bootstrap_servers),
         answer.history_topic,
         answer.state_topic,
         registry,
     )
-    if not answer.state.message:
-        return log, None
-    waiting = units.plural(answer.waiting_commits, "commit")
-    reason = f"its change log waits, with {waiting} to be published: {answer.state.message}"
-    return log, replace(missing, reason=reason)
+    reasons = []
+    if answer.state.message:
+        waiting = f"{units.plural(answer.waiting_commits, 'commit')} to be published"
+        reasons.append(f"its change log waits, with {waiting}: {answer.state.message}")
+    try:
+        with closing(_reader(log, log.history, properties, kafka_seconds)) as reader:
+            begin, end = reader.bounds()
+            if since_ms is not None:
+                begin = max(begin, min(end, reader.offset_at(since_ms)))
+            return [LogRange(log, begin, end)], reasons
+    except KafkaUnavailable as error:
+        return [], [*reasons, error.message]
 
 
-def _ask_for_log(
-    endpoint: str, one: ReachableCluster, ask_seconds: float
-) -> watch_pb2.GetChangeLogResponse:
-    cluster_id = one.state.cluster_id
-    request = watch_pb2.GetChangeLogRequest(cluster=cluster_id)
-    with channel_to(endpoint, cluster_id, one.named) as channel:
-        stub = watch_pb2_grpc.WatchServiceStub(channel)
-        answer = stub.GetChangeLog(request, timeout=ask_seconds)
-    found = answer.authority.cluster.cluster_id
-    if found != cluster_id:
-        raise Lame(f"{found} answers where {cluster_id} should")
-    return answer
-
-
-def log_ranges(
-    logs: Iterable[LogLocation],
-    properties: Mapping[str, str],
-    since_ms: int | None = None,
-    *,
-    timeout_seconds: float = KAFKA_SECONDS,
-) -> tuple[list[LogRange], list[UnreadLog]]:
-    """Returns what each history holds now, from a time on; and those whose brokers do not answer.
-
-    Args:
-        properties: the caller's own, for the way to the brokers.
-        since_ms: Unix milliseconds, by the clocks of the publishing servers.
+def _ask_for_log(one: ReachableCluster, ask_seconds: float) -> watch_pb2.GetChangeLogResponse:
+    """Returns the answer of the first endpoint that has a change log configured, or any.
 
     Raises:
-        InvalidArgument: Kafka's client does not take the properties.
+        KdirError: none answered.
     """
-
-    def ask(log: LogLocation) -> LogRange | UnreadLog:
+    cluster_id = one.state.cluster_id
+    request = watch_pb2.GetChangeLogRequest(cluster=cluster_id)
+    error: KdirError = Unreachable("no endpoint of it is known")
+    answer: watch_pb2.GetChangeLogResponse | None = None
+    for endpoint in one.endpoints:
         try:
-            with closing(_reader(log, log.history, properties, timeout_seconds)) as reader:
-                begin, end = reader.bounds()
-                if since_ms is not None:
-                    begin = max(begin, min(end, reader.offset_at(since_ms)))
-                return LogRange(log, begin, end)
-        except KafkaUnavailable as error:
-            return log.unread(error.message)
-
-    with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE, "kdir-change-logs") as pool:
-        answers = list(pool.map(ask, logs))
-    return (
-        [one for one in answers if isinstance(one, LogRange)],
-        [one for one in answers if isinstance(one, UnreadLog)],
-    )
+            with channel_to(endpoint, cluster_id, one.named) as channel:
+                stub = watch_pb2_grpc.WatchServiceStub(channel)
+                given = stub.GetChangeLog(request, timeout=ask_seconds)
+        except grpc.RpcError as failure:
+            error = from_rpc_error(failure)
+            continue
+        except KdirError as refusal:
+            error = refusal
+            continue
+        found = given.authority.cluster.cluster_id
+        if found != cluster_id:
+            error = Lame(f"{found} answers where {cluster_id} should")
+            continue
+        answer = given
+        if answer.configured:
+            break
+    if answer is None:
+        raise error
+    return answer
 
 
 def _reader(

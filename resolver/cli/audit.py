@@ -80,12 +80,16 @@ def _load(
     session: Session, database: AuditDatabase, wanted: ChangeFilter, properties: Mapping[str, str]
 ) -> None:
     """Reads the logs into the database; reports which could not be read, or not all of which."""
-    from resolver.changes.audit import HistoryReading, find_logs, log_ranges
+    from resolver.changes.audit import HistoryReading, find_ranges
 
     patience = session.timeout_seconds
-    found = find_logs(session.servers(), wanted.below, ask_seconds=min(patience, 2.0))
-    ranges, silent = log_ranges(found.logs, properties, wanted.seek_ms, timeout_seconds=patience)
-    unread = [*found.unread, *silent]
+    ranges, unread = find_ranges(
+        session.servers(),
+        wanted,
+        properties,
+        ask_seconds=min(patience, 2.0),
+        kafka_seconds=patience,
+    )
     count = 0
     for part in ranges:
         reading = HistoryReading(part, properties, wanted, timeout_seconds=patience)

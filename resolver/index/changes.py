@@ -16,7 +16,7 @@ lost.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import time as day_time
 from typing import TYPE_CHECKING, Any, Final
@@ -25,13 +25,11 @@ from resolver.changes.audit import (
     CHANGE_COLUMNS,
     KAFKA_SECONDS,
     ChangeFilter,
-    FoundLogs,
     HistoryReading,
     LogLocation,
     LogRange,
     UnreadLog,
-    find_logs,
-    log_ranges,
+    find_ranges,
 )
 from resolver.errors import InvalidArgument, KafkaUnavailable, Unavailable
 from resolver.extras import missing_extra
@@ -119,14 +117,21 @@ class ChangesOptions:
             poll_seconds=positive_option(options, "poll_seconds", _POLL_SECONDS),
         )
 
-    def find_logs(self) -> FoundLogs:
-        """Returns the logs that there are now."""
-        return find_logs(self.servers, self.wanted.below, ask_seconds=self.ask_seconds)
+    def find_ranges(self) -> tuple[list[LogRange], list[UnreadLog]]:
+        """Returns what the histories hold now, and the clusters of which something is missing, as
+        far as it gets a row.
 
-    def ranges(self, logs: Iterable[LogLocation]) -> tuple[list[LogRange], list[UnreadLog]]:
-        """Returns what the histories hold now, and those whose brokers do not answer."""
-        seek_ms = self.wanted.seek_ms
-        return log_ranges(logs, self.properties, seek_ms, timeout_seconds=self.kafka_seconds)
+        Raises:
+            Unavailable: something is missing, and ``failures`` is ``raise``.
+        """
+        ranges, unread = find_ranges(
+            self.servers,
+            self.wanted,
+            self.properties,
+            ask_seconds=self.ask_seconds,
+            kafka_seconds=self.kafka_seconds,
+        )
+        return ranges, _reported(unread, self.failures)
 
     def reading(self, part: LogRange) -> HistoryReading:
         """Returns the reading of a range."""
@@ -176,9 +181,7 @@ class ChangesReader(DataSourceReader):
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        found = self.options.find_logs()
-        ranges, silent = self.options.ranges(found.logs)
-        unread = _reported([*found.unread, *silent], self.options.failures)
+        ranges, unread = self.options.find_ranges()
         parts = [one for part in ranges for one in part.split(self.options.shard_offsets)]
         return [*map(RangePartition, parts), *map(UnreadPartition, unread)]
 
@@ -223,9 +226,7 @@ class ChangesStreamReader(DataSourceStreamReader):
         return dict(sorted(self._ends.items()))
 
     def _ask(self) -> None:
-        found = self.options.find_logs()
-        ranges, silent = self.options.ranges(found.logs)
-        _reported([*found.unread, *silent], self.options.failures)
+        ranges, _ = self.options.find_ranges()
         for part in ranges:
             key = part.log.cluster_id
             reached = self._ends.get(key)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from resolver.changes import record
-from resolver.changes.audit import ChangeFilter, HistoryReading, LogRange, find_logs, log_ranges
+from resolver.changes.audit import ChangeFilter, HistoryReading, find_ranges
 from resolver.changes.record import Change
 from resolver.errors import InvalidArgument, NoRoute, Unavailable
 from resolver.index.changes import ChangesOptions, ChangesReader, ChangesStreamReader
@@ -54,9 +55,8 @@ class Logged:
 
     def paths_in(self, below: str = "/", **wanted: datetime) -> list[str]:
         """Returns the paths of the changes that an audit finds."""
-        found = find_logs([self.servers], TreePath.parse(below))
         filtered = ChangeFilter(TreePath.parse(below), **wanted)
-        ranges, _ = log_ranges(found.logs, {}, filtered.seek_ms)
+        ranges, _ = find_ranges([self.servers], filtered, {})
         return [
             path
             for part in ranges
@@ -146,15 +146,15 @@ def test_changes_are_chosen_by_path_and_time(logged: Logged) -> None:
     logged.clusters["/la"].parent = None
     logged.clusters["/la"].known.clear()
     with pytest.raises(NoRoute):
-        find_logs([logged.servers], TreePath.parse("/ny/x"))
+        find_ranges([logged.servers], ChangeFilter(TreePath.parse("/ny/x")), {})
 
 
 def test_since_reads_no_more_than_an_hour_before_by_kafkas_time(logged: Logged) -> None:
     logged.logs["/la"].add("/la/a")
-    (log,) = find_logs([logged.servers], TreePath.parse("/la")).logs
-    now = round(datetime.now(UTC).timestamp() * 1000)
-    ((all_of_it,), _) = log_ranges([log], {}, now - 3_600_000)
-    ((later,), _) = log_ranges([log], {}, now + 3_600_000)
+    now, la = datetime.now(UTC), TreePath.parse("/la")
+    hours = timedelta(hours=2)
+    ((all_of_it,), _) = find_ranges([logged.servers], ChangeFilter(la, since=now), {})
+    ((later,), _) = find_ranges([logged.servers], ChangeFilter(la, since=now + hours), {})
     assert all_of_it.begin == 0 < all_of_it.end
     assert later.begin == later.end == all_of_it.end
 
@@ -199,11 +199,12 @@ def test_what_retention_removed_is_reported(logged: Logged) -> None:
 
     log = logged.logs["/la"]
     log.add(*(f"/la/t{number}" for number in range(10)))
-    (found,) = find_logs([logged.servers], TreePath.parse("/la")).logs
+    ((part,), _) = find_ranges([logged.servers], ChangeFilter(TreePath.parse("/la")), {})
+    found = part.log
     admin = AdminClient({"bootstrap.servers": found.brokers[0], "log_level": 0})
     where = TopicPartition(found.history, 0, 4)
     admin.delete_records([where])[where].result(30)
-    reading = HistoryReading(LogRange(found, 0, 10), {}, ChangeFilter())
+    reading = HistoryReading(replace(part, end=10), {}, ChangeFilter())
     (batch,) = reading.batches()
     assert batch["path"].to_pylist() == [f"/la/t{number}" for number in range(4, 10)]
     (problem,) = reading.problems()
