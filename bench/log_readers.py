@@ -43,6 +43,7 @@ from directory.store.replica import LOADED_PREFIXES
 from directory.wire.entry_codec import ProtoCodec
 from resolver.changes.policy_cache import PolicyCache
 from resolver.changes.record import Schemas
+from resolver.changes.state import StateFold
 from resolver.changes.state_reader import load_log
 from resolver.changes.topic_reader import TopicReader
 from resolver.path import Path as DirectoryPath
@@ -151,7 +152,7 @@ def _load(bootstrap: str, topic: str) -> dict[str, float]:
         Schemas()  # whatever is imported is there
         before = _memory("VmRSS")
         began = time.process_time()
-        log = load_log(reader, seconds=_PATIENCE_SECONDS)
+        log = load_log(reader, StateFold(), seconds=_PATIENCE_SECONDS)
         seconds = time.process_time() - began
     gc.collect()
     return {"seconds": seconds, "bytes": (_memory("VmRSS") - before) / len(log.state.rows)}

@@ -17,7 +17,7 @@ from directory.kafka.client_properties import OWN
 from resolver.changes import record
 from resolver.changes.record import Change, Schemas, UndecodableRecord
 from resolver.changes.registry import RegistryRefused, SchemaRegistry
-from resolver.changes.topic_reader import TopicReader, with_right
+from resolver.changes.topic_reader import TopicReader, error_text, with_right
 from resolver.errors import KafkaUnavailable
 
 if TYPE_CHECKING:
@@ -96,7 +96,6 @@ class LogTopics:
         properties: Callable[[], Mapping[str, str]],
         *,
         registry: SchemaRegistry | None = None,
-        timeout_seconds: float = 30.0,
     ) -> None:
         self.cluster_id: Final = cluster_id
         self.state: Final = state
@@ -104,7 +103,6 @@ class LogTopics:
         self._bootstrap: Final = ",".join(bootstrap)
         self._properties: Final = properties
         self._registry: Final = registry
-        self._timeout: Final = timeout_seconds
 
     def _client(self) -> dict[str, Any]:
         return {**OWN, **self._properties(), "bootstrap.servers": self._bootstrap}
@@ -251,9 +249,7 @@ class LogTopics:
         return found
 
     def _reader(self, topic: str, keep_on: Callable[[], bool]) -> closing[TopicReader]:
-        return closing(
-            TopicReader(self._client(), topic, timeout_seconds=self._timeout, keep_on=keep_on)
-        )
+        return closing(TopicReader(self._client(), topic, keep_on=keep_on))
 
     def writer(self, transactional_id: str) -> TopicWriter:
         """Returns a producer that has ended what others of its transactional id had begun.
@@ -261,7 +257,7 @@ class LogTopics:
         Raises:
             KafkaUnavailable
         """
-        return TopicWriter(self._client(), transactional_id, self._timeout)
+        return TopicWriter(self._client(), transactional_id)
 
 
 class TopicWriter:
@@ -270,7 +266,7 @@ class TopicWriter:
     """
 
     def __init__(
-        self, properties: Mapping[str, Any], transactional_id: str, timeout_seconds: float
+        self, properties: Mapping[str, Any], transactional_id: str, timeout_seconds: float = 30.0
     ) -> None:
         from confluent_kafka import KafkaException, Producer
 
@@ -350,11 +346,10 @@ class TopicWriter:
             self._not_delivered = str(error.str())
 
     def _unavailable(self, error: Any) -> KafkaUnavailable:
-        text = self._not_delivered or str(error.args[0].str())
-        more = f" ({self._last_error})" if self._last_error and self._last_error != text else ""
-        is_of_id = "Transactional Id authorization failed" in f"{text}{more}"
+        text = error_text(self._not_delivered or error, self._last_error)
+        is_of_id = "Transactional Id authorization failed" in text
         on = f"transactional id {self._transactional_id}" if is_of_id else "the topics"
-        return KafkaUnavailable(with_right(f"{text}{more}", f"WRITE on {on}"))
+        return KafkaUnavailable(with_right(text, f"WRITE on {on}"))
 
 
 def _make(admin: KafkaAdmin, name: str, settings: Mapping[str, str]) -> None:

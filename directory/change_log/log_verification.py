@@ -59,7 +59,7 @@ def compare_log(
     try:
         with closing(TopicReader(log_client(config), topic)) as reader:
             registry = SchemaRegistry.at(config.schema_registry)
-            log = load_log(reader, fold=StateFold(cluster_id, registry))
+            log = load_log(reader, StateFold(cluster_id, registry))
         reason = log.why_incomplete()
         point = log.state.checkpoint
         if reason or point is None or point.checkpoint is None:

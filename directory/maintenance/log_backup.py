@@ -165,7 +165,7 @@ def _read_log(
         # Before it there may be what another cluster had in the topic.
         point = newest_checkpoint(reader, registry)
         of = "" if point is None else point.cluster_id
-        log = load_log(reader, fold=StateFold(of, registry, partial(new_table, database)))
+        log = load_log(reader, StateFold(of, registry, partial(new_table, database)))
     reason = log.why_incomplete() or _why_unusable(log)
     if reason:
         raise UnusableLog(f"topic {topic}: {reason}")

@@ -15,10 +15,9 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.resources import files
 from operator import attrgetter
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote_from_bytes
 
@@ -58,6 +57,7 @@ _MAGIC: Final = b"\xc3\x01"
 _FINGERPRINT_BYTES: Final = 8
 _REGISTRY_MAGIC: Final = b"\0"
 _ID_BYTES: Final = 4
+_INT_LIMIT: Final = 2**31
 CHECKPOINT: Final = "c"
 INHERITED: Final = "i"
 
@@ -186,7 +186,7 @@ def _own_schema() -> Any:
 @cache
 def _row_schema() -> Any:
     """Returns the first fields of the schema, up to ``record``: the row of the store, and where it
-    lies among the changes.
+    lies among the changes. What is after them need not be read, since Avro has fields in order.
     """
     schema = json.loads(schema_text())
     names = [one["name"] for one in schema["fields"]]
@@ -301,139 +301,6 @@ def _encode_block(items: list[bytes]) -> bytes:
     return b"".join((_encode_long(len(items)), *items, b"\0")) if items else b"\0"
 
 
-_Decoder = Callable[[bytes, int], tuple[Any, int]]
-"""Returns the value that is at an offset of a record, and the offset after it."""
-
-
-@cache
-def _own_decoder() -> _Decoder:
-    return _decoder_of(json.loads(schema_text()))[0]
-
-
-@cache
-def _row_decoder() -> _Decoder:
-    return _decoder_of(_row_schema())[0]
-
-
-def _decoder_of(schema: Any) -> tuple[_Decoder, Any]:
-    """Returns the decoder of a type as ``change.avsc`` has them, and the value that is written as
-    one zero: most fields of most records are. It takes two thirds of what fastavro does.
-    """
-    match schema:
-        case "string":
-            return _decode_text, ""
-        case "bytes":
-            return _decode_bytes, b""
-        case "int":
-            return _decode_int, 0
-        case "long":
-            return _decode_long, 0
-        case ["null", other]:
-            return partial(_decode_nullable, _decoder_of(other)[0]), None
-        case {"type": "map", "values": values}:
-            return partial(_decode_map, _decoder_of(values)[0]), MappingProxyType({})
-        case {"type": "array", "items": items}:
-            return partial(_decode_array, _decoder_of(items)[0]), ()
-        case {"type": "record", "fields": of_record}:
-            fields = [(one["name"], *_decoder_of(one["type"])) for one in of_record]
-            return partial(_decode_record, fields), None
-        case {"type": str() as other}:
-            return _decoder_of(other)
-        case _:
-            raise ValueError(f"change.avsc has a type that records are not read with: {schema}")
-
-
-def _decode_long(data: bytes, at: int) -> tuple[int, int]:
-    value = byte = data[at]
-    at += 1
-    if value > 127:
-        value &= 127
-        for shift in range(7, 64, 7):
-            byte = data[at]
-            at += 1
-            value |= (byte & 127) << shift
-            if byte < 128:
-                break
-        if byte > 127 or value >> 64:
-            raise ValueError("a number of more than 64 bits")
-    return (value >> 1) ^ -(value & 1), at
-
-
-def _decode_int(data: bytes, at: int) -> tuple[int, int]:
-    value, at = _decode_long(data, at)
-    if not -(2**31) <= value < 2**31:
-        raise ValueError(f"an int of more than 32 bits: {value}")
-    return value, at
-
-
-def _decode_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = _decode_long(data, at)
-    if not 0 <= size <= len(data) - at:
-        raise ValueError(f"{size} bytes at offset {at}, and there are {len(data)}")
-    return data[at : at + size], at + size
-
-
-def _decode_text(data: bytes, at: int) -> tuple[str, int]:
-    size = _SHORT[data[at]]
-    end = at + 1 + size
-    if size and end <= len(data):
-        return data[at + 1 : end].decode(), end
-    value, at = _decode_bytes(data, at)
-    return value.decode(), at
-
-
-_SHORT: Final = tuple(byte // 2 if byte < 128 and not byte & 1 else 0 for byte in range(256))
-"""Size by its first byte, where that is all of it; most texts are so short."""
-
-
-def _decode_nullable(decode: _Decoder, data: bytes, at: int) -> tuple[Any, int]:
-    branch = data[at]
-    if branch == 2:
-        return decode(data, at + 1)
-    if branch:
-        raise ValueError(f"neither null nor a value: {branch}")
-    return None, at + 1
-
-
-def _decode_map(decode: _Decoder, data: bytes, at: int) -> tuple[dict[str, Any], int]:
-    found: dict[str, Any] = {}
-    while data[at]:
-        count, at = _decode_count(data, at)
-        for _ in range(count):
-            key, at = _decode_text(data, at)
-            found[key], at = decode(data, at)
-    return found, at + 1
-
-
-def _decode_array(decode: _Decoder, data: bytes, at: int) -> tuple[list[Any], int]:
-    found: list[Any] = []
-    while data[at]:
-        count, at = _decode_count(data, at)
-        for _ in range(count):
-            item, at = decode(data, at)
-            found.append(item)
-    return found, at + 1
-
-
-def _decode_count(data: bytes, at: int) -> tuple[int, int]:
-    """Returns the number of items of a block; a negative one has the block's size after it."""
-    count, at = _decode_long(data, at)
-    return (count, at) if count >= 0 else (-count, _decode_long(data, at)[1])
-
-
-def _decode_record(
-    fields: list[tuple[str, _Decoder, Any]], data: bytes, at: int
-) -> tuple[dict[str, Any], int]:
-    found: dict[str, Any] = {}
-    for name, decode, zero in fields:
-        if data[at]:
-            found[name], at = decode(data, at)
-        else:
-            found[name] = zero
-            at += 1
-    return found, at
-
-
 class Schemas:
     """The schemas that a reader has, by framing: its own, those that a topic holds, and those that
     a registry returns.
@@ -493,7 +360,7 @@ class Schemas:
         Raises:
             UndecodableRecord, RegistryUnavailable
         """
-        return self._read(value, _own_schema(), _own_decoder())
+        return self._read(value, self._own)
 
     def decode_row(self, value: bytes) -> dict[str, Any]:
         """Returns the fields of a record up to ``record``: for the state, since it takes half the
@@ -502,16 +369,18 @@ class Schemas:
         Raises:
             UndecodableRecord, RegistryUnavailable
         """
-        return self._read(value, _row_schema(), _row_decoder())
+        return self._read(value, _row_schema())
 
-    def _read(self, value: bytes, wanted: Any, decode: _Decoder) -> dict[str, Any]:
-        """Returns a record with the fields of the schema ``wanted``, of which ``decode`` is."""
+    def _read(self, value: bytes, wanted: Any) -> dict[str, Any]:
+        """Returns a record with the fields of ``wanted``, which are this kdir's or the first ones
+        of them.
+        """
         schema, end = self._schema_of(value)
+        written, read_as = (wanted, None) if schema is self._own else (schema, wanted)
         try:
-            if schema is self._own:
-                found, _ = decode(value, end)
-            else:
-                found = self._read_value(io.BytesIO(value[end:]), schema, wanted)
+            found = self._read_value(io.BytesIO(value[end:]), written, read_as)
+            if not -_INT_LIMIT <= found["position"] < _INT_LIMIT:
+                raise ValueError(f"an int of more than 32 bits: {found['position']}")
         except Exception as error:  # noqa: BLE001 - fastavro raises many types for damaged bytes
             raise UndecodableRecord(f"{type(error).__name__}: {error}") from None
         return found  # type: ignore[no-any-return]

@@ -73,24 +73,18 @@ class LoadedLog(NamedTuple):
 
 def load_log(
     reader: TopicReader,
-    cluster_id: str = "",
+    fold: StateFold,
     *,
-    fold: StateFold | None = None,
     seconds: float = _LOAD_SECONDS,
     clock: Callable[[], float] = boot_seconds,
 ) -> LoadedLog:
-    """Reads a state topic from its beginning to the stable end that it has now.
-
-    Args:
-        cluster_id: that of the cluster; empty = the one of the first record.
-        fold: adds the records up; without it, one in memory.
+    """Reads a state topic from its beginning to the stable end that it has now, into a new fold.
 
     Raises:
         KafkaUnavailable: also where it takes longer than ``seconds`` or than tombstones allow, and
             where the registry does not answer.
     """
     begun = clock()
-    fold = StateFold(cluster_id) if fold is None else fold
     low, high = reader.bounds()
     most_pause = reader.most_pause_seconds()
 
@@ -241,7 +235,7 @@ class StateReader:
         try:
             self.load_count += 1
             fold = StateFold(self._cluster_id, self._registry)
-            log = load_log(reader, fold=fold, seconds=self._load_seconds, clock=self._clock)
+            log = load_log(reader, fold, seconds=self._load_seconds, clock=self._clock)
             self._take(log)
             self._follow(reader, log)
         finally:

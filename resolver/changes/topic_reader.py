@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from resolver.errors import KafkaUnavailable
 
-__all__ = ["EndReached", "TopicReader", "TopicRecord", "topic_names", "with_right"]
+__all__ = ["EndReached", "TopicReader", "TopicRecord", "error_text", "topic_names", "with_right"]
 
+_TIMEOUT_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.5
 _BATCH: Final = 500
 _QUEUED_KIB: Final = 8_192
@@ -55,9 +56,8 @@ class TopicReader:
         properties: Mapping[str, Any],
         topic: str,
         *,
-        timeout_seconds: float = 30.0,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
         keep_on: Callable[[], bool] = lambda: True,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         from confluent_kafka import Consumer
 
@@ -65,7 +65,6 @@ class TopicReader:
         self._topic: Final = topic
         self._timeout: Final = timeout_seconds
         self._keep_on: Final = keep_on
-        self._clock: Final = clock
         self._last_error = ""
         self._consumer = Consumer(
             {
@@ -153,7 +152,7 @@ class TopicReader:
         """
         if begin >= end:
             return
-        quiet_since = self._clock()
+        quiet_since = time.monotonic()
         with closing(self.follow(begin)) as found:
             for one in found:
                 if one is not None and one.offset >= end:
@@ -162,8 +161,8 @@ class TopicReader:
                     yield one
                     if one.offset + 1 >= end:
                         return
-                    quiet_since = self._clock()
-                elif self._clock() - quiet_since > self._timeout:
+                    quiet_since = time.monotonic()
+                elif time.monotonic() - quiet_since > self._timeout:
                     raise KafkaUnavailable(
                         f"{self._topic}: nothing came for {self._timeout:g} s, though records up "
                         f"to offset {end} are there{self._because()}"
@@ -223,10 +222,8 @@ class TopicReader:
             self._last_error = str(error.str())
 
     def _unavailable(self, error: Any) -> KafkaUnavailable:
-        found = error.args[0] if getattr(error, "args", None) else error
-        text = found.str() if hasattr(found, "str") else str(found)
-        more = f" ({self._last_error})" if self._last_error and self._last_error != text else ""
-        return KafkaUnavailable(with_right(f"{self._topic}: {text}{more}", "READ on the topic"))
+        text = error_text(error, self._last_error)
+        return KafkaUnavailable(with_right(f"{self._topic}: {text}", "READ on the topic"))
 
     def _because(self) -> str:
         return f": {self._last_error}" if self._last_error else ""
@@ -239,6 +236,13 @@ def _is_of_group(error: Any) -> bool:
     return bool(error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED)
 
 
+def error_text(error: Any, last_error: str) -> str:
+    """Returns Kafka's message of an error, and after it what its client reported last."""
+    found = error.args[0] if getattr(error, "args", None) else error
+    text = found.str() if hasattr(found, "str") else str(found)
+    return f"{text} ({last_error})" if last_error and last_error != text else text
+
+
 def with_right(message: str, right: str) -> str:
     """Returns Kafka's message, and where it is about a missing right, which one: Kafka has the kind
     of the resource only.
@@ -247,7 +251,7 @@ def with_right(message: str, right: str) -> str:
     return f"{message}; missing: {right}" if is_about_one else message
 
 
-def topic_names(properties: Mapping[str, Any], timeout_seconds: float = 30.0) -> set[str]:
+def topic_names(properties: Mapping[str, Any]) -> set[str]:
     """Returns the names of all topics.
 
     Raises:
@@ -257,9 +261,9 @@ def topic_names(properties: Mapping[str, Any], timeout_seconds: float = 30.0) ->
     from confluent_kafka.admin import AdminClient
 
     try:
-        return set(AdminClient(dict(properties)).list_topics(timeout=timeout_seconds).topics)
+        return set(AdminClient(dict(properties)).list_topics(timeout=_TIMEOUT_SECONDS).topics)
     except KafkaException as error:
         raise KafkaUnavailable(
-            f"no broker answered in {timeout_seconds:g} s: {properties.get('bootstrap.servers')}: "
+            f"no broker answered in {_TIMEOUT_SECONDS:g} s: {properties.get('bootstrap.servers')}: "
             f"{error.args[0].str()}"
         ) from error

@@ -225,7 +225,7 @@ def test_P14_P15_a_topic_that_was_deleted_is_made_again_only_for_an_operator(
         assert state_of(server).state.generation == 2, "readers see that it is another topic"
         # Of a log that lost records: what an operator did and the difference share a revision.
         lost = [key for key in log.read().state if "/e/" in key]
-        writer = TopicWriter({"bootstrap.servers": kafka_broker.bootstrap}, "another", 30.0)
+        writer = TopicWriter({"bootstrap.servers": kafka_broker.bootstrap}, "another")
         writer.write(LogRecord(log.state_topic, key, None) for key in lost)
         confirm(server)
         eventually(lambda: log.read().rows == logged_rows(str(store)))

@@ -63,7 +63,7 @@ class DyingTopics(LogTopics):
     passages: Passages
 
     def writer(self, transactional_id: str) -> TopicWriter:
-        made = Dying(self._client(), transactional_id, self._timeout)
+        made = Dying(self._client(), transactional_id)
         made.die_at(self.passages)
         return made
 
