@@ -378,7 +378,7 @@ class Schemas:
         schema, end = self._schema_of(value)
         written, read_as = (wanted, None) if schema is self._own else (schema, wanted)
         try:
-            found = self._read_value(io.BytesIO(value[end:]), written, read_as)
+            found: Any = self._read_value(io.BytesIO(value[end:]), written, read_as)
             if not -_INT_LIMIT <= found["position"] < _INT_LIMIT:
                 raise ValueError(f"an int of more than 32 bits: {found['position']}")
         except Exception as error:  # noqa: BLE001 - fastavro raises many types for damaged bytes
