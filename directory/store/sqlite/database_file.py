@@ -21,7 +21,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 
-from directory.store.base import Identity, IncompatibleStore, StoreDamaged, StoreUnreachable
+from directory.store.base import (
+    Identity,
+    IncompatibleStore,
+    StoreDamaged,
+    StoreFull,
+    StoreUnreachable,
+)
 from directory.store.schema import (
     Head,
     begin_incarnation,
@@ -58,12 +64,16 @@ _BUSY_STEP_MS: Final = 100
 
 @contextmanager
 def away_on_error(path: Path) -> Iterator[None]:
-    """Raises what sqlite or the system reports as ``StoreUnreachable``."""
+    """Raises what sqlite or the system reports as ``StoreUnreachable``, or one of its kinds."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
         if type(error) is sqlite3.DatabaseError:  # its subclasses are other troubles
             raise StoreDamaged(_damaged(path, str(error))) from error
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise StoreFull(
+                f"{path}: its disk is full, so it takes no writes: make space"
+            ) from error
         raise StoreUnreachable(f"{path}: {error}") from error
 
 

@@ -32,6 +32,7 @@ from directory.store.base import (
     Limits,
     Put,
     Row,
+    StoreFull,
     StoreIsSealed,
     StoreUnreachable,
     Transaction,
@@ -205,6 +206,8 @@ class SqliteStore:
             with suppress(ValueError):
                 self._queue.remove(mine)  # else it is being committed: nobody knows how that ends
             raise StoreUnreachable(f"{self._file.path}: others wrote for {timeout_seconds:g} s")
+        if isinstance(mine.trouble, StoreFull):
+            raise StoreFull(str(mine.trouble)) from mine.trouble
         if mine.trouble is not None:
             raise StoreUnreachable(str(mine.trouble)) from mine.trouble
         assert mine.outcome is not None  # noqa: S101 - it is over

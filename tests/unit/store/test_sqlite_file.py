@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -20,10 +21,12 @@ from directory.store.base import (
     Put,
     Store,
     StoreDamaged,
+    StoreFull,
     StoreUnreachable,
     Transaction,
 )
 from directory.store.schema import SCHEMA_VERSION
+from directory.store.sqlite.database_file import DatabaseFile
 from directory.store.sqlite.store import SqliteStore, database_path
 
 
@@ -189,6 +192,31 @@ def test_only_the_owner_can_read_it(path: Path) -> None:
         files = sorted(path.parent.iterdir())
         assert len(files) == 4
         assert {oct(file.stat().st_mode & 0o777) for file in files} == {"0o600"}
+
+
+def test_a_full_disk_is_a_full_store_and_nothing_is_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = DatabaseFile.connect
+
+    def connect_small(file: DatabaseFile, *arguments: int) -> tuple[sqlite3.Connection, int]:
+        connection, inode = connect(file, *arguments)
+        connection.execute("PRAGMA max_page_count = 1")  # not beyond its size now
+        return connection, inode
+
+    with closing(SqliteStore(path, "la")) as store:
+        put(store, b"k")
+    with monkeypatch.context() as patch:
+        patch.setattr(DatabaseFile, "connect", connect_small)
+        with closing(SqliteStore(path, "la")) as store, ThreadPoolExecutor(4) as pool:
+            many = [[b"%d/%04d" % (one, n) for n in range(2_000)] for one in range(4)]
+            for done in [pool.submit(put, store, *keys) for keys in many]:
+                with pytest.raises(StoreFull, match="its disk is full"):
+                    done.result()
+            assert keys_of(store) == {b"k"}
+            put(store, b"small")
+    with closing(SqliteStore(path, "la")) as store:
+        assert keys_of(store) == {b"k", b"small"}
 
 
 # -- many at once -----------------------------------------------------------------------------
