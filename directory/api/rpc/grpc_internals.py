@@ -65,9 +65,10 @@ def set_longest_wait(seconds: float) -> None:
 
 
 def is_call_active(state: Any) -> bool:
-    """Returns whether a call has neither ended nor been cancelled."""
-    with state.condition:
-        return bool(_server._is_rpc_state_active(state))  # noqa: SLF001
+    """Returns whether a call has neither ended nor been cancelled: it may do so at any time, so
+    no lock is held for that.
+    """
+    return bool(_server._is_rpc_state_active(state))  # noqa: SLF001
 
 
 def abort_call(event: Any, state: Any, status: grpc.Status) -> None:
@@ -93,8 +94,8 @@ def receive_message(
 
     def received(happened: Any) -> Any:
         finished = receive(happened)
-        with state.condition:
-            request, state.request = state.request, None
+        # Only here, in gRPC's thread, is it set and taken.
+        request, state.request = state.request, None
         on_received(request)
         return finished
 

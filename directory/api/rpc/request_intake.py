@@ -67,58 +67,53 @@ class DelayedRefusal(BaseException):
 
 
 class CallCompletion:
-    """Part of a future that gRPC uses: the callback that runs when a call has ended."""
+    """Part of a future that gRPC uses: the callback that runs when a call has ended. Thread-safe
+    without a lock: each operation on a list or set is atomic.
+    """
 
-    __slots__ = ("_callback", "_has_ended", "_lock", "_on_end")
+    __slots__ = ("_callbacks", "_has_ended", "_under_way")
 
-    def __init__(self, on_end: Callable[[], object] | None = None) -> None:
-        """``on_end``: called once, before the callback."""
-        self._on_end = on_end
-        self._lock = threading.Lock()
-        self._callback: Callable[[Any], object] | None = None
+    def __init__(self, under_way: set[CallCompletion] | None = None) -> None:
+        """``under_way``: contains this call from now until its end."""
+        self._callbacks: list[Callable[[Any], object]] = []
         self._has_ended = False
+        self._under_way = under_way
+        if under_way is not None:
+            under_way.add(self)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Calls the function when the call has ended, or now if it has."""
-        with self._lock:
-            if not self._has_ended:
-                self._callback = callback
-                return
-        callback(self)
+        self._callbacks.append(callback)
+        if self._has_ended:
+            self._call_back()
 
     def release(self) -> None:
-        """Calls ``on_end`` now instead of at the end."""
-        with self._lock:
-            on_end, self._on_end = self._on_end, None
-        if on_end is not None:
-            on_end()
+        """Takes the call out of those under way now instead of at its end."""
+        if self._under_way is not None:
+            self._under_way.discard(self)
 
     def end(self) -> None:
         """Marks the call as ended."""
         self.release()
-        with self._lock:
-            self._has_ended = True
-            callback = self._callback
-        if callback is not None:
+        self._has_ended = True
+        self._call_back()
+
+    def _call_back(self) -> None:
+        """Calls each function once, also if another thread does the same meanwhile."""
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop()
+            except IndexError:
+                return
             callback(self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Received:
     """First message of a call, for handlers marked by ``takes_request``."""
 
     request: Any
     """None: the caller sent no message."""
-
-
-@dataclass(slots=True)
-class _Unfinished:
-    """Call whose request has not arrived."""
-
-    event: Any
-    state: Any
-    since: float
-    ended: CallCompletion
 
 
 Begin = Callable[[CallCompletion, Callable[..., object], tuple[Any, ...]], None]
@@ -143,12 +138,13 @@ class RequestIntake:
     ) -> None:
         self._most: Final = most
         self._most_calls: Final = calls
-        self._calls = 0
+        self._under_way: Final[set[CallCompletion]] = set()
         self._lock: Final = threading.Lock()
-        """Held while ``_calls`` or ``_delayed`` changes."""
+        """Held while ``_delayed`` changes."""
         self._seconds: Final = seconds
         self._clock: Final = clock
-        self._unfinished: Final[dict[int, _Unfinished]] = {}
+        self._unfinished: Final[dict[CallCompletion, tuple[Any, Any, float]]] = {}
+        """Event and state of gRPC of each, and when its headers arrived; the oldest is first."""
         self._delayed: Final[deque[tuple[float, Callable[[], object]]]] = deque()
         """When each was delayed, and what begins it; the oldest is first."""
         self._is_closed = False
@@ -158,7 +154,7 @@ class RequestIntake:
     @property
     def calls(self) -> int:
         """Number of calls under way, without streams."""
-        return self._calls
+        return len(self._under_way)
 
     @property
     def unfinished(self) -> int:
@@ -183,42 +179,30 @@ class RequestIntake:
             begin(ended, answer, about)
             return ended
         run, event, state, behave, _, read, write = about
-        if not (is_stream or self._take_call()):
+        if not is_stream and len(self._under_way) >= self._most_calls:
             why = f"{self._most_calls} calls are under way (limits.max_concurrent_calls); ask again"
             abort_call(event, state, status_of(LimitExceeded(why, limit=self._most_calls), ""))
             ended = CallCompletion()
             ended.end()
             return ended
-        ended = CallCompletion() if is_stream else CallCompletion(self._give_call_back)
-        call = _Unfinished(event, state, self._clock(), ended)
-        key = id(call)
+        # One thread of gRPC submits all calls, so none is added between the count and this.
+        ended = CallCompletion() if is_stream else CallCompletion(self._under_way)
 
         def received(request: Any) -> None:
-            self._unfinished.pop(key, None)
+            self._unfinished.pop(ended, None)
             first = Received(request)
             about = (run, event, state, behave, lambda: first, read, write)
-            start = partial(begin_call, begin, call.ended, answer, about)
             if request is None or _is_excess(request):
-                self.delay(start, call.ended)
+                self.delay(partial(begin_call, begin, ended, answer, about), ended)
             else:
-                start()
+                begin_call(begin, ended, answer, about)
 
-        self._unfinished[key] = call
+        self._unfinished[ended] = (event, state, self._clock())
         # gRPC holds the condition of the call around submit.
         receive_message(event.call, state, read, received)
         if len(self._unfinished) > self._most:
             self._refuse_oldest()
-        return call.ended
-
-    def _take_call(self) -> bool:
-        with self._lock:
-            is_free = self._calls < self._most_calls
-            self._calls += is_free
-        return is_free
-
-    def _give_call_back(self) -> None:
-        with self._lock:
-            self._calls -= 1
+        return ended
 
     def delay(self, begin: Callable[[], object], ended: CallCompletion) -> None:
         """Begins a call that will be refused a second later; at once if many wait already.
@@ -279,26 +263,25 @@ class RequestIntake:
         if not self._unfinished:
             return
         now = self._clock()
-        for key, call in list(self._unfinished.items()):
-            if now - call.since > self._seconds:
+        for ended, (event, state, since) in list(self._unfinished.items()):
+            if now - since > self._seconds:
                 why = f"no request came within {self._seconds:g} s (limits.request_seconds)"
-                self._refuse(key, call, why)
+                self._refuse(ended, event, state, why)
 
     def _refuse_oldest(self) -> None:
-        # In the order in which they came: a dict keeps it.
         count = max(1, self._most // _FREED_AT_ONCE)
         why = (
             f"more than {self._most} calls wait for their request (limits.unfinished_requests); "
             f"send it with the headers"
         )
-        for key, call in list(islice(self._unfinished.items(), count)):
-            self._refuse(key, call, why)
+        for ended, (event, state, _) in list(islice(self._unfinished.items(), count)):
+            self._refuse(ended, event, state, why)
 
-    def _refuse(self, key: int, call: _Unfinished, why: str) -> None:
-        if self._unfinished.pop(key, None) is None:
+    def _refuse(self, ended: CallCompletion, event: Any, state: Any, why: str) -> None:
+        if self._unfinished.pop(ended, None) is None:
             return  # its request arrived meanwhile
         self.refused += 1
-        abort_call(call.event, call.state, status_of(LimitExceeded(why), ""))
+        abort_call(event, state, status_of(LimitExceeded(why), ""))
 
 
 def begin_call(

@@ -357,8 +357,9 @@ class FairQueue(Generic[T]):
         with self._lock:
             mine = self._items.get(key)
             if mine is None:
-                mine = self._items[key] = deque()
-            mine.append(item)
+                self._items[key] = deque((item,))
+            else:
+                mine.append(item)
         self._tickets.put(True)
 
     def end(self) -> None:
@@ -370,12 +371,10 @@ class FairQueue(Generic[T]):
         if not self._tickets.get():
             return None
         with self._lock:
-            key, mine = next(iter(self._items.items()))
+            key, mine = self._items.popitem(last=False)
             item = mine.popleft()
             if mine:
-                self._items.move_to_end(key)
-            else:
-                del self._items[key]
+                self._items[key] = mine
         return item
 
     def qsize(self) -> int:

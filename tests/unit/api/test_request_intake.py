@@ -104,7 +104,7 @@ def test_a_server_that_stops_delays_none() -> None:
 
 
 def test_what_a_handler_refuses_late_gives_its_thread_back_and_is_refused_a_second_later() -> None:
-    clock, answered, released = Clock(), list[str](), list[str]()
+    clock, answered, ends = Clock(), list[str](), list[str]()
     intake = RequestIntake(1, 1.0, 9, clock)
 
     def answer(*about: Any) -> None:
@@ -113,8 +113,9 @@ def test_what_a_handler_refuses_late_gives_its_thread_back_and_is_refused_a_seco
             raise DelayedRefusal(NotReady("too many wait"))
         answered.append(request.error.message)
 
-    ended = CallCompletion(lambda: released.append("call"))
-    ended.add_done_callback(lambda _: released.append("end"))
+    under_way = set[CallCompletion]()
+    ended = CallCompletion(under_way)
+    ended.add_done_callback(lambda _: ends.append("end"))
 
     def begin(ended: CallCompletion, answer: Callable[..., object], about: tuple[Any, ...]) -> None:
         intake.run(begin, ended, answer, about)
@@ -124,17 +125,18 @@ def test_what_a_handler_refuses_late_gives_its_thread_back_and_is_refused_a_seco
     begin(ended, answer, ("run", event, state(), "behave", lambda: first, "read", "write"))
     clock.now = 0.9
     intake.begin_delayed()
-    assert (answered, released) == ([], ["call"])
+    assert (answered, under_way, ends) == ([], set(), [])
     clock.now = 1.0
     intake.begin_delayed()
-    assert (answered, released) == (["too many wait"], ["call", "end"])
+    assert (answered, ends) == (["too many wait"], ["end"])
 
 
 def test_a_call_whose_caller_is_gone_does_not_begin() -> None:
     begun, ended = list[object](), list[str]()
     for is_there, expected in ((True, []), (False, ["over"])):
         about = ("run", SimpleNamespace(call=None), state(is_there=is_there))
-        completion = CallCompletion(lambda: ended.append("over"))
+        completion = CallCompletion()
+        completion.add_done_callback(lambda _: ended.append("over"))
         begin_call(lambda *call: begun.append(call[2]), completion, print, about)
         assert len(begun) == 1
         assert ended == expected

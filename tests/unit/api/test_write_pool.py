@@ -42,7 +42,8 @@ class Calls:
                     self.gate.wait()
                     answer.append("")
 
-            completion = CallCompletion(lambda answer=answer: self.ended.extend(answer))  # type: ignore[misc]
+            completion = CallCompletion()
+            completion.add_done_callback(lambda _, answer=answer: self.ended.extend(answer))  # type: ignore[misc]
             about = ("run", EVENT, "state", "behave", lambda: Received("a"), "read", "write")
             self.pool.begin(completion, run, about)
 

@@ -34,7 +34,7 @@ def missing_request() -> MalformedRequest:
 
 def lenient_deserializer(
     kind: type[M],
-    bounds: RequestBounds | None = None,
+    bounds: RequestBounds,
     size: RequestSize = RequestSize.MESSAGE,
 ) -> Callable[[bytes], M | MalformedRequest]:
     """Returns a request deserializer for gRPC that never raises.
@@ -42,15 +42,17 @@ def lenient_deserializer(
     ``bounds``: limits of a request; one with more bytes than ``size`` allows is not parsed.
     """
     parse = kind.FromString
+    small_bytes = bounds.small_bytes(size)
 
     def read(raw: bytes) -> M | MalformedRequest:
-        if bounds is not None and (large := bounds.size_refusal(len(raw), size)) is not None:
+        is_small = len(raw) <= small_bytes
+        if not is_small and (large := bounds.size_refusal(len(raw), size)) is not None:
             return MalformedRequest(large)
         try:
             request = parse(raw)
         except DecodeError:
             return MalformedRequest(_explain(kind, raw))
-        over = None if bounds is None else bounds.refusal(request, len(raw))
+        over = None if is_small else bounds.refusal(request)
         return request if over is None else MalformedRequest(over)
 
     return read

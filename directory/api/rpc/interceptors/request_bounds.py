@@ -60,13 +60,12 @@ class RequestBounds:
             limit=most,
         )
 
-    def refusal(self, request: Message, size: int) -> LimitExceeded | None:
-        """Returns why a request is refused; None if it is within the bounds.
+    def small_bytes(self, size: RequestSize) -> int:
+        """Returns the bytes up to which a request cannot exceed a bound and is not inspected."""
+        return min(self.most_bytes(size), self.list_items, self.text_bytes)
 
-        A request smaller than every bound cannot exceed one, and is not inspected.
-        """
-        if size <= self.list_items and size <= self.text_bytes:
-            return None
+    def refusal(self, request: Message) -> LimitExceeded | None:
+        """Returns why a request is refused; None if it is within the bounds."""
         return next(self._excesses(request, ""), None)
 
     def _excesses(self, message: Message, above: str) -> Iterator[LimitExceeded]:
