@@ -195,6 +195,8 @@ class _SnapshotAccess:
     """The tree of callers that may see all of it."""
     has_no_grants: bool
     trees: dict[tuple[str, str, bool], VisibleTree] = field(default_factory=dict)
+    constant_trees: dict[str, OpenTree] = field(default_factory=dict)
+    """By principal, where neither its address nor the time changes what it may see now."""
 
 
 class AccessControl:
@@ -221,6 +223,10 @@ class AccessControl:
         """
         known = self._of(cluster, snapshot)
         principal = call.principal or ANONYMOUS
+        if not past:
+            constant = known.constant_trees.get(principal)
+            if constant is not None:
+                return constant
         says_nothing = known.has_no_grants and (not past or cluster.access_history.is_constant)
         if says_nothing or principal in known.access.super_users:
             return known.open_tree
@@ -234,11 +240,15 @@ class AccessControl:
         tree = known.trees.get(key)
         if tree is None:
             known.access.inherited_grants()
+            is_constant = not (hosts_matter or past or _can_expire(known.access))
             if len(known.trees) >= _MAX_TREES:
+                known.constant_trees.clear()
                 known.trees.clear()
             who = _caller(principal, host)
             tree = VisibleTree(snapshot, known.access, who, cluster.config.cluster, expired=expired)
             known.trees[key] = tree
+            if is_constant:
+                known.constant_trees[principal] = tree
         return tree
 
     def rights(self, cluster: Cluster, snapshot: Snapshot, call: Call) -> CallerRights:
@@ -352,10 +362,12 @@ def _of_hosts(tree: GrantTree, rules: list[CompiledGrants]) -> frozenset[str]:
     return frozenset(principal for principal, at_host, _ in parted if at_host)
 
 
+def _can_expire(access: Authorizer) -> bool:
+    return access.grants_max_age_seconds is not None and bool(access.inherited)
+
+
 def _has_expired(cluster: Cluster, access: Authorizer) -> bool:
-    if access.grants_max_age_seconds is None or not access.inherited:
-        return False
-    return access.has_expired(cluster.unconfirmed_seconds() or 0.0)
+    return _can_expire(access) and access.has_expired(cluster.unconfirmed_seconds() or 0.0)
 
 
 def check_owned(cluster: Cluster, mount: Path, path: Path, *, or_above: bool = False) -> None:

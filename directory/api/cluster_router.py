@@ -172,8 +172,11 @@ class ClusterRouter:
         ``streams``: the call holds none of the threads that answer calls, so any number of them may
         wait.
         """
+        replica = cluster.replica
+        if not token and replica.state is ReplicaState.SERVING:
+            return replica.snapshot  # most calls have no token
         return choose_snapshot(
-            cluster.replica,
+            replica,
             cluster.cluster_id,
             cluster.config.limits.max_stale_seconds,
             token,
@@ -231,8 +234,8 @@ class ClusterRouter:
         is_shown = tree.shows_any_at(text)
         authority = cluster.encoded_authority(snapshot)
         ready = self._ready(cluster, tree)
-        prefer = kind_from_number(request.prefer)
-        no_follow = request.no_follow
+        number, no_follow = request.prefer, request.no_follow
+        prefer = kind_from_number(number) if number else None
         if is_shown:
             return authority + ready.outcome_bytes(text, prefer, no_follow=no_follow)
         return authority + ready.outcome_for(tree, text, prefer, no_follow=no_follow)

@@ -14,6 +14,7 @@ holds the contract to that.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, assert_never, cast
 
@@ -367,7 +368,7 @@ class ResponseCache:
         self._splicer_bytes = 0
         self._unremembered = 0
         self._found = 0
-        """Hits of batches since the outcomes were last removed."""
+        """Hits since the outcomes were last removed."""
         self._lifetime_seconds = cluster.config.limits.answer_ttl_seconds
         self._most_bytes = self._left_bytes = cluster.config.limits.remembered_bytes
 
@@ -393,12 +394,12 @@ class ResponseCache:
         """
         if prefer is not None or no_follow:
             return self._decide(text, prefer, no_follow=no_follow)[0]
-        return (
-            self._outcomes.get(text)
-            or self._splice(text)
-            or self._topic(text)
-            or self._remembered(text)
-        )
+        if not self._is_remembering_idle:
+            found = self._outcomes.get(text)
+            if found is not None:
+                self._found += 1
+                return found
+        return self._splice(text) or self._topic(text) or self._remembered(text)
 
     def outcomes(
         self,
@@ -454,23 +455,28 @@ class ResponseCache:
         Not while some record might be unreadable, since the stored bytes are sent unparsed.
         """
         above = text.rpartition("/")[0]
-        splicer = self._splicers.get(above)
-        if splicer is None:
-            node = self._directories.get(above) or self._see_directory(above)
-            if node is None or not self.snapshot.all_read:
-                return None
-            inherited = self.answers.inherited(node.entry_id)
-            splicer = TopicSplicer(node, self._lifetime_seconds, inherited)
-            self._left_bytes -= splicer.size
-            if len(self._splicers) >= _MOST_DIRECTORIES or self._left_bytes < 0:
-                self._splicers.clear()
-                self._splicer_bytes = 0
-                self._forget_outcomes()
-                self._left_bytes -= splicer.size
-            self._splicers[above] = splicer
-            self._splicer_bytes += splicer.size
-        (part,) = splice_topics({above: splicer}, (text,))
+        if above not in self._splicers and not self._make_splicer(above):
+            return None
+        (part,) = splice_topics(self._splicers, (text,))
         return None if part is None else self._remember(text, part)
+
+    def _make_splicer(self, above: str) -> bool:
+        """Returns whether there is a directory at this path whose topics may be spliced."""
+        node = self._directories.get(above) or self._see_directory(above)
+        if node is None or not self.snapshot.all_read:
+            return False
+        inherited = self.answers.inherited(node.entry_id)
+        splicer = TopicSplicer(node, self._lifetime_seconds, inherited)
+        self._left_bytes -= splicer.size
+        if len(self._splicers) >= _MOST_DIRECTORIES or self._left_bytes < 0:
+            self._splicers.clear()
+            self._splicer_bytes = 0
+            self._forget_outcomes()
+            self._left_bytes -= splicer.size
+        # One text with the caller's view of the tree: it is fetched from memory once.
+        self._splicers[sys.intern(above)] = splicer
+        self._splicer_bytes += splicer.size
+        return True
 
     def _topic(self, text: str) -> bytes | None:
         """Returns the encoded outcome of a topic that no link or mount leads to; None if there is

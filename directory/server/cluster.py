@@ -472,7 +472,7 @@ class Cluster:
         return self._signed(snapshot).encoded
 
     def _signed(self, snapshot: Snapshot) -> _Signature:
-        unconfirmed = self.unconfirmed_seconds()
+        unconfirmed = None if self.parent_link is None else self.unconfirmed_seconds()
         stale = self.replica.state is ReplicaState.STALE
         known = self._signature
         if not stale and unconfirmed is None and known is not None and known.snapshot is snapshot:

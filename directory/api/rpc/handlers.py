@@ -54,7 +54,7 @@ from directory.api.rpc.rights import Check, Threads, check_of
 from directory.api.rpc.stream_slots import StreamSlots
 from directory.api.rpc.thread_pools import WritePool
 from directory.api.rpc.unsent_answers import LARGE_BYTES, UnsentAnswers
-from directory.server.authentication import Authenticator, Identity
+from directory.server.authentication import Authenticator
 from directory.server.metrics.instrumentation import CallMetrics
 from resolver.errors import KdirError
 
@@ -154,7 +154,7 @@ def bind_service(
                 _run_on(answer, pools.writes)
             elif name in service.long:
                 _run_on(answer, pools.long)
-            methods[name] = grpc.stream_unary_rpc_method_handler(answer, read, _write)
+            methods[name] = grpc.stream_unary_rpc_method_handler(answer, read)
     return grpc.method_handlers_generic_handler(service.descriptor.full_name, methods)
 
 
@@ -200,7 +200,7 @@ def _unary(
 ) -> Callable[[Any, grpc.ServicerContext], Any]:
     # Every call runs here, a million a minute: lookups are done once.
     clock, observe = time.monotonic, calls.unary(method, "OK").observe
-    current, is_wanted = CURRENT, _is_success_logged
+    current, is_wanted = CURRENT, partial(_calls_log.isEnabledFor, logging.DEBUG)
 
     def behave(first: Received, context: grpc.ServicerContext) -> Any:
         request = first.request
@@ -216,14 +216,13 @@ def _unary(
         current.call = call
         try:
             if identities is not None:
-                _identify(call, identities.authenticate(context, method))
+                identity = identities.authenticate(context, method)
+                call.principal, call.cluster_ids, call.bearer = identity
             if type(request) is MalformedRequest:
                 raise request.error
-            answer = handler(request, call)
-            if unsent is not None:
-                answer = _write(answer)
-                if len(answer) > LARGE_BYTES:
-                    unsent.hold(context, call, len(answer))
+            answer = _write(handler(request, call))
+            if unsent is not None and len(answer) > LARGE_BYTES:
+                unsent.hold(context, call, len(answer))
             seconds = clock() - started
             observe(seconds)
             if is_wanted():
@@ -240,12 +239,6 @@ def _unary(
             current.call = None
 
     return behave
-
-
-def _identify(call: Call, identity: Identity) -> None:
-    call.principal = identity.principal
-    call.cluster_ids = identity.cluster_ids
-    call.bearer = identity.token
 
 
 def _stream(
@@ -270,7 +263,8 @@ def _stream(
         CURRENT.call = call
         try:
             if identities is not None:
-                _identify(call, identities.authenticate(context, method))
+                identity = identities.authenticate(context, method)
+                call.principal, call.cluster_ids, call.bearer = identity
             if type(request) is MalformedRequest:
                 raise request.error
             with slots.hold(method, call.peer, call.principal):
@@ -326,7 +320,8 @@ def _polled(
         CURRENT.call = call
         try:
             if identities is not None:
-                _identify(call, identities.authenticate(context, method))
+                identity = identities.authenticate(context, method)
+                call.principal, call.cluster_ids, call.bearer = identity
             if type(request) is MalformedRequest:
                 raise request.error
             with ExitStack() as held:

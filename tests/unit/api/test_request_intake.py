@@ -131,6 +131,17 @@ def test_what_a_handler_refuses_late_gives_its_thread_back_and_is_refused_a_seco
     assert (answered, ends) == (["too many wait"], ["end"])
 
 
+def test_the_end_of_a_call_is_reported_once_and_frees_its_place_once() -> None:
+    under_way, ends = set[CallCompletion](), list[str]()
+    ended, other = CallCompletion(under_way), CallCompletion(under_way)
+    ended.add_done_callback(lambda _: ends.append("before"))
+    for _ in range(2):
+        ended.end()
+    assert (under_way, ends) == ({other}, ["before"])
+    ended.add_done_callback(lambda _: ends.append("after"))
+    assert ends == ["before", "after"]
+
+
 def test_a_call_whose_caller_is_gone_does_not_begin() -> None:
     begun, ended = list[object](), list[str]()
     for is_there, expected in ((True, []), (False, ["over"])):
