@@ -210,15 +210,15 @@ def test_a_request_id_holds_all_call_long_and_the_call_is_known_while_it_lasts(
 
 
 def test_two_threads_each_know_their_own_call(calls: CallMetrics) -> None:
-    def handler(request: Any, call: Call) -> str:
+    def handler(request: Any, call: Call) -> bytes:
         assert CURRENT.call is call
-        return call.request_id
+        return call.request_id.encode()
 
     def one(number: int) -> Any:
         return ask(calls, handler, Context(("x-request-id", f"r-{number}")))
 
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(one, range(200))) == [f"r-{number}" for number in range(200)]
+        assert list(pool.map(one, range(200))) == [b"r-%d" % number for number in range(200)]
     assert counted(calls) == {"OK": 200}
 
 
