@@ -23,7 +23,7 @@ from directory.store.replica import Replica
 from resolver.changes.record import Change
 from resolver.changes.registry import SchemaRegistry
 from resolver.changes.state import LogState, StateFold
-from resolver.changes.state_reader import LoadedLog, load_log
+from resolver.changes.state_reader import load_log
 from resolver.changes.topic_reader import TopicReader
 from resolver.errors import KafkaUnavailable, KdirError
 from resolver.path import Path
@@ -87,7 +87,10 @@ def compare_log(
             f"since are not kept: kdir log"
         )
         return
-    yield from _of_topic(topic, log)
+    if log.first_offset:
+        yield Difference(Between.LOG, topic, "first offset", "0", str(log.first_offset), _TRUNCATED)
+    for key, reason in log.state.unreadable.items():
+        yield Difference(Between.LOG, key, "record", "readable", shortened(reason), _UNREADABLE)
     yield from log_differences(log.state, snapshot, mount(snapshot), changed, check)
 
 
@@ -103,16 +106,9 @@ def _changed_since(
         commits, reached = index.commits(reached, snapshot.revision, _PAGE_EVENTS)
         if reached == before:
             time.sleep(_PAUSE_SECONDS)  # the tree is a moment ahead of the index
-        page = page_records(commits, snapshot, point.cluster_id, point.generation, 0)
-        changed.update(page.state)
+        state, _ = page_records(commits, snapshot, point.cluster_id, point.generation, 0)
+        changed.update(state)
     return changed
-
-
-def _of_topic(topic: str, log: LoadedLog) -> Iterator[Difference]:
-    if log.first_offset:
-        yield Difference(Between.LOG, topic, "first offset", "0", str(log.first_offset), _TRUNCATED)
-    for key, reason in log.state.unreadable.items():
-        yield Difference(Between.LOG, key, "record", "readable", shortened(reason), _UNREADABLE)
 
 
 def log_differences(

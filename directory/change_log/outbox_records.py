@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -39,7 +39,6 @@ __all__ = [
     "MOST_RECORD_BYTES",
     "LoggedRow",
     "OversizedRecord",
-    "PageRecords",
     "StateRecords",
     "checkpoint_of",
     "encode_within",
@@ -94,32 +93,22 @@ def encode_within(
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class PageRecords:
-    """Set of records that one transaction publishes, but for its checkpoint."""
-
-    state: StateRecords
-    history: tuple[Change, ...]
-    time: int
-    """Of the newest change, Unix milliseconds; 0 where there is none."""
-
-
 def page_records(
     commits: Iterable[OutboxCommit],
     snapshot: Snapshot,
     cluster_id: str,
     generation: int,
     now_ms: int,
-) -> PageRecords:
-    """Returns the records of some commits, in order. Facts are as in the tree, which is newer."""
+) -> tuple[StateRecords, list[Change]]:
+    """Returns what state and history get of some commits, in order. Facts are as in the tree, which
+    is newer.
+    """
     state: dict[str, Change | None] = {}
     history: list[Change] = []
-    time = 0
     for commit in commits:
         for event in commit.events:
             change = record.change_of_event(event, generation)
             history.append(change)
-            time = max(time, change.time)
             state.update(_state_of_event(event, change))
         for key in commit.logged_facts:
             value = _fact_value(snapshot, key)
@@ -136,7 +125,7 @@ def page_records(
                 key=key,
                 record=value,
             )
-    return PageRecords(state, tuple(history), time)
+    return state, history
 
 
 def _fact_value(snapshot: Snapshot, key: bytes) -> bytes | None:

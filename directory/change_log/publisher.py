@@ -261,17 +261,20 @@ class ChangeLogPublisher:
             self._resync(session, snapshot)
         elif commits:
             now_ms = self._now_ms()
-            page = page_records(commits, snapshot, self._cluster_id, session.generation, now_ms)
+            state, history = page_records(
+                commits, snapshot, self._cluster_id, session.generation, now_ms
+            )
+            newest_ms = max((one.time for one in history), default=now_ms)
             session.writer.write(
                 chain(
                     self._schema(session),
-                    self._state(session, page.state.items()),
-                    self._history(session, page.history),
-                    self._checkpoint(session, reached, page.time or now_ms, snapshot),
+                    self._state(session, state.items()),
+                    self._history(session, history),
+                    self._checkpoint(session, reached, newest_ms, snapshot),
                 )
             )
             session.revision = session.checkpoint = reached
-            self._gather(len(page.history))
+            self._gather(len(history))
         else:
             session.revision = reached
 

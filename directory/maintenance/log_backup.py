@@ -19,7 +19,6 @@ from collections.abc import (
     Iterator,
     Mapping,
     MutableMapping,
-    ValuesView,
 )
 from contextlib import closing, contextmanager
 from functools import partial
@@ -230,9 +229,6 @@ class _Table(MutableMapping[str, bytes]):
     def items(self) -> ItemsView[str, bytes]:
         return _Items(self)
 
-    def values(self) -> ValuesView[bytes]:
-        return _Values(self)
-
     def pairs(self) -> Iterator[tuple[str, bytes]]:
         """Yields keys and values in one pass."""
         self._write()
@@ -242,15 +238,6 @@ class _Table(MutableMapping[str, bytes]):
     def clear(self) -> None:
         self._written.clear()
         self._run("DELETE FROM mapping WHERE number = ?", (self._number,))
-
-
-class _Values(ValuesView[bytes]):
-    """Values of a table."""
-
-    _mapping: _Table
-
-    def __iter__(self) -> Iterator[bytes]:
-        return (value for _, value in self._mapping.pairs())
 
 
 class _Items(ItemsView[str, bytes]):

@@ -166,9 +166,7 @@ class PolicyCache:
             KdirError: as ``Resolver.owner_of``.
         """
         wanted = as_path(path)
-        deadline = time.monotonic() + (
-            self._timeout if timeout_seconds is None else timeout_seconds
-        )
+        deadline = self._deadline(timeout_seconds)
         near = self._nearest(wanted)
         if near is not None:
             try:
@@ -192,9 +190,7 @@ class PolicyCache:
             TokenExpired: it is of an earlier incarnation of a store.
             InvalidToken
         """
-        deadline = time.monotonic() + (
-            self._timeout if timeout_seconds is None else timeout_seconds
-        )
+        deadline = self._deadline(timeout_seconds)
         for cluster_id, position in Token.parse(token).positions.items():
             with self._lock:
                 known = self._wanted.get(cluster_id)
@@ -205,6 +201,9 @@ class PolicyCache:
             if is_open:
                 with self._used(cluster_id, None, deadline) as cluster:
                     self._state(cluster_id, cluster, deadline)
+
+    def _deadline(self, timeout_seconds: float | None) -> float:
+        return time.monotonic() + (self._timeout if timeout_seconds is None else timeout_seconds)
 
     def _answer(
         self, cluster_id: str, path: Path, deadline: float, owner: Owner | None = None

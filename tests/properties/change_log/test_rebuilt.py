@@ -168,8 +168,8 @@ class World:
     def publish(self) -> None:
         if not self.waiting:
             return
-        page = page_records(self.waiting, self.store.snapshot, ID, self.generation, 0)
-        for key, change in page.state.items():
+        state, _ = page_records(self.waiting, self.store.snapshot, ID, self.generation, 0)
+        for key, change in state.items():
             self.topic.append((key.encode(), None if change is None else encode(change)))
         self.end_page(self.waiting[-1].revision)
         self.waiting.clear()

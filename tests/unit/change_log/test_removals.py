@@ -59,8 +59,8 @@ class Log:
         waiting = [one for one in outbox(store) if one.revision > held.revision]
         for begin in range(0, len(waiting), 3):
             commits = waiting[begin : begin + 3]
-            page = page_records(commits, snapshot, ID, 1, 0)
-            self._add(dict(page.state), commits[-1].revision)
+            state, _ = page_records(commits, snapshot, ID, 1, 0)
+            self._add(dict(state), commits[-1].revision)
 
     def rows(self) -> list[tuple[bytes, bytes]]:
         """Returns the rows that a restore makes of it."""
