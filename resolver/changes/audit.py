@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -413,22 +413,20 @@ class HistoryReading:
         log, begin, end = self._part.log, self._part.begin, self._part.end
         attempts = 0
         while begin < end:
-            reader = _reader(log, log.history, self._properties, self._timeout)
             try:
-                low, _ = reader.bounds()
-                if low > begin:
-                    self._removed += min(low, end) - begin
-                    begin = low
-                for one in reader.read(begin, end):
-                    begin, attempts = one.offset + 1, 0
-                    yield one
-                return
+                with closing(_reader(log, log.history, self._properties, self._timeout)) as reader:
+                    low, _ = reader.bounds()
+                    if low > begin:
+                        self._removed += min(low, end) - begin
+                        begin = low
+                    for one in reader.read(begin, end):
+                        begin, attempts = one.offset + 1, 0
+                        yield one
+                    return
             except KafkaUnavailable:
                 attempts += 1
                 if attempts == _ATTEMPTS:
                     raise
-            finally:
-                reader.close()
 
     def _change(self, one: TopicRecord) -> ChangeFields | None:
         """Returns the change of a record, if it is one and wanted."""
@@ -463,15 +461,11 @@ class HistoryReading:
         """Takes in the schemas of the state topic, for records of another version of kdir."""
         log = self._part.log
         prefix = record.schema_key(log.cluster_id, b"").encode()
-        reader = _reader(log, log.state, self._properties, self._timeout)
-        try:
+        with closing(_reader(log, log.state, self._properties, self._timeout)) as reader:
             for one in reader.read(*reader.bounds()):
                 if one.key is not None and one.key.startswith(prefix) and one.value:
-                    self._schemas.add(one.value.decode(errors="replace"))
-        except UndecodableRecord:
-            pass  # what it would have decoded is counted
-        finally:
-            reader.close()
+                    with suppress(UndecodableRecord):  # what it would have decoded is counted
+                        self._schemas.add(one.value.decode(errors="replace"))
 
 
 # -- rows ------------------------------------------------------------------------------------------
@@ -481,30 +475,19 @@ def change_batch(changes: Sequence[ChangeFields], cluster: str) -> pa.RecordBatc
     """Returns changes of one cluster as ``CHANGE_COLUMNS``, column by column."""
     import pyarrow as pa
 
-    schema = arrow_schema(CHANGE_COLUMNS)
+    columns: dict[str, list[Any]] = {"cluster": [cluster] * len(changes)}
     with no_collector():
-        columns = _columns(changes, cluster)
-        arrays = [pa.array(columns[field.name], type=field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        for name in (column.name for column in CHANGE_COLUMNS if column.name != "cluster"):
+            columns[name] = [one[name] for one in changes]
+        columns["time"] = [milliseconds * 1000 for milliseconds in columns["time"]]
+        for name in _NULL_IF_EMPTY:
+            columns[name] = [value or None for value in columns[name]]
+        for name in _MAPS:
+            maps = columns[name]
+            columns[name] = [None if one is None else list(one.items()) for one in maps]
+        return pa.RecordBatch.from_pydict(columns, schema=arrow_schema(CHANGE_COLUMNS))
 
 
-def _columns(changes: Sequence[ChangeFields], cluster: str) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {
-        column.name: [one[column.name] for one in changes]
-        for column in CHANGE_COLUMNS
-        if column.name not in _MADE
-    }
-    columns["cluster"] = [cluster] * len(changes)
-    columns["time"] = [one["time"] * 1000 for one in changes]
-    for name in _NULL_IF_EMPTY:
-        columns[name] = [value or None for value in columns[name]]
-    for name in _MAPS:
-        values = (one[name] for one in changes)
-        columns[name] = [None if value is None else list(value.items()) for value in values]
-    return columns
-
-
-_MADE: Final = frozenset({"cluster", "time", "before", "after", "effective"})
 _MAPS: Final = ("before", "after", "effective")
 _NULL_IF_EMPTY: Final = ("action", "kind", "path", "principal", "request_id", "operation")
 
@@ -513,7 +496,5 @@ def unread_rows(unread: Iterable[UnreadLog]) -> pa.RecordBatch:
     """Returns clusters whose changes are missing, as ``UNREAD_COLUMNS``."""
     import pyarrow as pa
 
-    rows = list(unread)
-    schema = arrow_schema(UNREAD_COLUMNS)
-    arrays = [pa.array([getattr(one, field.name) for one in rows], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    rows = [asdict(one) for one in unread]
+    return pa.RecordBatch.from_pylist(rows, schema=arrow_schema(UNREAD_COLUMNS))

@@ -38,15 +38,8 @@ def topic_batch(page: scan_pb2.ScanTopicsResponse) -> pa.RecordBatch:
     """Returns the topics of a page, as ``TOPIC_COLUMNS``."""
     import pyarrow as pa
 
-    schema = _topic_schema()
     with no_collector():
-        columns = _columns(page)
-        arrays = [
-            column if isinstance(column, pa.Array) else pa.array(column, type=field.type)
-            for field in schema
-            for column in (columns[field.name],)
-        ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return pa.RecordBatch.from_pydict(_columns(page), schema=_topic_schema())
 
 
 def _columns(page: scan_pb2.ScanTopicsResponse) -> dict[str, pa.Array | Sequence[object]]:
@@ -140,9 +133,7 @@ def unread_batch(state: ClusterState) -> pa.RecordBatch:
 
     head, _, name = state.mount.rpartition("/")
     row = {"path": state.mount or None, "name": name, "directory": head or "/", "kind": KIND_UNREAD}
-    schema = arrow_schema(TOPIC_COLUMNS)
-    arrays = [pa.array([row.get(field.name)], type=field.type) for field in schema]
-    return with_cluster(pa.RecordBatch.from_arrays(arrays, schema=schema), state)
+    return with_cluster(pa.RecordBatch.from_pylist([row], schema=_topic_schema()), state)
 
 
 def _split(paths: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -304,6 +304,4 @@ def unread_batch(unread: UnreadLog) -> pa.RecordBatch:
         "path": unread.mount or None,
         "unread_reason": unread.reason,
     }
-    schema = arrow_schema(COLUMNS)
-    arrays = [pa.array([row.get(field.name)], type=field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.RecordBatch.from_pylist([row], schema=arrow_schema(COLUMNS))
