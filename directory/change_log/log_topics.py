@@ -8,6 +8,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -290,15 +291,16 @@ class TopicWriter:
             raise LogRefused(f"change_log.properties: {error.args[0].str().strip()}") from None
         self._call(self._producer.init_transactions)
 
-    def write(self, records: Iterable[LogRecord]) -> None:
-        """Writes records as one transaction; they are committed when it returns.
+    def write(self, *parts: Iterable[LogRecord]) -> None:
+        """Writes records, one part after the other, as one transaction; they are committed when it
+        returns.
 
         Raises:
             KafkaUnavailable: whether they are is not known.
         """
         producer = self._producer
         self._call(lambda _: producer.begin_transaction())
-        for one in records:
+        for one in chain.from_iterable(parts):
             self._produce(one)
         self._call(producer.commit_transaction)
 

@@ -266,12 +266,10 @@ class ChangeLogPublisher:
             )
             newest_ms = max((one.time for one in history), default=now_ms)
             session.writer.write(
-                chain(
-                    self._schema(session),
-                    self._state(session, state.items()),
-                    self._history(session, history),
-                    self._checkpoint(session, reached, newest_ms, snapshot),
-                )
+                self._schema(session),
+                self._state(session, state.items()),
+                self._history(session, history),
+                self._checkpoint(session, reached, newest_ms, snapshot),
             )
             session.revision = session.checkpoint = reached
             self._gather(len(history))
@@ -426,15 +424,13 @@ class ChangeLogPublisher:
         while page := dict(islice(items, _RESYNC_RECORDS)):
             resynced = self._resynced(page, now_ms, session, revision, positions)
             history = self._history(session, () if is_first else resynced)
-            session.writer.write(chain(self._state(session, page.items()), history))
+            session.writer.write(self._state(session, page.items()), history)
         mount = self._mount(snapshot)
         given_up = [] if skip is None else [self._given_up(session, skip, mount, next(positions))]
         session.writer.write(
-            chain(
-                self._schema(session),
-                self._history(session, given_up),
-                self._checkpoint(session, revision, now_ms, snapshot),
-            )
+            self._schema(session),
+            self._history(session, given_up),
+            self._checkpoint(session, revision, now_ms, snapshot),
         )
         session.revision = session.checkpoint = revision
         _log.info("change log in line with the store: %d records", len(changed) + len(gone))
@@ -451,10 +447,8 @@ class ChangeLogPublisher:
         gone = {key: None for key in gone if not key.startswith(entries)}
         records = {**dict(self._records_of(session, snapshot, changed, at, now_ms)), **gone}
         session.writer.write(
-            chain(
-                self._state(session, records.items()),
-                self._checkpoint(session, at, now_ms, snapshot),
-            )
+            self._state(session, records.items()),
+            self._checkpoint(session, at, now_ms, snapshot),
         )
         _log.warning(
             "the end of the change log was lost: it goes on after revision %d, with %d facts",

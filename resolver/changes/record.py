@@ -216,12 +216,7 @@ def registry_framing(schema_id: int) -> bytes:
 
 def encode(change: Change, framing: bytes = b"") -> bytes:
     """Returns a record with its framing; empty = by the fingerprint."""
-    return (framing or _own_framing()) + _own_encoder()(change)
-
-
-@cache
-def _own_framing() -> bytes:
-    return _MAGIC + fingerprint()
+    return (framing or _MAGIC + fingerprint()) + _own_encoder()(change)
 
 
 @cache

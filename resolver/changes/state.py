@@ -33,8 +33,6 @@ _ROW: Final = b"r"
 _UNREADABLE: Final = b"u"
 """First byte of what is pending for a key, unless its row is gone."""
 _ORDER: Final = Struct(">QQI")
-_GENERATION_AND_REVISION_BYTES: Final = 16
-_GENERATION_AND_REVISION: Final = slice(1, 1 + _GENERATION_AND_REVISION_BYTES)
 _WHOLE_ORDER: Final = slice(1, 1 + _ORDER.size)
 _HEAD: Final = Struct(">cQQIQI")
 _KEY_SIZE: Final = Struct(">I")  # the last of the head
@@ -301,7 +299,7 @@ class StateFold:
                 if key not in self._pending
             }
             self._schema_count = self._schemas.count
-        oldest = _ORDER.pack(*since, 0)[:_GENERATION_AND_REVISION_BYTES]
+        oldest = _ORDER.pack(*since, 0)
         held: Any = self.state.rows_by_key
         rows: Any = held.mutate() if self._table is None else self._table
         places = self.state.rows_by_place.mutate()
@@ -314,7 +312,7 @@ class StateFold:
                 continue
             before = rows.get(key)
             if row and (
-                (row[_GENERATION_AND_REVISION] < oldest and key not in late)
+                (row[_WHOLE_ORDER] < oldest and key not in late)
                 or (before is not None and row[_WHOLE_ORDER] < before[_WHOLE_ORDER])
             ):
                 self._skipped += 1

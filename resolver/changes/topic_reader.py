@@ -163,9 +163,10 @@ class TopicReader:
                         return
                     quiet_since = time.monotonic()
                 elif time.monotonic() - quiet_since > self._timeout:
+                    why = f": {self._last_error}" if self._last_error else ""
                     raise KafkaUnavailable(
                         f"{self._topic}: nothing came for {self._timeout:g} s, though records up "
-                        f"to offset {end} are there{self._because()}"
+                        f"to offset {end} are there{why}"
                     )
         raise KafkaUnavailable(f"{self._topic}: the read was ended before offset {end}")
 
@@ -224,9 +225,6 @@ class TopicReader:
     def _unavailable(self, error: Any) -> KafkaUnavailable:
         text = error_text(error, self._last_error)
         return KafkaUnavailable(with_right(f"{self._topic}: {text}", "READ on the topic"))
-
-    def _because(self) -> str:
-        return f": {self._last_error}" if self._last_error else ""
 
 
 def _is_of_group(error: Any) -> bool:
