@@ -285,7 +285,7 @@ def _parse(content: bytes, name: str) -> Contexts:
 
     try:
         table = tomllib.loads(content.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"{name}: is not TOML: {error}") from error
     _check_keys(table, ("current", "contexts"), name)
     current = table.get("current", "")

@@ -411,7 +411,7 @@ def _key_set(content: bytes, where: str) -> tuple[TokenKey, ...]:
         entries = json.loads(content)["keys"]
         if not isinstance(entries, list):
             raise TypeError
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(f'{where}: is no JWKS; expected {{"keys": […]}}') from None
     keys = []
     for entry in entries:

@@ -256,7 +256,7 @@ def _load(file: pathlib.Path) -> ServerConfig:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{file}: not TOML: {error}") from error
     try:
         return parse_config(document, base=file.parent)

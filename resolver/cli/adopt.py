@@ -181,10 +181,11 @@ def read_rules(file: str) -> list[admin_pb2.MappingRule]:
 
     try:
         content = sys.stdin.read() if file == "-" else Path(file).read_text("utf-8")
+        content.encode()  # stdin may have bytes that are no text
         table = tomllib.loads(content)
     except OSError as error:
         raise InvalidArgument(f"{file}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeError, RecursionError) as error:
         raise InvalidArgument(f"{file}: is not TOML: {error}") from error
     rules = table.pop("rule", [])
     if table or not isinstance(rules, list) or not rules:

@@ -121,6 +121,9 @@ def read_documents(files: Sequence[str]) -> list[Document]:
     return [found[order] for order in sorted(found)]
 
 
+_MOST_LEVELS: Final = 32
+
+
 def _load(file: str) -> Iterator[tuple[int, Any]]:
     """Yields the documents of a file with their numbers; without those that hold nothing."""
     import yaml
@@ -132,12 +135,37 @@ def _load(file: str) -> Iterator[tuple[int, Any]]:
     except UnicodeDecodeError as error:
         raise UsageError(f"{file}: is not UTF-8: {error}", verb="apply") from None
     try:
+        _refuse_deep(text, file)
         for number, content in enumerate(yaml.load_all(text, _loader()), start=1):
             if content is not None:
                 yield number, content
     except (yaml.YAMLError, ValueError) as error:
         why = " ".join(str(error).replace(' in "<unicode string>"', " in").split())
         raise UsageError(f"{file}: is not YAML: {why}", verb="apply") from None
+
+
+def _refuse_deep(text: str, file: str) -> None:
+    """Refuses what is nested deeper than any document: libyaml, which reads each level within the
+    one above, ends the process there.
+
+    Raises:
+        UsageError
+    """
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _MOST_LEVELS:
+            mark = event.start_mark
+            raise UsageError(
+                f"{file}: line {mark.line + 1 if mark else 1}: nested more than {_MOST_LEVELS} levels deep; documents have "
+                "4 at most",
+                verb="apply",
+            )
 
 
 def _loader() -> Any:

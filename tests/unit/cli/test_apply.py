@@ -406,6 +406,8 @@ def test_what_the_tree_has_otherwise_is_not_changed(kdir: Kdir) -> None:
         ("{path: /la, kind: directory, grants: [{operations: [read]}]}", "principal: found None"),
         ("{path: /la, path: /ny, kind: directory}", "the key 'path' is there twice"),
         ("{path: /la", "is not YAML"),
+        ("[" * 100_000, "line 4: nested more than 32 levels deep"),
+        ("- " * 100_000, "line 4: nested more than 32 levels deep"),
         ("{path: /la, kind: directory}\n---\n{path: /la, kind: link, targets: [/x]}",
          "document 3: path: found '/la'; expected a path once"),
     ],

@@ -66,6 +66,7 @@ def test_they_are_read(config: Path) -> None:
         ("[contexts.a]\nservers = ['unix:/x']", "endpoint 'unix:/x'"),
         ("[contexts.a]\nservers = ['h:1']\nprotected = 'no'", "true or false"),
         ("][", "is not TOML"),
+        (f"a = {'[' * 5_000}", "is not TOML"),
         ("contexts = 3", "tables"),
     ],
 )

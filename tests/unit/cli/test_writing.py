@@ -792,6 +792,7 @@ def test_adopt_by_a_map_shows_what_each_rule_does(kdir: Kdir, tmp_path: Path) ->
         ("[[rule]]\nmatch='a'\nignore='yes'", "ignore: true or false"),
         ("[[rules]]\nmatch='a'", "[[rule]] tables"),
         ("=", "is not TOML"),
+        (f"a = {'[' * 5_000}", "is not TOML"),
     ],
 )
 def test_a_wrong_map_is_one_sentence(kdir: Kdir, tmp_path: Path, text: str, complaint: str) -> None:
@@ -801,6 +802,12 @@ def test_a_wrong_map_is_one_sentence(kdir: Kdir, tmp_path: Path, text: str, comp
     assert ran.code == 2
     assert complaint in ran.err
     assert kdir.calls == []
+
+
+def test_a_map_from_stdin_that_is_no_text_is_one_sentence(kdir: Kdir) -> None:
+    ran = kdir("adopt", "/", "--map", "-", stdin="[[rule]]\nmatch='\udcff'")
+    assert (ran.code, kdir.calls) == (2, [])
+    assert "-: is not TOML" in ran.err
 
 
 def test_adopt_of_one_topic(kdir: Kdir) -> None:
