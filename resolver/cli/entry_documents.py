@@ -161,8 +161,9 @@ def _refuse_deep(text: str, file: str) -> None:
             depth -= 1
         if depth > _MOST_LEVELS:
             mark = event.start_mark
+            line = mark.line + 1 if mark else 1
             raise UsageError(
-                f"{file}: line {mark.line + 1 if mark else 1}: nested more than {_MOST_LEVELS} levels deep; documents have "
+                f"{file}: line {line}: nested more than {_MOST_LEVELS} levels deep; documents have "
                 "4 at most",
                 verb="apply",
             )

@@ -107,9 +107,8 @@ def hints(error: KdirError) -> Iterator[str]:
             nearest = facts.get("nearest_directory") or facts.get("nearest")
             if nearest and nearest != facts.get("path"):
                 yield f"its content: kdir ls {nearest}"
-        case NoRoute() if facts.get("mount", "/") != "/":
-            yield f"what is served there: kdir ls {facts['mount']}"
-            yield _HINTS[NoRoute]
+        case NoRoute():
+            yield from _route_hints(facts)
         case EtagMismatch() if "path" in facts:
             yield f"who changed it: kdir history {facts['path']}; then the same command again"
         case AlreadyExists() if "path" in facts:
@@ -121,6 +120,16 @@ def hints(error: KdirError) -> Iterator[str]:
                 if isinstance(error, kind):
                     yield hint
                     return
+
+
+def _route_hints(facts: Mapping[str, str]) -> Iterator[str]:
+    """Yields what to try where nothing leads to a path, or to a cluster."""
+    if "cluster" in facts:
+        yield "known clusters, and which are linked: kdir mounts"
+        return
+    if (mount := facts.get("mount", "/")) != "/":
+        yield f"what is served there: kdir ls {mount}"
+    yield "the server has no route to that path; check its parent link: kdir doctor"
 
 
 def _kafka_hints(facts: Mapping[str, str]) -> Iterator[str]:
@@ -139,7 +148,6 @@ _HINTS: Final[Mapping[type[KdirError], str]] = {
     HasMounts: "mounts below it: kdir mounts; unmount each first: kdir umount PATH",
     CrossMount: "a topic's data stays in its cluster; create a link instead: kdir ln",
     MountMismatch: "pending children: kdir mounts PATH",
-    NoRoute: "the server has no route to that path; check its parent link: kdir doctor",
     TokenExpired: "the token is from an earlier incarnation of the store; retry without it",
     OutboxFull: "kdir log; kdir log skip gives up what waits; more may wait: limits.outbox_changes",
     LocksOut: "to close it anyway, repeat the command with --yes; dry run: --plan",

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.streams import CLUSTER, CLUSTER_PATH, call_chosen_cluster, chosen_cluster
+from resolver.cli.streams import (
+    CLUSTER,
+    CLUSTER_PATH,
+    call_chosen_cluster,
+    chosen_cluster,
+    name_of,
+)
 from resolver.message_values import plain
 
 if TYPE_CHECKING:
@@ -100,7 +106,7 @@ def _state(
 def _finalize(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import admin_pb2
 
-    level, plan, out = _level(arguments), arguments.flag("plan"), session.out
+    level, plan, out = arguments.whole("level"), arguments.flag("plan"), session.out
 
     def ask(*, validate_only: bool) -> admin_pb2.FinalizeFeaturesResponse:
         request = admin_pb2.FinalizeFeaturesRequest(level=level, validate_only=validate_only)
@@ -111,34 +117,25 @@ def _finalize(session: Session, arguments: Arguments) -> int:
 
     reported = ask(validate_only=True)
     wanted = level or max(reported.supported_level, reported.finalized_level)
-    cluster = chosen_cluster(session, arguments).name
-    of = f" of {cluster}" if cluster else ""
+    cluster = name_of(session, chosen_cluster(session, arguments))
     if wanted <= reported.finalized_level:
-        out.note(
-            f"{cluster or 'the cluster'}: level {reported.finalized_level} is already finalized"
-        )
+        out.note(f"{cluster}: level {reported.finalized_level} is already finalized")
     elif plan:
         out.note(
-            f"dry run: would finalize level {wanted} (current level: "
+            f"dry run: would finalize level {wanted} of {cluster} (current level: "
             f"{reported.finalized_level or 'unreadable'}); older servers could not rejoin"
         )
-    elif not session.approve(f"finalize level {wanted}{of}", "Older servers cannot come back"):
+    elif not session.approve(
+        f"finalize level {wanted} of {cluster}", "Older servers cannot come back"
+    ):
         out.note("unchanged")
     else:
         reported = ask(validate_only=False)
-        out.note(f"level {reported.finalized_level} is finalized; older servers cannot rejoin")
+        level = reported.finalized_level
+        out.note(f"{cluster}: level {level} is finalized; older servers cannot rejoin")
     if out.structured:
         out.record(reported)
     return 0
-
-
-def _level(arguments: Arguments) -> int:
-    text = arguments.one("level")
-    if not text:
-        return 0
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 31):
-        raise UsageError(f"--level {text!r}: expected a number from 1", verb="features")
-    return int(text)
 
 
 VERBS: Final = (

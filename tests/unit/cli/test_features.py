@@ -50,6 +50,7 @@ class Kdir:
 
     def finalizes(self, finalized: int, supported: int) -> None:
         """Answers as a server that is at one level and can go to another."""
+        self.shows(finalized)
 
         def answer(request: admin_pb2.FinalizeFeaturesRequest) -> Any:
             if request.validate_only:
@@ -105,17 +106,17 @@ def test_a_plan_changes_nothing(kdir: Kdir) -> None:
     kdir.finalizes(1, 2)
     ran = kdir("finalize --plan")
     assert ran.code == 0
-    assert "would finalize level 2 (current level: 1)" in ran.err
+    assert "would finalize level 2 of la (current level: 1)" in ran.err
     assert kdir.changes == []
 
 
 def test_a_script_is_not_asked_and_a_person_is(kdir: Kdir) -> None:
     kdir.finalizes(1, 2)
-    assert "level 2 is finalized; older" in kdir("finalize -y").err
+    assert "la: level 2 is finalized; older" in kdir("finalize -y").err
     assert kdir.changes == [0]
     refused = kdir("finalize", stdin="y\n")
     assert refused.code == 2
-    assert "to finalize level 2 needs --yes" in refused.err
+    assert "to finalize level 2 of la needs --yes" in refused.err
     assert "unchanged" in kdir("finalize", terminal=True, stdin="n\n").err
     assert kdir.changes == [0]
     kdir("finalize --level 2", terminal=True, stdin="y\n")
@@ -126,7 +127,7 @@ def test_a_script_is_not_asked_and_a_person_is(kdir: Kdir) -> None:
 def test_what_is_finalized_already_is_not_asked_for(kdir: Kdir) -> None:
     kdir.finalizes(2, 2)
     ran = kdir("finalize -o json")
-    assert "level 2 is already finalized" in ran.err
+    assert "la: level 2 is already finalized" in ran.err
     assert ran.objects[0]["finalized_level"] == 2
     assert kdir.changes == []
 
@@ -140,6 +141,7 @@ def test_a_refusal_is_a_conflict(kdir: Kdir) -> None:
 
 @pytest.mark.parametrize(
     "line", ["finalize --level two", "finalize --level 0", "finalize --level -1", "raise",
+             f"finalize --level {'9' * 5000}",
              "/la finalize", "--level 2", "show --plan"],
 )  # fmt: skip
 def test_texts_that_mean_nothing_are_refused(kdir: Kdir, line: str) -> None:

@@ -649,6 +649,17 @@ def test_several_servers_are_asked_in_rotation(kdir: Kdir) -> None:
     assert ran.lines == ["bids", "search/"]
 
 
+def test_which_of_an_unknown_cluster_is_absent_only_if_all_mounts_are_linked(
+    kdir: Kdir, tree: MemoryDirectory
+) -> None:
+    ran = kdir("which la-traking x")
+    assert (ran.code, "did you mean la-tracking" in ran.err) == (1, True)
+    tree.stop("/ny")
+    ran = kdir("which la-traking x")
+    assert (ran.code, "it may be at or below /ny" in ran.err) == (3, True)
+    assert "known clusters, and which are linked: kdir mounts" in ran.err
+
+
 # -- answers of a copy ----------------------------------------------------------------------------
 
 
