@@ -44,7 +44,7 @@ from directory.wire.entry_codec import ProtoCodec
 from resolver.changes.policy_cache import PolicyCache
 from resolver.changes.record import Schemas
 from resolver.changes.state import StateFold
-from resolver.changes.state_reader import load_log
+from resolver.changes.state_reader import load_log, newest_checkpoint
 from resolver.changes.topic_reader import TopicReader
 from resolver.path import Path as DirectoryPath
 
@@ -91,8 +91,19 @@ def _filled(folder: Path, broker: KafkaBroker, topics: int) -> Logged:
     with logged.running():
         began = time.monotonic()
         logged.begin()
+        _await_whole(logged.state)
         _note(f"the first filling of {topics:,} topics took {time.monotonic() - began:.0f} s")
     return logged
+
+
+def _await_whole(topic: LogTopic) -> None:
+    """Returns once the first filling has its checkpoint: a log is begun before."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    with closing(TopicReader({"bootstrap.servers": topic.bootstrap}, topic.name)) as reader:
+        while newest_checkpoint(reader) is None:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{topic.name}: no checkpoint came")
+            time.sleep(1)
 
 
 def _run_kdir(logged: Logged, *arguments: str) -> None:

@@ -22,7 +22,7 @@ from collections.abc import (
 )
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import count, islice
+from itertools import islice
 from typing import Any, Final
 
 from kdir.v1 import admin_pb2
@@ -86,11 +86,10 @@ _CODEC: Final = ProtoCodec()
 _WRITTEN_AT_ONCE: Final = 2_000
 _CACHE_KIB: Final = 8_192
 _TABLES: Final = (
-    "CREATE TABLE mapping (number, key TEXT, value BLOB, PRIMARY KEY (number, key)) WITHOUT ROWID",
     "CREATE TABLE store (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID",
     "CREATE TABLE grants (entry_id INTEGER PRIMARY KEY, value BLOB)",
 )
-"""Of the database of a restore: mappings; the rows of the store, and grants without their place."""
+"""Of the database of a restore: the rows of the store, and grants without their place."""
 _CLAIM: Final = (
     "INSERT INTO store VALUES (?, ?) "
     "ON CONFLICT (key) DO UPDATE SET value = merged_claims(value, excluded.value)"
@@ -174,33 +173,36 @@ def _read_log(
 
 def new_table(database: sqlite3.Connection) -> MutableMapping[str, bytes]:
     """Returns an empty mapping in a database of ``scratch``."""
-    return _Table(database, next(_numbers))
-
-
-_numbers: Final = count()
+    number = database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    return _Table(database, f"mapping_{number}")
 
 
 class _Table(MutableMapping[str, bytes]):
-    """Mapping in a database that may hold several."""
+    """Mapping that is a table of a database."""
 
-    def __init__(self, database: sqlite3.Connection, number: int) -> None:
+    def __init__(self, database: sqlite3.Connection, name: str) -> None:
         self._database: Final = database
-        self._run: Final = database.execute
-        self._number: Final = number
+        self._name: Final = name
         self._written: Final[dict[str, bytes]] = {}
         """Not in the database yet: many at once take a third of the time."""
+        self._put: Final = self._named("INSERT OR REPLACE INTO mapping VALUES (?, ?)")
+        self._run("CREATE TABLE mapping (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID")
+
+    def _named(self, statement: str) -> str:
+        return statement.replace("mapping", self._name)
+
+    def _run(self, statement: str, *values: str) -> sqlite3.Cursor:
+        return self._database.execute(self._named(statement), values)
 
     def _write(self) -> None:
-        rows = ((self._number, key, value) for key, value in self._written.items())
-        self._database.executemany("INSERT OR REPLACE INTO mapping VALUES (?, ?, ?)", rows)
+        self._database.executemany(self._put, self._written.items())
         self._written.clear()
 
     def __getitem__(self, key: str) -> bytes:
         written = self._written.get(key)
         if written is not None:
             return written
-        asked = "SELECT value FROM mapping WHERE number = ? AND key = ?"
-        found = self._run(asked, (self._number, key)).fetchone()
+        found = self._run("SELECT value FROM mapping WHERE key = ?", key).fetchone()
         if found is None:
             raise KeyError(key)
         return found[0]  # type: ignore[no-any-return]
@@ -212,19 +214,16 @@ class _Table(MutableMapping[str, bytes]):
 
     def __delitem__(self, key: str) -> None:
         self._write()
-        delete = "DELETE FROM mapping WHERE number = ? AND key = ?"
-        if not self._run(delete, (self._number, key)).rowcount:
+        if not self._run("DELETE FROM mapping WHERE key = ?", key).rowcount:
             raise KeyError(key)
 
     def __iter__(self) -> Iterator[str]:
         self._write()
-        found = self._run("SELECT key FROM mapping WHERE number = ?", (self._number,))
-        return (key for (key,) in found)
+        return (key for (key,) in self._run("SELECT key FROM mapping"))
 
     def __len__(self) -> int:
         self._write()
-        asked = "SELECT count(*) FROM mapping WHERE number = ?"
-        return int(self._run(asked, (self._number,)).fetchone()[0])
+        return int(self._run("SELECT count(*) FROM mapping").fetchone()[0])
 
     def items(self) -> ItemsView[str, bytes]:
         return _Items(self)
@@ -232,12 +231,11 @@ class _Table(MutableMapping[str, bytes]):
     def pairs(self) -> Iterator[tuple[str, bytes]]:
         """Yields keys and values in one pass."""
         self._write()
-        asked = "SELECT key, value FROM mapping WHERE number = ?"
-        yield from self._run(asked, (self._number,))
+        yield from self._run("SELECT key, value FROM mapping")
 
     def clear(self) -> None:
         self._written.clear()
-        self._run("DELETE FROM mapping WHERE number = ?", (self._number,))
+        self._run("DELETE FROM mapping")
 
 
 class _Items(ItemsView[str, bytes]):

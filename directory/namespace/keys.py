@@ -188,7 +188,6 @@ _LOGGED_FACTS: Final = frozenset(
 _REMOVED_PARENT: Final = DELETED_ID.to_bytes(8, "big")
 _TOPIC: Final = b"t"
 _CONTAINER: Final = b"c"
-_UNIFY: Final = str.maketrans(".", "_")
 
 
 class EntryKey(NamedTuple):
@@ -252,7 +251,7 @@ def directory_range(parent_id: int) -> bytes:
 
 def unify(physical_name: str) -> str:
     """Returns the name under Kafka's collision rule."""
-    return physical_name.translate(_UNIFY)
+    return physical_name.replace(".", "_")
 
 
 def claim_key(physical_name: str) -> bytes:
