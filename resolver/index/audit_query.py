@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from resolver.changes.audit import CHANGE_COLUMNS, UNREAD_COLUMNS, UnreadLog, unread_rows
@@ -29,11 +29,19 @@ _FENCES: Final = {
     # Else a name that is no table is looked for among the variables of this program.
     "python_enable_replacements": "false",
 }
+_MEMORY: Final = "512MB"
+"""For a query; a change may have 8 MiB."""
 _BOUNDS: Final = {
-    "memory_limit": "512MB",
-    # Row groups of 122,880 rows that wait in memory to be written together; DuckDB's default is 5.
+    "memory_limit": _MEMORY,
+    # Row groups that wait in memory to be written together; DuckDB's default is 5.
     "write_buffer_row_group_count": "1",
 }
+_ROW_GROUP: Final = 16_384
+"""Rows that wait in memory until they are written; DuckDB's default is 122,880."""
+_DROP_ROWS: Final = 50_000
+"""After so many rows what was written is dropped from memory: DuckDB keeps it up to its limit."""
+_KEPT: Final = "16MB"
+"""Memory that DuckDB may keep then."""
 
 
 def check_query(sql: str) -> None:
@@ -60,6 +68,7 @@ class AuditDatabase:
         self._folder = ""
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._is_fenced = False
+        self._rows_since_drop = 0
 
     def __enter__(self) -> Self:
         import duckdb
@@ -67,9 +76,10 @@ class AuditDatabase:
         self._folder = tempfile.mkdtemp(prefix="kdir-audit-")
         try:
             spilled = {"temp_directory": f"{self._folder}/spilled", **_BOUNDS}
-            self._connection = duckdb.connect(
-                f"{self._folder}/changes.duckdb", config={**_FENCES, **spilled}
-            )
+            self._connection = duckdb.connect(config={**_FENCES, **spilled})
+            file = f"{self._folder}/changes.duckdb".replace("'", "''")
+            self._open.execute(f"ATTACH '{file}' AS audit (ROW_GROUP_SIZE {_ROW_GROUP})")
+            self._open.execute("USE audit")
             self._open.execute("SET TimeZone = 'UTC'")
             self._make("changes", arrow_schema(CHANGE_COLUMNS))
             self._make("unread", arrow_schema(UNREAD_COLUMNS))
@@ -105,6 +115,19 @@ class AuditDatabase:
             InvalidArgument: the disk takes no more.
         """
         self._add("changes", batch)
+        self._rows_since_drop += batch.num_rows
+        if self._rows_since_drop >= _DROP_ROWS:
+            self._drop_written()
+
+    def _drop_written(self) -> None:
+        """Drops from memory what is on disk."""
+        import duckdb
+
+        with closing(self._open.cursor()) as beside:  # an error would end the transaction
+            with suppress(duckdb.OutOfMemoryException):  # what it needs now is more
+                beside.execute(f"SET memory_limit = '{_KEPT}'")
+            beside.execute(f"SET memory_limit = '{_MEMORY}'")
+        self._rows_since_drop = 0
 
     def add_unread(self, unread: list[UnreadLog]) -> None:
         """Adds rows of ``unread``; raises as ``add_changes``."""

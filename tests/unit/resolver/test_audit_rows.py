@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -25,12 +27,11 @@ from resolver.changes.audit import (
 from resolver.changes.record import Change
 from resolver.changes.topic_reader import TopicRecord
 from resolver.errors import InvalidArgument, KafkaUnavailable
+from resolver.index import audit_query
 from resolver.index.audit_query import AuditDatabase, check_query
 from resolver.path import Path as TreePath
 from tests.support.command_line import run
 
-_ROW_GROUP = 122_880
-"""DuckDB's: fewer rows are not written to disk."""
 LOG = LogLocation("kc-la", "la", "/la", ("a:9092",), "history", "state")
 
 
@@ -114,10 +115,30 @@ def test_changes_that_were_added_are_on_disk_and_not_kept_in_memory(
     with AuditDatabase() as database:
         (stored,) = tmp_path.glob("*/changes.duckdb")
         empty_bytes, kept_bytes = stored.stat().st_size, pa.total_allocated_bytes()
-        for _ in range(_ROW_GROUP // len(rows) + 1):
+        for _ in range(2 * audit_query._ROW_GROUP // len(rows) + 1):
             database.add_changes(batch.take(pa.array(range(len(rows)))))
         assert pa.total_allocated_bytes() - kept_bytes < 2 * batch.nbytes
         assert stored.stat().st_size > empty_bytes
+
+
+def test_what_was_written_is_dropped_from_memory_and_a_query_has_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder := tmp_path / "an audit's").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(audit_query, "_ROW_GROUP", 2_048)
+    monkeypatch.setattr(audit_query, "_DROP_ROWS", 4_000)
+    monkeypatch.setattr(audit_query, "_KEPT", "1MB")
+    asked = "SELECT sum(memory_usage_bytes)::BIGINT held, current_setting('memory_limit') most "
+    with AuditDatabase() as database:
+        (stored,) = folder.glob("*/changes.duckdb")
+        for _ in range(6):
+            rows = [decoded(path=f"/la/{os.urandom(400).hex()}") for _ in range(2_000)]
+            database.add_changes(change_batch(rows, "la"))
+        pages = database.query(asked + "FROM duckdb_memory() WHERE tag = 'BASE_TABLE'")
+        (found,) = itertools.chain.from_iterable(page for _, page in pages)
+        assert found["held"] < stored.stat().st_size / 2
+    assert found["most"] == "488.2 MiB"
 
 
 @pytest.mark.parametrize(
