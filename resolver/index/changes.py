@@ -67,7 +67,7 @@ COLUMNS: Final = (
     *CHANGE_COLUMNS,
     Column("unread_reason", Type.TEXT, "of scope unread: what is missing, and why"),
 )
-_SHARD_OFFSETS: Final = 250_000
+_SHARD_OFFSETS: Final = 50_000
 _POLL_SECONDS: Final = 5.0
 _KAFKA: Final = "kafka."
 
