@@ -102,6 +102,10 @@ def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> K
             return _unreachable(text, facts, secure=known)
         if code is grpc.StatusCode.CANCELLED and text in _CANCELLED_BY_PEER:
             return errors.Unreachable("the server ended the call: is it stopping?", metadata=facts)
+        if code is grpc.StatusCode.INTERNAL and text == _UNREADABLE:
+            return errors.Unreachable(
+                "the answer cannot be read: is it a directory server?", metadata=facts
+            )
         return kind(text, metadata=facts)
     return _rebuilt(info[0], code.name, message, info[1])
 
@@ -127,6 +131,8 @@ def _unreachable(text: str, facts: dict[str, str], *, secure: bool | None) -> Kd
 # gRPC has in its text who cancels on this side ("Locally cancelled by application!", "Channel
 # closed!"). Of a server that stops in the middle of a call only the bare code comes, now and then.
 _CANCELLED_BY_PEER: Final = frozenset({"", "CANCELLED"})
+_UNREADABLE: Final = "Exception deserializing response!"
+"""What gRPC calls, on this side, an answer that is no message of the method."""
 _CONNECTING: Final = "failed to connect to all addresses"
 _HANDSHAKES: Final[Mapping[str, str]] = {
     "Hostname Verification Check failed": "its certificate is not for the name that was dialled",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -9,10 +10,11 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
-from kdir.v1 import error_pb2
+from kdir.v1 import error_pb2, resolve_pb2
 
 from resolver import error_status, errors
 from resolver.errors import KdirError
+from resolver.transport import GrpcTransport, method
 
 
 def kinds(root: type[KdirError]) -> Iterator[type[KdirError]]:
@@ -136,6 +138,21 @@ def test_who_cancelled_decides_whether_another_server_is_asked(
     output: str, kind: type[KdirError]
 ) -> None:
     assert type(error_status.from_rpc_error(Failed(grpc.StatusCode.CANCELLED, output))) is kind
+
+
+def test_an_answer_that_is_no_message_is_that_of_no_directory_server() -> None:
+    server = grpc.server(futures.ThreadPoolExecutor(1))
+    garbage: Any = grpc.unary_unary_rpc_method_handler(lambda _request, _context: b"\xff" * 20)
+    handlers: dict[str, Any] = {"Resolve": garbage}
+    service = grpc.method_handlers_generic_handler("kdir.v1.ResolveService", handlers)
+    server.add_generic_rpc_handlers((service,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    request = resolve_pb2.ResolveRequest(path="/la")
+    with closing(GrpcTransport()) as transport, pytest.raises(errors.Unreachable) as caught:
+        transport.call(f"127.0.0.1:{port}", method("ResolveService.Resolve"), request, 10.0)
+    server.stop(None)
+    assert caught.value.message == "the answer cannot be read: is it a directory server?"
 
 
 def test_every_code_gives_a_typed_error() -> None:
