@@ -65,10 +65,6 @@ _SIGNAL_SECONDS: Final = 10.0
 """Interval at which a thread that waits for a message of gRPC checks for signals, by default 0.1 s.
 The main thread, which receives signals, waits for no message here.
 """
-_LOCK_SECONDS: Final = 0.0005
-"""Switch interval of the interpreter. With the default of 5 ms a short call would wait several
-times that long while a long one is answered.
-"""
 _COLLECTED_OBJECTS: Final = 10_000
 """New objects after which the garbage collector runs. A call leaves no cycles, and with the default
 of 700 some forty calls under way at a time had it run again and again.
@@ -171,8 +167,9 @@ def _run(
         joining: others of these serve there already.
     """
     from directory.api.rpc.grpc_internals import set_longest_wait
+    from directory.api.rpc.switch_interval import SWITCH_SECONDS
 
-    sys.setswitchinterval(_LOCK_SECONDS)
+    sys.setswitchinterval(SWITCH_SECONDS)
     gc.set_threshold(_COLLECTED_OBJECTS)
     set_longest_wait(_SIGNAL_SECONDS)
     stop = threading.Event()

@@ -52,6 +52,7 @@ from directory.api.rpc.polled_streams import (
 from directory.api.rpc.request_intake import DelayedRefusal, Received, takes_request
 from directory.api.rpc.rights import Check, Threads, check_of
 from directory.api.rpc.stream_slots import StreamSlots
+from directory.api.rpc.switch_interval import long_read
 from directory.api.rpc.thread_pools import WritePool
 from directory.api.rpc.unsent_answers import LARGE_BYTES, UnsentAnswers
 from directory.server.authentication import Authenticator
@@ -267,7 +268,7 @@ def _stream(
                 call.principal, call.cluster_ids, call.bearer = identity
             if type(request) is MalformedRequest:
                 raise request.error
-            with slots.hold(method, call.peer, call.principal):
+            with slots.hold(method, call.peer, call.principal), long_read():
                 yield from handler(request, call)
             code = "OK" if context.is_active() else "CANCELLED"
         except Exception as error:  # noqa: BLE001 - whatever it is becomes a status

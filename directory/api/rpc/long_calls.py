@@ -1,7 +1,7 @@
 """Runs long reads on threads of their own, so that short ones never wait for them.
 
 Python runs one thread at a time; so a short call waits only for its share of the interpreter
-(``process.py`` sets the switch interval), not for the end of four long calls. gRPC uses the pool of
+(``switch_interval``), not for the end of four long calls. gRPC uses the pool of
 a method's handler only if that is a ``ThreadPoolExecutor``, and otherwise silently the server's
 own; so this is one, without threads.
 """
@@ -16,6 +16,7 @@ from kdir.v1 import resolve_pb2
 
 from directory.api.rpc.interceptors.malformed_request import MalformedRequest
 from directory.api.rpc.request_intake import CallCompletion, Received, RequestIntake
+from directory.api.rpc.switch_interval import long_read
 from directory.api.rpc.thread_pools import CallPool
 
 __all__ = ["SHORT_PATHS", "LongCalls"]
@@ -42,8 +43,10 @@ class LongCalls(ThreadPoolExecutor):
     def _begin(
         self, ended: CallCompletion, answer: Callable[..., object], about: tuple[Any, ...]
     ) -> None:
-        pool = self._short if _is_short(about) else self._long
-        pool.begin(ended, answer, about)
+        if _is_short(about):
+            self._short.begin(ended, answer, about)
+        else:
+            self._long.begin(ended, long_read()(answer), about)
 
 
 def _is_short(about: tuple[Any, ...]) -> bool:
