@@ -8,9 +8,10 @@ one record a change event.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -289,24 +290,35 @@ def snapshot_records(
         revision: the one that the records have.
         keys: those that are wanted; None = all.
     """
+
+    @lru_cache(1)  # entries of one directory follow each other
+    def directory_path(directory_id: int) -> Path | None:
+        above = snapshot.path_of(directory_id)
+        return None if above is None else mount.join(above)
+
     for row in snapshot_rows(snapshot, cluster_id) if keys is None or keys else ():
         if keys is not None and row.state_key not in keys:
             continue
-        change = Change(
-            cluster_id=cluster_id,
-            generation=generation,
-            revision=revision,
-            time=now_ms,
-            scope=row.scope,
-            entry_id=row.entry_id,
-            kind=row.kind,
-            key=row.key,
-            record=row.value,
+        yield (
+            row.state_key,
+            Change(
+                cluster_id=cluster_id,
+                generation=generation,
+                revision=revision,
+                time=now_ms,
+                scope=row.scope,
+                entry_id=row.entry_id,
+                kind=row.kind,
+                key=row.key,
+                record=row.value,
+                **_fields_of_row(row, mount, directory_path),
+            ),
         )
-        yield row.state_key, replace(change, **_fields_of_row(row, snapshot, mount))
 
 
-def _fields_of_row(row: LoggedRow, snapshot: Snapshot, mount: Path) -> dict[str, Any]:
+def _fields_of_row(
+    row: LoggedRow, mount: Path, directory_path: Callable[[int], Path | None]
+) -> dict[str, Any]:
     """Returns what a record has besides its row."""
     if row.scope == "grants":
         grants = access_pb2.Grants.FromString(row.value)
@@ -316,8 +328,8 @@ def _fields_of_row(row: LoggedRow, snapshot: Snapshot, mount: Path) -> dict[str,
     parent_id, path = 0, str(mount)
     if row.key and row.key != ROOT_KEY:
         parent_id, _, name = parse_entry_key(row.key)
-        above = snapshot.path_of(parent_id)
-        path = "" if above is None else str(mount.join((*above, name)))
+        above = directory_path(parent_id)
+        path = "" if above is None else str(above.child(name))
     after = record.fields_of(entry_pb2.Entry.FromString(row.value))
     return {
         "cause": "resync",
