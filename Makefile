@@ -57,7 +57,8 @@ check: setup ## lint, format, types, contract and import rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(SOURCES)
-	$(BIN)/pytest -q tests/repository --deselect tests/repository/test_lint.py
+	$(BIN)/pytest -q tests/repository -m "not slow" --deselect tests/repository/test_lint.py::test_ruff_finds_nothing \
+	  --deselect tests/repository/test_lint.py::test_the_format_is_ruffs
 
 fix: proto docs ## repair what can be repaired: lint, format, generated modules and lists
 	$(BIN)/ruff check --fix .

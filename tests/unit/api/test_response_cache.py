@@ -105,17 +105,18 @@ def test_an_answer_is_the_same_once_every_record_was_read(tree: Cluster) -> None
         assert read(part) == fresh(tree.snapshot, text), text
 
 
-def test_an_answer_is_the_same_while_nothing_is_looked_up(tree: Cluster) -> None:
+def test_an_answer_is_the_same_while_nothing_is_looked_up(
+    tree: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The cache is full, and hits are rare."""
-    tree.snapshot.index_physical_names()
+    monkeypatch.setattr("directory.api.resolve_answers._MOST_OUTCOMES", 1)
+    monkeypatch.setattr("directory.api.resolve_answers._TRIED", 2)
     ready = ResponseCache(served(), shown_whole(tree.snapshot))
-    ready._outcomes["/la/search/clicks"] = b"looked up"
-    ready._unremembered = 1 << 13
-    for text in ASKED:
-        assert read(ready.outcome_bytes(text)) == fresh(tree.snapshot, text), text
-    ready._outcomes["/la/search/clicks"] = b"looked up"
-    ready._found = 1 << 13
-    assert ready.outcome_bytes("/la/search/clicks") == b"looked up"
+    for _ in range(3):
+        for text in ASKED:
+            assert read(ready.outcome_bytes(text)) == fresh(tree.snapshot, text), text
+        for text, part in zip(ASKED, ready.outcomes(OPEN, ASKED), strict=True):
+            assert read(part) == fresh(tree.snapshot, text), text
 
 
 def test_what_is_asked_in_another_way_is_not_taken_for_it(tree: Cluster) -> None:
