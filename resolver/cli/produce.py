@@ -6,6 +6,7 @@ kcat``.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +37,8 @@ __all__ = [
     "sent_lines",
 ]
 
-_FLUSH_SECONDS: Final = 30.0
+_DELIVERY_SECONDS: Final = 30.0
+"""For the brokers to take all that was written, unless --timeout says otherwise."""
 _MOST_BYTES: Final = 1_000_000
 """Of a message, by librdkafka's default."""
 _MOST_QUEUED: Final = 100_000
@@ -105,7 +107,8 @@ def own_settings(arguments: Arguments) -> dict[str, str]:
 
 
 def _produce(session: Session, arguments: Arguments) -> int:
-    own = {"delivery.timeout.ms": str(int(_FLUSH_SECONDS * 1000))}
+    seconds = arguments.seconds("timeout", _DELIVERY_SECONDS)
+    own = {"delivery.timeout.ms": str(math.ceil(seconds * 1000))}
     found, settings = client_settings(session, arguments, own, for_writes=True)
     from confluent_kafka import KafkaException, Producer
 
@@ -137,7 +140,7 @@ def _produce(session: Session, arguments: Arguments) -> int:
     except KafkaException as error:
         ended.append(error.args[0])
     try:
-        left = flush_deliveries(producer, _FLUSH_SECONDS)
+        left = flush_deliveries(producer, seconds)
     except KafkaException as error:
         # Why the client can do nothing more, where before it only reported that it cannot.
         ended, left = [error.args[0]], 0
@@ -460,6 +463,7 @@ VERBS: Final = (
         details=(
             "Each line is a message. acks=all and enable.idempotence=true unless set otherwise\n"
             "(KIP-679). Through a link, messages go to its first target, reachable or not.\n"
+            "--timeout is also that of the delivery, which is 30 s otherwise.\n"
             "Needs kdir[kafka]."
         ),
         arguments=(_TOPIC,),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
 
 from resolver import errors
@@ -997,3 +998,26 @@ def test_making_a_directory_closed_to_oneself_takes_a_yes(kdir: Kdir) -> None:
     assert not kdir.asked.allow_lock_out
     kdir(*arguments, "--yes")
     assert kdir.asked.allow_lock_out
+
+
+@pytest.mark.parametrize(
+    ("given", "milliseconds"),
+    [([], "30000"), (["--timeout", "3"], "3000"), (["-X", "delivery.timeout.ms=7000"], "7000")],
+    ids=["default", "timeout", "setting"],
+)
+def test_produce_ends_where_brokers_are_away_within_its_timeout(
+    given: list[str], milliseconds: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, str]] = []
+
+    def refused(settings: dict[str, str]) -> None:
+        seen.append(settings)
+        raise KafkaException(KafkaError(KafkaError.INVALID_CONFIG))
+
+    monkeypatch.setattr("confluent_kafka.Producer", refused)
+    tree = MemoryDirectory()
+    tree.cluster("/la", "la", bootstrap_servers="127.0.0.1:1")
+    tree.topic("/la/t")
+    assert run(["--at", AT, "produce", "/la/t", *given], tree.transport, stdin="m\n").code == 2
+    (settings,) = seen
+    assert settings["delivery.timeout.ms"] == milliseconds
