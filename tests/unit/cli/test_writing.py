@@ -1021,3 +1021,12 @@ def test_produce_ends_where_brokers_are_away_within_its_timeout(
     assert run(["--at", AT, "produce", "/la/t", *given], tree.transport, stdin="m\n").code == 2
     (settings,) = seen
     assert settings["delivery.timeout.ms"] == milliseconds
+
+
+def test_produce_to_the_directory_of_a_topics_name_is_refused() -> None:
+    tree = MemoryDirectory()
+    tree.cluster("/la", "la", bootstrap_servers="127.0.0.1:1")
+    tree.topic("/la/t")
+    tree.mkdir("/la/t")
+    done = run(["--at", AT, "produce", "/la/t/"], tree.transport, stdin="m\n")
+    assert (done.code, "/la/t is a directory, not a topic" in done.err) == (2, True)
