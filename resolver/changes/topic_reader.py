@@ -20,6 +20,9 @@ _POLL_SECONDS: Final = 0.5
 _BATCH: Final = 500
 _QUEUED_KIB: Final = 8_192
 """Of what is fetched ahead; librdkafka's default is eight times as much."""
+_FULL_QUEUE_MS: Final = 20
+"""Until more is fetched where so much was; librdkafka waits a second, in which a reader that took
+all of it has nothing to do."""
 _BACK: Final = 4
 """So many offsets before the end what ended a transaction is looked for first: the end of the
 transaction has an offset, too."""
@@ -69,6 +72,7 @@ class TopicReader:
         self._consumer = Consumer(
             {
                 "queued.max.messages.kbytes": _QUEUED_KIB,
+                "fetch.queue.backoff.ms": _FULL_QUEUE_MS,
                 **properties,
                 # librdkafka wants a name for a group that is neither joined nor committed to.
                 "group.id": "kdir-change-log",
