@@ -32,7 +32,6 @@ from directory.store.base import (
     Limits,
     Put,
     Row,
-    StoreFull,
     StoreIsSealed,
     StoreUnreachable,
     Transaction,
@@ -206,10 +205,9 @@ class SqliteStore:
             with suppress(ValueError):
                 self._queue.remove(mine)  # else it is being committed: nobody knows how that ends
             raise StoreUnreachable(f"{self._file.path}: others wrote for {timeout_seconds:g} s")
-        if isinstance(mine.trouble, StoreFull):
-            raise StoreFull(str(mine.trouble)) from mine.trouble
-        if mine.trouble is not None:
-            raise StoreUnreachable(str(mine.trouble)) from mine.trouble
+        if (trouble := mine.trouble) is not None:
+            kind = type(trouble) if isinstance(trouble, StoreUnreachable) else StoreUnreachable
+            raise kind(str(trouble)) from trouble
         assert mine.outcome is not None  # noqa: S101 - it is over
         return mine.outcome
 
