@@ -148,12 +148,14 @@ class Replica:
     @property
     def state(self) -> ReplicaState:
         """Current state. A store that neither answers nor fails counts as unreachable after a
-        while.
+        while. A seal counts as soon as anything in this process has read it.
         """
         if self._snapshot is None:
             return ReplicaState.LOADING
         silent = self._clock() - self._received_at
-        if self._away or silent > self.stale_after_seconds or self._sealed_at is not None:
+        if self._away or silent > self.stale_after_seconds:
+            return ReplicaState.STALE
+        if self._sealed_at is not None or self._store.identity.sealed:
             return ReplicaState.STALE
         return ReplicaState.SERVING
 

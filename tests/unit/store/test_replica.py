@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -171,6 +172,20 @@ def test_S3_a_store_that_neither_answers_nor_fails_makes_it_stale(store: Scripte
         store.silent.clear()
         eventually(lambda: state_of(replica) is ReplicaState.SERVING)
         assert names(replica.wait_for(1, 30)) == {"a"}
+
+
+def test_a_seal_that_another_call_has_read_makes_it_stale_before_its_watch_answers(
+    store: ScriptedStore,
+) -> None:
+    with replica_of(store) as replica:
+        replica.wait_for(0, 30)
+        store.silent.set()
+        time.sleep(0.05)  # it may have been in the middle of an answer
+        assert state_of(replica) is ReplicaState.SERVING
+        store.identity = replace(store.identity, sealed="being migrated to etcd://x")
+        assert state_of(replica) is ReplicaState.STALE
+        assert replica.trouble == "being migrated to etcd://x"
+        store.silent.clear()
 
 
 def test_a_revision_that_does_not_come_is_from_the_future(store: ScriptedStore) -> None:
