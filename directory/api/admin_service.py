@@ -334,9 +334,12 @@ def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
     out.message = logs.redacted(replica.trouble)
     out.watch_restarts = replica.watch_restarts
     out.reloads = replica.reloads
-    out.sealed = store.identity.sealed
+    out.sealed = replica.sealed  # not the store's word, which may be newer than the answers
     if store.last_commit_seconds is not None:
         out.last_commit_seconds = store.last_commit_seconds
+    if (full := store.full) is not None:
+        reason, out.full_age_seconds = full
+        out.full = logs.redacted(reason)
 
 
 def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus, *, shows_all: bool) -> None:

@@ -110,7 +110,9 @@ class Replica:
         self._snapshot: Snapshot | None = None
         self._received_at = clock()
         self._away = False
-        self._sealed_at: float | None = None  # when that was noticed
+        self.sealed = ""
+        """Why the store takes no changes, as far as the replica has noticed; empty: it takes some."""
+        self._sealed_at = clock()
         self._trouble = ""
         self._waiting: Final = threading.Lock()
         self._waiters: list[_Waiter] = []  # _waiting
@@ -148,14 +150,12 @@ class Replica:
     @property
     def state(self) -> ReplicaState:
         """Current state. A store that neither answers nor fails counts as unreachable after a
-        while. A seal counts as soon as anything in this process has read it.
+        while.
         """
         if self._snapshot is None:
             return ReplicaState.LOADING
         silent = self._clock() - self._received_at
-        if self._away or silent > self.stale_after_seconds:
-            return ReplicaState.STALE
-        if self._sealed_at is not None or self._store.identity.sealed:
+        if self._away or silent > self.stale_after_seconds or self.sealed:
             return ReplicaState.STALE
         return ReplicaState.SERVING
 
@@ -164,17 +164,13 @@ class Replica:
         """Time since the store last answered, or was found sealed; 0.0 while it is followed."""
         if self.state is ReplicaState.SERVING:
             return 0.0
-        since = (
-            self._received_at
-            if self._sealed_at is None
-            else min(self._sealed_at, self._received_at)
-        )
+        since = min(self._sealed_at, self._received_at) if self.sealed else self._received_at
         return max(0.0, self._clock() - since)
 
     @property
     def trouble(self) -> str:
         """Why the store is not followed, for people; empty while it is."""
-        return self._trouble or self._store.identity.sealed
+        return self._trouble or self.sealed
 
     @property
     def watch_restarts(self) -> int:
@@ -320,11 +316,10 @@ class Replica:
 
     def _notice_seal(self) -> None:
         sealed = self._store.identity.sealed
-        if not sealed:
-            self._sealed_at = None
-        elif self._sealed_at is None:
+        if sealed and not self.sealed:
             self._sealed_at = self._clock()
             _log.warning("the store takes no changes: %s", sealed)
+        self.sealed = sealed
 
     def _load(self) -> Watch:
         """Loads everything at one revision, publishes it, and follows the store from there."""

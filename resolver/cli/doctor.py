@@ -371,6 +371,11 @@ def _problems(look: _Look) -> Iterator[str]:
         yield f"{where}: its store is sealed (read-only): {store.sealed}"
     elif status.replica_state != 2:
         yield f"{where}: replica is {_state(status)}{f': {store.message}' if store.message else ''}"
+    if store.full:
+        yield (
+            f"{where}: its store is full ({store.full_age_seconds:.0f} s ago, at the last change):"
+            f" {store.full}"
+        )
     parent = status.parent
     if parent.unmounted:
         yield f"{where}: unmounted by the parent"

@@ -189,6 +189,7 @@ class MeasuredStore:
         """
         self.last_commit_seconds: float | None = None
         """What the last one took that the store answered."""
+        self._full: tuple[str, float] | None = None  # the last one's reason, and when
         self._lock: Final = threading.Lock()
         self._reads = {"ok": 0, "error": 0}
 
@@ -199,6 +200,14 @@ class MeasuredStore:
         with self._lock:
             return dict(self._reads)
 
+    @property
+    def full(self) -> tuple[str, float] | None:
+        """Why the last commit found no space, and the seconds since then; None: it found some. Only
+        a commit tells whether there is space again.
+        """
+        full = self._full
+        return None if full is None else (full[0], self._clock() - full[1])
+
     # -- timed -----------------------------------------------------------------------------------
 
     def commit(
@@ -208,12 +217,14 @@ class MeasuredStore:
         try:
             done = self._store.commit(transaction, timeout_seconds)
             outcome = "committed" if isinstance(done, Committed) else "conflict"
+            self._full = None
             return done
         except StoreIsSealed:
             outcome = "sealed"
             raise
-        except StoreFull:
+        except StoreFull as reason:
             outcome = "full"
+            self._full = str(reason), self._clock()
             raise
         except StoreUnreachable:
             outcome = "unavailable"

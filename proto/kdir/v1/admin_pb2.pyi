@@ -162,7 +162,7 @@ class LargeChange(_message.Message):
     def __init__(self, progress: _Optional[_Union[Progress, _Mapping]] = ..., rules: _Optional[_Iterable[_Union[MappingRule, _Mapping]]] = ..., remap_adopted: _Optional[bool] = ...) -> None: ...
 
 class StoreStatus(_message.Message):
-    __slots__ = ("revision", "age_seconds", "message", "watch_restarts", "reloads", "sealed", "last_commit_seconds")
+    __slots__ = ("revision", "age_seconds", "message", "watch_restarts", "reloads", "sealed", "last_commit_seconds", "full", "full_age_seconds")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +170,8 @@ class StoreStatus(_message.Message):
     RELOADS_FIELD_NUMBER: _ClassVar[int]
     SEALED_FIELD_NUMBER: _ClassVar[int]
     LAST_COMMIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FULL_FIELD_NUMBER: _ClassVar[int]
+    FULL_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     revision: int
     age_seconds: float
     message: str
@@ -177,7 +179,9 @@ class StoreStatus(_message.Message):
     reloads: int
     sealed: str
     last_commit_seconds: float
-    def __init__(self, revision: _Optional[int] = ..., age_seconds: _Optional[float] = ..., message: _Optional[str] = ..., watch_restarts: _Optional[int] = ..., reloads: _Optional[int] = ..., sealed: _Optional[str] = ..., last_commit_seconds: _Optional[float] = ...) -> None: ...
+    full: str
+    full_age_seconds: float
+    def __init__(self, revision: _Optional[int] = ..., age_seconds: _Optional[float] = ..., message: _Optional[str] = ..., watch_restarts: _Optional[int] = ..., reloads: _Optional[int] = ..., sealed: _Optional[str] = ..., last_commit_seconds: _Optional[float] = ..., full: _Optional[str] = ..., full_age_seconds: _Optional[float] = ...) -> None: ...
 
 class ParentStatus(_message.Message):
     __slots__ = ("configured", "linked", "message", "cluster_id", "last_contact_age_seconds", "unmounted", "standby", "detached_reason", "inherited_missing_reason")

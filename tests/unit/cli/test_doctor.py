@@ -18,10 +18,11 @@ AT = "127.0.0.1:20000"
 pytestmark = pytest.mark.usefixtures("no_settings_of_ones_own")
 
 
-def doctor(**kafka: Any) -> Ran:
-    """Runs ``kdir doctor`` at a server with this status of Kafka."""
+def doctor(store: admin_pb2.StoreStatus | None = None, **kafka: Any) -> Ran:
+    """Runs ``kdir doctor`` at a server with this status of its store and of Kafka."""
     status = admin_pb2.GetStatusResponse(
         replica_state=admin_pb2.REPLICA_STATE_SERVING,
+        store_status=store,
         kafka=admin_pb2.KafkaStatus(reachable=True, leader=True, **kafka),
     )
     status.authority.cluster.cluster, status.authority.cluster.mount = "la", "/la"
@@ -37,6 +38,14 @@ def doctor(**kafka: Any) -> Ran:
 def test_what_is_well_is_reported_as_well() -> None:
     ran = doctor(acl_count=4)
     assert (ran.code, "all servers healthy" in ran.err) == (0, True)
+
+
+def test_a_full_store_is_not_reported_as_well() -> None:
+    full = "/var/kdir/la.db: its disk is full, so it takes no writes: make space"
+    ran = doctor(store=admin_pb2.StoreStatus(full=full, full_age_seconds=12.4))
+    assert ran.code == 3
+    assert "all servers healthy" not in ran.err
+    assert f"/la at {AT}: its store is full (12 s ago, at the last change): {full}" in ran.err
 
 
 @pytest.mark.parametrize(

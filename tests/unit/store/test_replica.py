@@ -174,18 +174,23 @@ def test_S3_a_store_that_neither_answers_nor_fails_makes_it_stale(store: Scripte
         assert names(replica.wait_for(1, 30)) == {"a"}
 
 
-def test_a_seal_that_another_call_has_read_makes_it_stale_before_its_watch_answers(
-    store: ScriptedStore,
-) -> None:
-    with replica_of(store) as replica:
+def test_from_when_it_reports_a_seal_it_is_stale(store: ScriptedStore) -> None:
+    clock = Clock()
+    with replica_of(store, clock=clock) as replica:
         replica.wait_for(0, 30)
         store.silent.set()
         time.sleep(0.05)  # it may have been in the middle of an answer
-        assert state_of(replica) is ReplicaState.SERVING
         store.identity = replace(store.identity, sealed="being migrated to etcd://x")
+        assert (replica.sealed, state_of(replica)) == ("", ReplicaState.SERVING)
+        store.silent.clear()
+        eventually(lambda: replica.sealed)
         assert state_of(replica) is ReplicaState.STALE
         assert replica.trouble == "being migrated to etcd://x"
-        store.silent.clear()
+        clock.now += 40
+        assert replica.age_seconds == 40
+        store.identity = replace(store.identity, sealed="")
+        eventually(lambda: state_of(replica) is ReplicaState.SERVING)
+        assert (replica.sealed, replica.trouble, replica.age_seconds) == ("", "", 0.0)
 
 
 def test_a_revision_that_does_not_come_is_from_the_future(store: ScriptedStore) -> None:
