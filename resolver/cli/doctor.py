@@ -366,16 +366,7 @@ def _problems(look: _Look) -> Iterator[str]:
         yield f"{' at '.join(filter(None, (name, server.endpoint)))}: {status}"
         return
     where = f"{status.authority.cluster.mount} at {server.endpoint}"
-    store = status.store_status
-    if store.sealed:
-        yield f"{where}: its store is sealed (read-only): {store.sealed}"
-    elif status.replica_state != 2:
-        yield f"{where}: replica is {_state(status)}{f': {store.message}' if store.message else ''}"
-    if store.full:
-        yield (
-            f"{where}: its store is full ({store.full_age_seconds:.0f} s ago, at the last change):"
-            f" {store.full}"
-        )
+    yield from _of_store(where, status)
     parent = status.parent
     if parent.unmounted:
         yield f"{where}: unmounted by the parent"
@@ -401,6 +392,20 @@ def _problems(look: _Look) -> Iterator[str]:
             f"kdir log status {status.authority.cluster.mount}"
         )
     yield from _set_aside(where, status)
+
+
+def _of_store(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
+    """Yields why the store is not followed, or takes no changes."""
+    store = status.store_status
+    if store.sealed:
+        yield f"{where}: its store is sealed (read-only): {store.sealed}"
+    elif status.replica_state != 2:
+        yield f"{where}: replica is {_state(status)}{f': {store.message}' if store.message else ''}"
+    if store.full:
+        yield (
+            f"{where}: its store is full ({store.full_age_seconds:.0f} s ago, at the last change):"
+            f" {store.full}"
+        )
 
 
 def _shared(looks: Sequence[_Look]) -> Iterator[str]:
