@@ -334,7 +334,7 @@ def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
     out.message = logs.redacted(replica.trouble)
     out.watch_restarts = replica.watch_restarts
     out.reloads = replica.reloads
-    out.sealed = replica.sealed  # not the store's word, which may be newer than the answers
+    out.sealed = replica.sealed  # as of the answers; the store may know more
     if store.last_commit_seconds is not None:
         out.last_commit_seconds = store.last_commit_seconds
     if (full := store.full) is not None:

@@ -111,7 +111,7 @@ class Replica:
         self._received_at = clock()
         self._away = False
         self.sealed = ""
-        """Why the store takes no changes, as far as the replica has noticed; empty: it takes some."""
+        """Why the store takes no changes, as far as the replica has noticed; empty: it does."""
         self._sealed_at = clock()
         self._trouble = ""
         self._waiting: Final = threading.Lock()

@@ -189,7 +189,7 @@ class MeasuredStore:
         """
         self.last_commit_seconds: float | None = None
         """What the last one took that the store answered."""
-        self._full: tuple[str, float] | None = None  # the last one's reason, and when
+        self._full: tuple[str, float] | None = None  # reason and time of the last commit
         self._lock: Final = threading.Lock()
         self._reads = {"ok": 0, "error": 0}
 
@@ -203,7 +203,7 @@ class MeasuredStore:
     @property
     def full(self) -> tuple[str, float] | None:
         """Why the last commit found no space, and the seconds since then; None: it found some. Only
-        a commit tells whether there is space again.
+        a commit shows whether there is space again.
         """
         full = self._full
         return None if full is None else (full[0], self._clock() - full[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -18,11 +19,11 @@ AT = "127.0.0.1:20000"
 pytestmark = pytest.mark.usefixtures("no_settings_of_ones_own")
 
 
-def doctor(store: admin_pb2.StoreStatus | None = None, **kafka: Any) -> Ran:
+def doctor(*, store: Mapping[str, Any] = {}, kafka: Mapping[str, Any] = {}) -> Ran:
     """Runs ``kdir doctor`` at a server with this status of its store and of Kafka."""
     status = admin_pb2.GetStatusResponse(
         replica_state=admin_pb2.REPLICA_STATE_SERVING,
-        store_status=store,
+        store_status=admin_pb2.StoreStatus(**store),
         kafka=admin_pb2.KafkaStatus(reachable=True, leader=True, **kafka),
     )
     status.authority.cluster.cluster, status.authority.cluster.mount = "la", "/la"
@@ -36,13 +37,13 @@ def doctor(store: admin_pb2.StoreStatus | None = None, **kafka: Any) -> Ran:
 
 
 def test_what_is_well_is_reported_as_well() -> None:
-    ran = doctor(acl_count=4)
+    ran = doctor(kafka={"acl_count": 4})
     assert (ran.code, "all servers healthy" in ran.err) == (0, True)
 
 
 def test_a_full_store_is_not_reported_as_well() -> None:
     full = "/var/kdir/la.db: its disk is full, so it takes no writes: make space"
-    ran = doctor(store=admin_pb2.StoreStatus(full=full, full_age_seconds=12.4))
+    ran = doctor(store={"full": full, "full_age_seconds": 12.4})
     assert ran.code == 3
     assert "all servers healthy" not in ran.err
     assert f"/la at {AT}: its store is full (12 s ago, at the last change): {full}" in ran.err
@@ -60,7 +61,7 @@ def test_a_full_store_is_not_reported_as_well() -> None:
     ],
 )
 def test_acls_that_are_not_as_desired_are_named(count: str, output: str) -> None:
-    ran = doctor(**{count: 1})
+    ran = doctor(kafka={count: 1})
     assert ran.code == 3
     assert "all servers healthy" not in ran.err
     assert (
@@ -70,7 +71,7 @@ def test_acls_that_are_not_as_desired_are_named(count: str, output: str) -> None
 
 @pytest.mark.parametrize("count", ["pending_count", "missing_count", "drift_count"])
 def test_what_is_under_way_or_differs_is_not_reported_as_well(count: str) -> None:
-    ran = doctor(**{count: 1})
+    ran = doctor(kafka={count: 1})
     assert ran.code == 0
     assert "all servers healthy\n" not in ran.err
     assert "changes pending or drift in Kafka: kdir effective --diff /la" in ran.err
@@ -145,5 +146,5 @@ def test_a_dead_server_beside_one_that_denies_is_unavailable() -> None:
 
 
 def test_a_stop_names_the_command_that_lists_every_difference() -> None:
-    stopped = doctor(stop_reason="7 of 11 topics vanished from Kafka: a, b, …")
+    stopped = doctor(kafka={"stop_reason": "7 of 11 topics vanished from Kafka: a, b, …"})
     assert "every difference: kdir verify /la; to continue: kdir ack /la" in stopped.err
