@@ -31,6 +31,7 @@ __all__ = [
     "plans_below",
     "query_each",
     "topics_text",
+    "unchanged_text",
     "with_clusters_below",
 ]
 
@@ -343,7 +344,12 @@ def with_clusters_below(
 
 
 def armed_summary(
-    own: str, path: str, plan: access_pb2.ChangePlan, below: Sequence[ClusterPlan]
+    own: str,
+    path: str,
+    plan: access_pb2.ChangePlan,
+    below: Sequence[ClusterPlan],
+    *,
+    is_dry_run: bool = False,
 ) -> str:
     """Returns the effect of a change at a path on Kafka: how many topics of which clusters."""
     planned = ClusterPlan(
@@ -372,17 +378,23 @@ def armed_summary(
     unknown = [f"not known: {failure_text(one.cluster, one.error)}" for one in every if one.error]
     unknown += [f"not known: {one.cluster} did not answer in time" for one in late if one.mount]
     if changed:
-        text = f"armed: {', '.join(changed)} {_are(changed)} being changed in Kafka"
+        being = "would be" if is_dry_run else f"{_are(changed)} being"
+        text = f"armed: {', '.join(changed)} {being} changed in Kafka"
     elif planned in late and not planned.held_topics:
         return "not known: the time limit was reached before the calls to Kafka were counted"
     elif any(one.is_armed for one in every):
-        text = f"armed: nothing in Kafka changes{' yet' if held else ''}"
+        text = f"armed: {unchanged_text(is_dry_run=is_dry_run)}{' yet' if held else ''}"
     else:
-        text = "not armed: nothing in Kafka changes"
+        text = f"not armed: {unchanged_text(is_dry_run=is_dry_run)}"
     waiting = (
         [f"held back until approved, since data may be lost: {', '.join(held)}"] if held else []
     )
     return "; ".join((text, *waiting, *unknown))
+
+
+def unchanged_text(*, is_dry_run: bool) -> str:
+    """Returns that Kafka stays as it is."""
+    return f"nothing in Kafka {'would change' if is_dry_run else 'changes'}"
 
 
 def _topics_of(one: ClusterPlan, count: int) -> str:

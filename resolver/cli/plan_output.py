@@ -40,19 +40,24 @@ OF_NEW_TOPICS: Final = frozenset({"partitions", "replication_factor"})
 _RIGHT: Final = frozenset({"TOPICS", "CLUSTERS", "LIMIT", "USED AFTER"})
 
 
-def print_change_plan(out: Output, plan: access_pb2.ChangePlan, *, recorded: bool = False) -> None:
+def print_change_plan(
+    out: Output, plan: access_pb2.ChangePlan, *, recorded: bool = False, effect: str = ""
+) -> None:
     """Prints a plan in the output format; with ``recorded`` an object that contains it was printed
     already. With ``-o name`` nothing is printed.
+
+    ``effect``: what changes in Kafka and what is held back, by cluster, for those who know more of
+    it than the plan.
     """
     if out.structured and not recorded:
         out.record({"plan": plain(plan)})
     elif out.format == "table" and plan.ByteSize():
-        _show(out, plan)
+        _show(out, plan, effect)
     elif out.format == "table":
         out.note("dry run")  # by a server that says no more
 
 
-def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
+def _show(out: Output, plan: access_pb2.ChangePlan, effect: str) -> None:
     human = out.human
     _section(out, "access", (_access(one, human=human) for one in plan.access))
     _section(out, "policy", (_policy(one, human=human) for one in plan.policies))
@@ -77,7 +82,9 @@ def _show(out: Output, plan: access_pb2.ChangePlan) -> None:
         out.note(f"partitions grow. {GROWTH}", "bad")
     elif any(policy_key(one.field) in OF_NEW_TOPICS for one in plan.policies):
         out.note(f"partitions and replication_factor are {FOR_NEW_TOPICS}", "faint")
-    if plan.held_topic_count:
+    if effect:
+        out.note(effect)
+    elif plan.held_topic_count:
         held = units.plural(plan.held_topic_count, "topic")
         out.note(f"held back until approved by kdir arm --aspect configs: {held}", "warn")
     if plan.locks_out:

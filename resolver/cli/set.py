@@ -17,6 +17,7 @@ from resolver.cli.clusters_below import (
     plans_below,
     query_each,
     topics_text,
+    unchanged_text,
     with_clusters_below,
 )
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
@@ -112,8 +113,12 @@ def _update(
         answer.entry.path = str(where.path)  # all that is shown to who may not describe it
     answered = f"would {past}" if arguments.flag("plan") else past
     show_entry(session, answer.entry, _summary(answered, answer.entry.path, fields, without))
+    own = answer.authority.cluster.cluster
     if arguments.flag("plan"):
-        print_change_plan(session.out, with_clusters_below(answer.plan, below))
+        whole = with_clusters_below(answer.plan, below)
+        known = [one for one in below if not one.error]
+        effect = _effect(own, path, answer.plan, known, is_dry_run=True) if path else ""
+        print_change_plan(session.out, whole, effect=effect)
         for one in below:
             if one.error:
                 session.missing(f"not known: {failure_text(one.cluster, one.error)}")
@@ -122,7 +127,6 @@ def _update(
     _note_fewer_partitions(session, answer.entry, fields)
     if planned is not None and not arguments.flag("plan"):
         if path:
-            own = answer.authority.cluster.cluster
             session.out.note(_effect(own, path, planned.plan, below))
         token = answer.token if planned.plan.policies else ""
         _wait(session, arguments, planned, fields, token)
@@ -179,11 +183,18 @@ def decided_values(entry: entry_pb2.Entry) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _effect(own: str, path: str, plan: access_pb2.ChangePlan, below: Sequence[ClusterPlan]) -> str:
+def _effect(
+    own: str,
+    path: str,
+    plan: access_pb2.ChangePlan,
+    below: Sequence[ClusterPlan],
+    *,
+    is_dry_run: bool = False,
+) -> str:
     """Returns the effect on Kafka; of a value that was there already no cluster below was asked."""
     if plan.policies or plan.kafka_calls or plan.held_topic_count:
-        return armed_summary(own, path, plan, below)
-    return "nothing in Kafka changes"
+        return armed_summary(own, path, plan, below, is_dry_run=is_dry_run)
+    return unchanged_text(is_dry_run=is_dry_run)
 
 
 def _note_fewer_partitions(

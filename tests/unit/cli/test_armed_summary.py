@@ -28,6 +28,18 @@ def test_topics_are_counted_by_cluster() -> None:
     )
 
 
+def test_a_dry_run_is_shown_as_what_would_be() -> None:
+    plan = access_pb2.ChangePlan(kafka_calls=calls("a"), armed=True)
+    below = [ClusterPlan("ny", "/ny", is_armed=True, held_topics=2)]
+    assert armed_summary("la", "/la", plan, below, is_dry_run=True) == (
+        "armed: 1 topic of la would be changed in Kafka; held back until approved, since data may "
+        "be lost: 2 topics of ny (kdir arm /ny --aspect configs)"
+    )
+    assert armed_summary("la", "/la", access_pb2.ChangePlan(), below[:0], is_dry_run=True) == (
+        "not armed: nothing in Kafka would change"
+    )
+
+
 def test_calls_that_were_left_out_make_it_a_lower_bound() -> None:
     plan = access_pb2.ChangePlan(kafka_calls=calls("a", "b"), kafka_calls_omitted=98)
     assert armed_summary("root", "/", plan, ()) == (
