@@ -23,7 +23,7 @@ from directory.api.cluster_router import ClusterRouter
 from directory.api.redaction import as_shown, redacting_errors
 from directory.api.rpc.call_context import Call
 from directory.api.visible_tree import OpenTree
-from directory.kafka.adoption.pin_and_stop import PinAndStop
+from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.arming.releases import why_inherited_missing
 from directory.namespace import physical_names
 from directory.namespace.adoption_mapping import map_physical_name
@@ -507,7 +507,7 @@ def _is_given(cluster: Cluster, view: CallerRights, path: Path, physical_name: s
         return True
     if not physical_name:
         return False  # shortened, it would have the prefix of another directory
-    rules = kafka.placing(PinAndStop.load(view.snapshot).rules)
+    rules = kafka.placing(PinnedKafka.load(view.snapshot).rules)
     placed = map_physical_name(rules, physical_name)
     return placed.rule > 0 and not placed.reason and placed.segments[:-1] == relative[:-1]
 

@@ -18,10 +18,10 @@ from functools import partial
 from typing import Final
 
 from directory.kafka.admin_contract import KafkaAdmin
-from directory.kafka.adoption import pin_and_stop, recorded_topics
+from directory.kafka.adoption import pinned_kafka, recorded_topics
 from directory.kafka.adoption.adoption import AdoptionBacklog
 from directory.kafka.adoption.operator_requests import OperatorRequests
-from directory.kafka.adoption.pin_and_stop import NOT_ON_RECORD, PinAndStop
+from directory.kafka.adoption.pinned_kafka import NOT_ON_RECORD, PinnedKafka
 from directory.kafka.adoption.recorded_topics import TopicCounter
 from directory.kafka.adoption.sweep import KafkaSweep
 from directory.kafka.applying.acl_applier import AclApplier
@@ -224,7 +224,7 @@ class Reconciler:
         plans released before is released no more then, before anything is pushed.
         """
         unmanaged = bool(self._unmanaged())
-        writes, guard = pin_and_stop.note_manager(self._latest(), unmanaged=unmanaged)
+        writes, guard = pinned_kafka.note_manager(self._latest(), unmanaged=unmanaged)
         if writes:
             term.commits.put(writes, (guard,))
             which = "another cluster manages" if unmanaged else "this cluster manages"
@@ -262,7 +262,7 @@ class Reconciler:
     def _adopt_on(self, term: LeaderTerm, admin: KafkaAdmin) -> bool:
         """A slice of an adoption that is on its way; whether there was, or may be, one."""
         sweeper = term.sweeper
-        held = PinAndStop.load(self._latest())
+        held = PinnedKafka.load(self._latest())
         if not held.is_working:
             return False  # sweeps go on: they see whether it is over
         if sweeper.backlog is None:
@@ -287,7 +287,7 @@ class Reconciler:
         """Creates and deletes what waits for it."""
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
-        held = PinAndStop.load(snapshot)
+        held = PinnedKafka.load(snapshot)
         work = term.worklist.due(snapshot, mount) if held.is_working else DueWork((), ())
         if not work.create and not work.delete:
             return
@@ -319,7 +319,7 @@ class Reconciler:
 
     def _push(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
         """A part of what is to be pushed below armed directories."""
-        held = PinAndStop.load(self._latest())
+        held = PinnedKafka.load(self._latest())
         if not held.is_working or held.unmanaged or self._unmanaged():
             return
         for one in term.appliers:
@@ -329,7 +329,7 @@ class Reconciler:
 
     def _seconds_until_due(self, term: LeaderTerm) -> float:
         due = [term.sweeper.next_due]
-        if PinAndStop.load(self._latest()).is_working:
+        if PinnedKafka.load(self._latest()).is_working:
             adopts = term.sweeper.backlog is not None or self.requests.under_way()
             appliers = () if self._unmanaged() else term.appliers
             waiting = (term.worklist.next_due(), *(one.next_due() for one in appliers))
@@ -375,7 +375,7 @@ class Reconciler:
         except NotReady as reason:
             return KafkaStatus(message=reason.message, ceiling=ceiling)
         term, health = self.term, self.health
-        held, counts = PinAndStop.load(snapshot), self._topic_counts.latest(snapshot)
+        held, counts = PinnedKafka.load(snapshot), self._topic_counts.latest(snapshot)
         waiting, contested = count_topics_with_issues(snapshot)
         acls = acl_counts(snapshot)
         status = KafkaStatus(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
 from directory.kafka.adoption import adoption, recorded_topics
 from directory.kafka.adoption.metadata_diff import differences, show_id
-from directory.kafka.adoption.pin_and_stop import PinAndStop
+from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.maintenance.backup_stream import Row
 from directory.maintenance.verify_store import Between, Difference, StoreComparison
@@ -224,7 +224,7 @@ class KafkaCheck:
         # In this order: an entry created after the snapshot is not reported as missing.
         snapshot = self.latest()
         survey = admin.describe_all()
-        pinned = PinAndStop.load(snapshot).pinned
+        pinned = PinnedKafka.load(snapshot).pinned
         if pinned and survey.cluster_id != pinned:
             self.troubles.append("another Kafka answers: its topics were not compared")
             yield Difference(
@@ -295,7 +295,7 @@ class KafkaCheck:
         new = [seen for seen in new if snapshot.locate(seen.name) is None]
         if not new:
             return
-        rules = self.placing(PinAndStop.load(snapshot).rules)
+        rules = self.placing(PinnedKafka.load(snapshot).rules)
         rows = plan_adoption(rules, _observed(new), snapshot, mount=self.mount)
         for row in rows:
             if row.is_new:

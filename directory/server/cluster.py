@@ -26,7 +26,7 @@ from directory.federation.federation_state import FederationState, LocalServer, 
 from directory.federation.inheritance import refuse_oversized_inheritance
 from directory.federation.kafka_claims import manager_before, why_unmanaged
 from directory.federation.parent_link import LinkStatus, ParentLink
-from directory.kafka.adoption.pin_and_stop import PinAndStop
+from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.maintenance.history import ChangeHistory
 from directory.maintenance.reaper import Reaper
 from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
@@ -64,7 +64,7 @@ class _OwnFacts:
 
     facts: object
     position: parent_state.Position
-    held: PinAndStop
+    held: PinnedKafka
     above: tuple[PolicyLevel, ...] | None
     """Policies of the ancestors above the mount; None if they cannot be read."""
 
@@ -388,7 +388,7 @@ class Cluster:
                 above = tuple(inheritance.inherited_origins(snapshot))
             except NotReady:
                 above = None
-            pin = PinAndStop.load(snapshot)
+            pin = PinnedKafka.load(snapshot)
             known = self._own_facts = _OwnFacts(facts, position, pin, above)
         return known
 

@@ -19,7 +19,7 @@ from typing import Any
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import KafkaAdmin, KafkaTopic, Succeeded, TopicToCreate
 from directory.kafka.adoption import recorded_topics
-from directory.kafka.adoption.pin_and_stop import PinAndStop
+from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.reconciler import Reconciler
 from directory.kafka.reconciler_settings import KafkaContext
 from directory.maintenance.reaper import Reaper
@@ -192,8 +192,8 @@ class World:
     # -- what stands -------------------------------------------------------------------------------
 
     @property
-    def facts(self) -> PinAndStop:
-        return PinAndStop.load(self.replica.snapshot)
+    def facts(self) -> PinnedKafka:
+        return PinnedKafka.load(self.replica.snapshot)
 
     @property
     def stopped(self) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
-from directory.kafka.adoption.pin_and_stop import (
+from directory.kafka.adoption.vanish_guard import (
     StopReason,
     another_kafka_stop,
     exceeds_vanish_guard,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic, Rejected
-from directory.kafka.adoption import adoption, pin_and_stop
+from directory.kafka.adoption import adoption, pinned_kafka
 from directory.kafka.adoption.adoption import AdoptionRow
-from directory.kafka.adoption.pin_and_stop import PinAndStop
+from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.reconciler_settings import KafkaContext
 from directory.namespace.adoption_mapping import MappingRule
@@ -73,7 +73,7 @@ class OperatorRequests:
         with closing(self._context.admin()) as admin:
             survey = admin.describe_all()
         snapshot = self._context.latest()
-        held = PinAndStop.load(snapshot)
+        held = PinnedKafka.load(snapshot)
         held.refuse_another(survey.cluster_id)
         placing = tuple(rules) or held.rules
         rows = self.plan_rows(placing, survey, remap=remap)
@@ -81,7 +81,7 @@ class OperatorRequests:
             return AdoptionResult(rows)
         held.refuse_stopped()
         commits = TopicCommits(self._context.writer, self._context.limits, None, principal)
-        keep = pin_and_stop.write_rules(rules) if rules else ()
+        keep = pinned_kafka.write_rules(rules) if rules else ()
         count = sum(row.step is not None for row in rows)
         if count < LARGE:
             if keep:
@@ -143,7 +143,7 @@ class OperatorRequests:
             Absent, KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard
         """
         refuse_protected(physical_name)
-        held = PinAndStop.load(self._context.latest())
+        held = PinnedKafka.load(self._context.latest())
         held.refuse_stopped()
 
         with closing(self._context.admin()) as admin:
@@ -173,13 +173,13 @@ class OperatorRequests:
             WriteConflict, StoreUnavailable
         """
         snapshot = self._context.latest()
-        held = PinAndStop.load(snapshot)
+        held = PinnedKafka.load(snapshot)
         if held.stop is None or held.stop.text != text:
             now = f"expected: {held.stop.text}" if held.stop else "nothing is stopped"
             raise InvalidArgument(f"stop_reason: does not match; {now}", field="stop_reason")
-        guard = KeyEquals(pin_and_stop.STOPPED, snapshot.fact(pin_and_stop.STOPPED))
+        guard = KeyEquals(pinned_kafka.STOPPED, snapshot.fact(pinned_kafka.STOPPED))
         revision = self._context.writer.put_facts(
-            pin_and_stop.acknowledge_stop(held.stop, snapshot, int(self._context.now() * 1000)),
+            pinned_kafka.acknowledge_stop(held.stop, snapshot, int(self._context.now() * 1000)),
             guards=(guard,),
             operation=Operation(f"acknowledged a stop: {text}", principal, request_id),
         )

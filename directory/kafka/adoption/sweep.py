@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
-from directory.kafka.adoption import adoption, pin_and_stop, recorded_topics
+from directory.kafka.adoption import adoption, pinned_kafka, recorded_topics
 from directory.kafka.adoption.adoption import AdoptionBacklog
 from directory.kafka.adoption.metadata_diff import config_news, diff_metadata
-from directory.kafka.adoption.pin_and_stop import PinAndStop
+from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.applying.desired_configs import DesiredConfigs, RecordedTopic, is_under_way
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.provisioning.recent_changes import RecentChanges
@@ -144,7 +144,7 @@ class KafkaSweep:
         survey = self._read_metadata(admin) if is_sweep else self._read_changes(admin)
         if survey is None:
             return ()
-        held = PinAndStop.load(self._latest())
+        held = PinnedKafka.load(self._latest())
         if held.stop is not None and not self._is_over(held, survey, commits):
             return ()
         comparison = diff_metadata(
@@ -157,18 +157,18 @@ class KafkaSweep:
         )
         if comparison.stop is not None:
             _log.error("%s: stopped: %s", self._cluster, comparison.stop.text)
-            commits.put(pin_and_stop.stop(comparison.stop))
+            commits.put(pinned_kafka.stop(comparison.stop))
             return ()
         if comparison.pin:
             _log.info("%s: pinned to Kafka %s", self._cluster, comparison.pin)
-            commits.put(pin_and_stop.pin(comparison.pin, int(self._context.now() * 1000)))
+            commits.put(pinned_kafka.pin(comparison.pin, int(self._context.now() * 1000)))
         self._gone = frozenset() if is_sweep else frozenset(comparison.gone)
         self._adopt(comparison.adopt, held, commits)
         if is_sweep:
             self._end_detached(snapshot, survey, admin, commits)
         commits.record(comparison.news)
         if held.allowed:
-            commits.put(pin_and_stop.forget_acknowledgement())
+            commits.put(pinned_kafka.forget_acknowledgement())
         return comparison.create
 
     def _read_metadata(self, admin: KafkaAdmin) -> KafkaMetadata:
@@ -210,12 +210,12 @@ class KafkaSweep:
             self._configs_read.pop(name, None)
         return self.survey
 
-    def _is_over(self, held: PinAndStop, survey: KafkaMetadata, commits: TopicCommits) -> bool:
+    def _is_over(self, held: PinnedKafka, survey: KafkaMetadata, commits: TopicCommits) -> bool:
         """True if a stop ended by itself: the pinned Kafka is back at its address."""
         if held.stop is None or not held.stop.kafka_id or survey.cluster_id != held.pinned:
             return False
         _log.warning("%s: Kafka %s is back", self._cluster, survey.cluster_id)
-        commits.put(pin_and_stop.stop(None))
+        commits.put(pinned_kafka.stop(None))
         return True
 
     def _detach(self, rows: Iterable[Adoption], snapshot: Snapshot, commits: TopicCommits) -> None:
@@ -268,7 +268,9 @@ class KafkaSweep:
                 changes.append((one.guards, (day,)))
         commits.put_each(changes)
 
-    def _adopt(self, topics: Sequence[KafkaTopic], held: PinAndStop, commits: TopicCommits) -> None:
+    def _adopt(
+        self, topics: Sequence[KafkaTopic], held: PinnedKafka, commits: TopicCommits
+    ) -> None:
         """Takes topics in, or makes them the backlog."""
         snapshot = self._latest()
         mount = self._context.mount_at(snapshot)
@@ -307,7 +309,7 @@ class KafkaSweep:
         every = self._settings.sweep_interval_seconds
         round_seconds = min(_CONFIGS_LOOKS * self._look_seconds, every)
         self._configs_due = started + round_seconds
-        if self.survey is None or PinAndStop.load(self._latest()).stop is not None:
+        if self.survey is None or PinnedKafka.load(self._latest()).stop is not None:
             return
         names = [name for name, seen in self.survey.topics.items() if not seen.internal]
         if not names:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final, Generic, TypeVar
 
 from directory.kafka.admin_contract import KafkaAdmin
-from directory.kafka.adoption.pin_and_stop import PinAndStop
+from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.applying.last_applied import ARMED, armed_anywhere
 from directory.kafka.arming.releases import INHERITED_KEYS, why_inherited_missing
 from directory.kafka.fenced_commits import TopicCommits
@@ -222,7 +222,7 @@ class Applier(ABC):
         if not self._is_ready():
             return
         # The last sweep is up to half a minute old, and now something may be changed.
-        if admin.cluster_id() != PinAndStop.load(snapshot).pinned:
+        if admin.cluster_id() != PinnedKafka.load(snapshot).pinned:
             self._due = self._clock() + AGAIN_SECONDS
             return
         self._do_part(admin)

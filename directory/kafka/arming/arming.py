@@ -18,7 +18,7 @@ from typing import Final
 
 from directory.kafka.admin_contract import KafkaAdmin, KafkaCall, KafkaTopic, Rejected
 from directory.kafka.adoption.metadata_diff import format_value
-from directory.kafka.adoption.pin_and_stop import NOT_ON_RECORD, PinAndStop
+from directory.kafka.adoption.pinned_kafka import NOT_ON_RECORD, PinnedKafka
 from directory.kafka.applying.acl_diff import (
     AclDiffOptions,
     AclDiffs,
@@ -382,7 +382,7 @@ class ArmingService:
             )
         if message := why_inherited_missing(snapshot, has_parent=self._context.has_parent):
             raise NotReady(message)
-        held = PinAndStop.load(snapshot)
+        held = PinnedKafka.load(snapshot)
         held.refuse_stopped()
         if not held.pinned:
             raise NotReady("Kafka was not looked at yet")
@@ -459,7 +459,7 @@ class ArmingService:
     def _asking(self, snapshot: Snapshot) -> Iterator[KafkaAdmin]:
         """A connection to the very Kafka that is pinned."""
         with closing(self._context.admin()) as admin:
-            PinAndStop.load(snapshot).refuse_another(admin.cluster_id())
+            PinnedKafka.load(snapshot).refuse_another(admin.cluster_id())
             yield admin
 
 

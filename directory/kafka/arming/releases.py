@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from directory.federation import inheritance, parent_state
-from directory.kafka.adoption.pin_and_stop import pinned_text
+from directory.kafka.adoption.pinned_kafka import pinned_text
 from directory.kafka.reconciler_settings import CONFIGS
 from directory.namespace.entry import Topic
 from directory.namespace.keys import PARENT, kafka_key

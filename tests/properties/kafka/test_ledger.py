@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from directory.kafka.adoption.pin_and_stop import PinAndStop
+from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.maintenance.restore import begin_new_incarnation
 from directory.namespace.entry import Provision
 from resolver.errors import KdirError
@@ -98,7 +98,7 @@ class History:
         self.here.reconciler.requests.adopt([], False, False)
 
     def acknowledge(self) -> None:
-        stop = PinAndStop.load(self.here.replica.snapshot).stop
+        stop = PinnedKafka.load(self.here.replica.snapshot).stop
         if stop is not None:
             self.here.reconciler.acknowledge(stop.text)
 

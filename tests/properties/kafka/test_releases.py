@@ -14,8 +14,8 @@ from kdir.v1 import federation_pb2
 
 from directory.federation import inheritance
 from directory.federation import parent_state as parent_facts
-from directory.kafka.adoption import pin_and_stop
-from directory.kafka.adoption.pin_and_stop import StopReason
+from directory.kafka.adoption import pinned_kafka
+from directory.kafka.adoption.vanish_guard import StopReason
 from directory.kafka.applying import config_diff
 from directory.kafka.applying.config_diff import ObservedConfig
 from directory.kafka.applying.desired_configs import ArmedTopic, ArmedTopics
@@ -83,7 +83,7 @@ class History:
     def begin(self) -> None:
         for text in DIRECTORIES[1:]:
             self.cluster.do(CreateDirectory(path=Path.parse(text)))
-        self.put(*pin_and_stop.pin(self.kafka_id))
+        self.put(*pinned_kafka.pin(self.kafka_id))
         self.backup = self.cluster.rows.values.copy()
 
     # -- helpers -------------------------------------------------------------------------------
@@ -250,15 +250,15 @@ class History:
 
     def managed_by_another(self) -> None:
         """Sets or clears the note that another cluster on the same Kafka manages it."""
-        known = pin_and_stop.PinAndStop.load(self.snapshot).unmanaged
-        writes, _ = pin_and_stop.note_manager(self.snapshot, unmanaged=not known)
+        known = pinned_kafka.PinnedKafka.load(self.snapshot).unmanaged
+        writes, _ = pinned_kafka.note_manager(self.snapshot, unmanaged=not known)
         self.put(*writes)
         self.era += 1
 
     def another_kafka(self) -> None:
         self.kafka_id = self.chance.choice(["K1", "K2"])
         self.put(
-            *pin_and_stop.acknowledge_stop(StopReason("another", 0, self.kafka_id), self.snapshot)
+            *pinned_kafka.acknowledge_stop(StopReason("another", 0, self.kafka_id), self.snapshot)
         )
         self.era += 1
 

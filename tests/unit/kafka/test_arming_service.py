@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from directory.kafka.admin_contract import KafkaAdmin
-from directory.kafka.adoption import pin_and_stop
+from directory.kafka.adoption import pinned_kafka
 from directory.kafka.arming.arming import ArmingService
 from directory.kafka.reconciler_settings import CONFIGS, KafkaContext
 from directory.namespace.command import CreateDirectory
@@ -21,7 +21,7 @@ def test_a_plan_is_made_at_the_mount_of_its_snapshot() -> None:
     """The cluster is moved before the plan is made, and its tree here is still the one before."""
     cluster = Cluster("/la")
     cluster.do(CreateDirectory(path=path("/la/a")))
-    pinned = pin_and_stop.pin("K")
+    pinned = pinned_kafka.pin("K")
     assert cluster.rows.commit((), pinned)
     snapshot = cluster.snapshot.apply(cluster.rows.revision, pinned)
 

@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 import pytest
 
 from directory.kafka.admin_contract import OutcomeUnknown
-from directory.kafka.adoption.pin_and_stop import PinAndStop
+from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.provisioning.provisioning import Attempt
 from directory.maintenance.restore import begin_new_incarnation
 from directory.namespace.command import MoveEntry
@@ -188,7 +188,7 @@ def test_an_attempt_at_one_kafka_accounts_for_nothing_in_another(
         kafka.kafka_id, kafka.loses_requests = "other", False
         kafka.add("x")
         here.sweep()
-        stop = PinAndStop.load(here.replica.snapshot).stop
+        stop = PinnedKafka.load(here.replica.snapshot).stop
         assert stop is not None
         here.reconciler.acknowledge(stop.text)
         here.settle()

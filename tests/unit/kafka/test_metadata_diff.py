@@ -13,7 +13,7 @@ from directory.kafka.adoption.metadata_diff import (
     differences,
     show_id,
 )
-from directory.kafka.adoption.pin_and_stop import exceeds_vanish_guard
+from directory.kafka.adoption.vanish_guard import exceeds_vanish_guard
 from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import Policies, Provision, Topic

@@ -17,8 +17,8 @@ from directory.kafka.admin_contract import (
     TopicToCreate,
     always,
 )
-from directory.kafka.adoption import pin_and_stop
-from directory.kafka.adoption.pin_and_stop import StopReason
+from directory.kafka.adoption import pinned_kafka
+from directory.kafka.adoption.vanish_guard import StopReason
 from directory.kafka.applying.last_applied import config_issues
 from directory.namespace.command import CreateDirectory, MoveEntry, UpdateEntry
 from directory.namespace.entry import Kind
@@ -252,7 +252,7 @@ def test_a_directory_that_is_renamed_where_it_is_stays_released(
 
 def acknowledge(here: World, kafka_id: str) -> None:
     here.writer.put_facts(
-        pin_and_stop.acknowledge_stop(StopReason("another", 0, kafka_id), here.replica.snapshot)
+        pinned_kafka.acknowledge_stop(StopReason("another", 0, kafka_id), here.replica.snapshot)
     )
 
 

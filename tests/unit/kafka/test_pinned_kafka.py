@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
-from directory.kafka.adoption import pin_and_stop
-from directory.kafka.adoption.pin_and_stop import PinAndStop, StopReason
+from directory.kafka.adoption import pinned_kafka
+from directory.kafka.adoption.pinned_kafka import PinnedKafka
+from directory.kafka.adoption.vanish_guard import StopReason
 from directory.kafka.provisioning.provisioning import new_topic_of
 from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.namespace.adoption_mapping import MappingRule, map_physical_name
@@ -24,26 +25,26 @@ class Kept:
     def fact(self, key: bytes) -> bytes | None:
         return self.values.get(key)
 
-    def write(self, writes: Iterable[Write]) -> PinAndStop:
+    def write(self, writes: Iterable[Write]) -> PinnedKafka:
         for write in writes:
             if isinstance(write, Put):
                 self.values[write.key] = write.value
             else:
                 self.values.pop(write.key, None)
-        return PinAndStop.load(self)
+        return PinnedKafka.load(self)
 
 
 def test_they_come_back_as_they_were_written() -> None:
     kept = Kept()
-    assert PinAndStop.load(kept) == PinAndStop()
+    assert PinnedKafka.load(kept) == PinnedKafka()
     stop = StopReason("3 of 3 topics, “all”, …", 3)
     rules = (
         MappingRule.from_fields("prod.*", split_on=".", into="a/b", strip_prefix="prod."),
         MappingRule.from_fields("[xy]?", ignore=True),
     )
-    kept.write(pin_and_stop.pin("K1"))
-    kept.write(pin_and_stop.stop(stop))
-    held = kept.write(pin_and_stop.write_rules(rules))
+    kept.write(pinned_kafka.pin("K1"))
+    kept.write(pinned_kafka.stop(stop))
+    held = kept.write(pinned_kafka.write_rules(rules))
     assert (held.pinned, held.stop, held.allowed) == ("K1", stop, 0)
     for name in ("prod.search.clicks", "x1", "other"):
         assert map_physical_name(held.rules, name) == map_physical_name(rules, name)
@@ -51,41 +52,41 @@ def test_they_come_back_as_they_were_written() -> None:
 
 def test_an_acknowledgement_ends_the_stop_and_allows_what_it_reported() -> None:
     kept = Kept()
-    kept.write(pin_and_stop.pin("K1"))
-    kept.write(pin_and_stop.stop(StopReason("gone", 7)))
-    held = kept.write(pin_and_stop.acknowledge_stop(StopReason("gone", 7), kept))
+    kept.write(pinned_kafka.pin("K1"))
+    kept.write(pinned_kafka.stop(StopReason("gone", 7)))
+    held = kept.write(pinned_kafka.acknowledge_stop(StopReason("gone", 7), kept))
     assert (held.pinned, held.stop, held.allowed) == ("K1", None, 7)
-    assert kept.write(pin_and_stop.forget_acknowledgement()).allowed == 0
-    pinnings = [pin_and_stop.pinned_text(kept)]
+    assert kept.write(pinned_kafka.forget_acknowledgement()).allowed == 0
+    pinnings = [pinned_kafka.pinned_text(kept)]
     for kafka_id in ("K2", "K1", "K2", "K1"):
-        held = kept.write(pin_and_stop.acknowledge_stop(StopReason("another", 2, kafka_id), kept))
+        held = kept.write(pinned_kafka.acknowledge_stop(StopReason("another", 2, kafka_id), kept))
         assert (held.pinned, held.allowed) == (kafka_id, 2)
-        assert pin_and_stop.pinned_text(kept) not in pinnings, "the one before is not what it was"
-        pinnings.append(pin_and_stop.pinned_text(kept))
+        assert pinned_kafka.pinned_text(kept) not in pinnings, "the one before is not what it was"
+        pinnings.append(pinned_kafka.pinned_text(kept))
 
 
 def test_who_manages_is_noted_once_each_time_it_changes_and_never_as_it_was_before() -> None:
     kept = Kept()
-    kept.write(pin_and_stop.pin("K1", 5))
-    assert pin_and_stop.note_manager(kept, unmanaged=False)[0] == ()
-    known = [pin_and_stop.pinned_text(kept)]
+    kept.write(pinned_kafka.pin("K1", 5))
+    assert pinned_kafka.note_manager(kept, unmanaged=False)[0] == ()
+    known = [pinned_kafka.pinned_text(kept)]
     for unmanaged in (True, False, True, False):
-        held = kept.write(pin_and_stop.note_manager(kept, unmanaged=unmanaged)[0])
+        held = kept.write(pinned_kafka.note_manager(kept, unmanaged=unmanaged)[0])
         assert held.unmanaged is unmanaged
         assert held.pinned_at_ms == 5, "by that it is decided which cluster manages"
-        assert pin_and_stop.pinned_text(kept) not in known
-        known.append(pin_and_stop.pinned_text(kept))
-        assert pin_and_stop.note_manager(kept, unmanaged=unmanaged)[0] == ()
+        assert pinned_kafka.pinned_text(kept) not in known
+        known.append(pinned_kafka.pinned_text(kept))
+        assert pinned_kafka.note_manager(kept, unmanaged=unmanaged)[0] == ()
 
 
 def test_a_stop_that_cannot_be_read_is_a_stop_and_other_rubbish_is_nothing() -> None:
     kept = Kept()
     kept.values = {
-        pin_and_stop.STOPPED: b"by a newer version",
+        pinned_kafka.STOPPED: b"by a newer version",
         b"k/allowed": b"many",
         b"k/rules": b"[{}]",
     }
-    held = PinAndStop.load(kept)
+    held = PinnedKafka.load(kept)
     assert held.stop is not None
     assert held.stop.text == "by a newer version"
     assert (held.allowed, held.rules) == (0, ())

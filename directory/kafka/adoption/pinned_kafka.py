@@ -1,14 +1,15 @@
-"""What the store holds about a Kafka as a whole: the pinned id, a stop, an acknowledgement, rules;
-and the vanish guard, which says how many topics may be gone before everything stops.
+"""What the store holds about the pinned Kafka as a whole: its id, who manages it, a stop, an
+acknowledgement, rules of adoption.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final, Protocol
 
+from directory.kafka.adoption.vanish_guard import StopReason
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.keys import kafka_key
 from directory.store.base import Delete, KeyEquals, Put, Write
@@ -17,71 +18,16 @@ from resolver.errors import InvalidArgument, KafkaReplaced, VanishGuard
 __all__ = [
     "NOT_ON_RECORD",
     "STOPPED",
-    "VANISH_FLOOR",
-    "VANISH_PERCENT",
     "Facts",
-    "PinAndStop",
-    "StopReason",
+    "PinnedKafka",
     "acknowledge_stop",
-    "another_kafka_stop",
-    "exceeds_vanish_guard",
     "forget_acknowledgement",
     "note_manager",
     "pin",
     "pinned_text",
     "stop",
-    "vanished_stop",
     "write_rules",
 ]
-
-
-VANISH_PERCENT: Final = 5
-"""More than this share of a cluster's topics gone or changed at once stops all."""
-VANISH_FLOOR: Final = 3
-"""But never fewer topics than this: one of ten, or two of two, is an operator at work."""
-_NAMED: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class StopReason:
-    """Reason why nothing is done until it is acknowledged, literally."""
-
-    text: str
-    gone: int
-    """So many topics vanished or changed; an acknowledgement covers no more."""
-    kafka_id: str = ""
-    """Another Kafka's id, which an acknowledgement pins."""
-
-
-def exceeds_vanish_guard(gone: int, present: int) -> bool:
-    """True if so many of the topics that were there are too many to be gone at once."""
-    return gone >= VANISH_FLOOR and gone * 100 > present * VANISH_PERCENT
-
-
-def vanished_stop(gone: Sequence[str], present: int) -> StopReason:
-    """Returns the stop for topics, by name, that are gone of so many present ones."""
-    return StopReason(
-        f"{len(gone)} of {present} topics vanished from Kafka or changed their topic id at once: "
-        f"{_some(gone)}; nothing is done until this is acknowledged",
-        gone=len(gone),
-    )
-
-
-def another_kafka_stop(found: str, pinned: str, *, gone: int, recorded: int) -> StopReason:
-    """Returns the stop for another Kafka, by id, that has not so many of the recorded topics."""
-    return StopReason(
-        f"another Kafka cluster answers: {found}, this directory belongs to {pinned}; "
-        f"{gone} of {recorded} topics are not there; nothing is done until the right one is back "
-        f"or this one is acknowledged",
-        gone=gone,
-        kafka_id=found,
-    )
-
-
-def _some(names: Iterable[str]) -> str:
-    ordered = sorted(names)
-    shown = ", ".join(ordered[:_NAMED])
-    return f"{shown}, …" if len(ordered) > _NAMED else shown
 
 
 _PIN: Final = kafka_key("pin")
@@ -103,7 +49,7 @@ class Facts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PinAndStop:
+class PinnedKafka:
     """All of it, as of one snapshot."""
 
     pinned: str = ""
@@ -141,7 +87,7 @@ class PinAndStop:
             raise KafkaReplaced(message + self.pinned, pinned=self.pinned, seen=seen_id)
 
     @classmethod
-    def load(cls, snapshot: Facts) -> PinAndStop:
+    def load(cls, snapshot: Facts) -> PinnedKafka:
         """Reads them. What cannot be read counts as not there, a stop as a stop."""
         return cls(
             pinned=(snapshot.fact(_PIN) or b"").decode(errors="replace"),

@@ -1,0 +1,66 @@
+"""Vanish guard: how many topics may be gone at once before everything stops, and the reasons of a
+stop; pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = [
+    "VANISH_FLOOR",
+    "VANISH_PERCENT",
+    "StopReason",
+    "another_kafka_stop",
+    "exceeds_vanish_guard",
+    "vanished_stop",
+]
+
+VANISH_PERCENT: Final = 5
+"""More than this share of a cluster's topics gone or changed at once stops all."""
+VANISH_FLOOR: Final = 3
+"""But never fewer topics than this: one of ten, or two of two, is an operator at work."""
+_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StopReason:
+    """Reason why nothing is done until it is acknowledged, literally."""
+
+    text: str
+    gone: int
+    """So many topics vanished or changed; an acknowledgement covers no more."""
+    kafka_id: str = ""
+    """Another Kafka's id, which an acknowledgement pins."""
+
+
+def exceeds_vanish_guard(gone: int, present: int) -> bool:
+    """True if so many of the topics that were there are too many to be gone at once."""
+    return gone >= VANISH_FLOOR and gone * 100 > present * VANISH_PERCENT
+
+
+def vanished_stop(gone: Sequence[str], present: int) -> StopReason:
+    """Returns the stop for topics, by name, that are gone of so many present ones."""
+    return StopReason(
+        f"{len(gone)} of {present} topics vanished from Kafka or changed their topic id at once: "
+        f"{_some(gone)}; nothing is done until this is acknowledged",
+        gone=len(gone),
+    )
+
+
+def another_kafka_stop(found: str, pinned: str, *, gone: int, recorded: int) -> StopReason:
+    """Returns the stop for another Kafka, by id, that has not so many of the recorded topics."""
+    return StopReason(
+        f"another Kafka cluster answers: {found}, this directory belongs to {pinned}; "
+        f"{gone} of {recorded} topics are not there; nothing is done until the right one is back "
+        f"or this one is acknowledged",
+        gone=gone,
+        kafka_id=found,
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    ordered = sorted(names)
+    shown = ", ".join(ordered[:_NAMED])
+    return f"{shown}, …" if len(ordered) > _NAMED else shown
