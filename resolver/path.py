@@ -6,7 +6,6 @@ as in dnspython's ``dns/name.py``).
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ __all__ = [
     "MAX_SEGMENT_LENGTH",
     "ROOT",
     "Path",
-    "Relation",
     "check_segment",
     "is_segment",
     "is_system",
@@ -38,15 +36,6 @@ _SEGMENT = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 _CANONICAL = re.compile(r"(?:/[a-zA-Z0-9._-]{1,249}){1,64}", re.ASCII)
 _DOTS = re.compile(r"/\.{1,2}(?:/|$)")
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]", re.ASCII)
-
-
-class Relation(enum.Enum):
-    """Relation of one path to another."""
-
-    EQUAL = "equal"
-    ANCESTOR = "ancestor"
-    DESCENDANT = "descendant"
-    DISJOINT = "disjoint"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -146,16 +135,6 @@ class Path:
     def rebase(self, source: Path, target: Path) -> Path:
         """Returns this path with the prefix ``source`` replaced by ``target``."""
         return target.join(self.below(source))
-
-    def relation(self, other: Path) -> Relation:
-        """Returns the relation of this path to ``other``; ANCESTOR: this one is above."""
-        if self.segments == other.segments:
-            return Relation.EQUAL
-        if self.is_prefix_of(other):
-            return Relation.ANCESTOR
-        if other.is_prefix_of(self):
-            return Relation.DESCENDANT
-        return Relation.DISJOINT
 
 
 ROOT: Final = Path()

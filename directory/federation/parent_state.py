@@ -86,7 +86,6 @@ class Position:
     epoch: int = 0
     """0: no parent ever confirmed the mount."""
     parent: federation_pb2.Welcome | None = None
-    confirmed_at_ms: int = 0
     unmounted: str = ""
     """Why the cluster must not serve, as the parent reported it; empty = it may."""
 
@@ -165,12 +164,11 @@ def position_of(snapshot: Snapshot, configured: Path) -> Position:
     reported = parent_of(snapshot)
     if reported is None:
         return Position(configured, unmounted=gone)
-    welcome, at_ms = reported
+    welcome, _ = reported
     return Position(
         mount=Path.parse(welcome.mount),
         epoch=welcome.epoch,
         parent=welcome,
-        confirmed_at_ms=at_ms,
         unmounted=gone,
     )
 

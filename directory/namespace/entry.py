@@ -16,7 +16,6 @@ from directory.access.grants import Grant
 from resolver.path import Path
 
 __all__ = [
-    "CONTAINER_KINDS",
     "DELETED_ID",
     "NO_POLICIES",
     "ROOT_ID",
@@ -55,9 +54,6 @@ class Kind(enum.IntEnum):
     def is_container(self) -> bool:
         """True for directories, links and mounts: paths can continue below them."""
         return self is not Kind.TOPIC
-
-
-CONTAINER_KINDS: Final = (Kind.DIRECTORY, Kind.LINK, Kind.MOUNT)
 
 
 class Provision(enum.IntEnum):

@@ -99,36 +99,18 @@ class Cluster:
         self.started_at = time.monotonic()
         self.server_id = f"{config.cluster}-{secrets.token_hex(3)}"
         self.cluster_id = store.identity.cluster_id
-        codec = ProtoCodec()
-        self.replica = Replica(store, codec)
-        limits = config.limits
+        self.replica = Replica(store, ProtoCodec())
         self.access_history = AccessHistory(self.replica, store, self.access_at)
-        self.history = ChangeHistory(
-            self.replica,
-            store,
-            kept_bytes=limits.watch_queue_bytes,
-            queue_events=limits.watch_queue_events,
-            queue_bytes=limits.watch_queue_bytes,
-        )
+        self.history = self._history()
         self.federation = FederationState(
             self.replica,
             config.mount,
             config.parent,
             server_id=self.server_id,
             allow=config.dial_allow,
-            bounds=limits.table_bounds,
+            bounds=config.limits.table_bounds,
         )
-        self.writer = Writer(
-            store,
-            self.replica,
-            codec,
-            self.mount_at,
-            above=self.policies_above,
-            bounds=config.limits.bounds,
-            check=refuse_oversized_inheritance,
-            check_outbox=self._check_outbox,
-            allow=lambda writes: self.members.check_writes_allowed(writes),  # noqa: PLW0108 - made below
-        )
+        self.writer = self._writer()
         self.members = Membership(
             store,
             self.replica,
@@ -144,14 +126,7 @@ class Cluster:
         self.reconciler = self._reconciler()
         self.reaper = Reaper(self.server_id, store, self.replica, self.writer)
         self.change_log = self._change_log()
-        self._maintenance = RetentionTrimmer(
-            store,
-            self.history.index,
-            RetentionLimits(
-                events=limits.retained_change_events, event_bytes=limits.retained_change_bytes
-            ),
-            published=lambda: published_revision(self.replica.snapshot),
-        )
+        self._maintenance = self._retention()
         self.beside: Callable[[], Iterable[Cluster]] = tuple
         """The clusters that the same process hosts, whether they know each other or not."""
         self._signature: _Signature | None = None
@@ -197,6 +172,40 @@ class Cluster:
             link_heartbeat_seconds=self.config.limits.link_heartbeat_seconds,
             feature_level=lambda: self.members.finalized,
             kafka_claim=self.kafka_claim,
+        )
+
+    def _history(self) -> ChangeHistory:
+        limits = self.config.limits
+        return ChangeHistory(
+            self.replica,
+            self.store,
+            kept_bytes=limits.watch_queue_bytes,
+            queue_events=limits.watch_queue_events,
+            queue_bytes=limits.watch_queue_bytes,
+        )
+
+    def _retention(self) -> RetentionTrimmer:
+        limits = self.config.limits
+        return RetentionTrimmer(
+            self.store,
+            self.history.index,
+            RetentionLimits(
+                events=limits.retained_change_events, event_bytes=limits.retained_change_bytes
+            ),
+            published=lambda: published_revision(self.replica.snapshot),
+        )
+
+    def _writer(self) -> Writer:
+        return Writer(
+            self.store,
+            self.replica,
+            ProtoCodec(),
+            self.mount_at,
+            above=self.policies_above,
+            bounds=self.config.limits.bounds,
+            check=refuse_oversized_inheritance,
+            check_outbox=self._check_outbox,
+            allow=lambda writes: self.members.check_writes_allowed(writes),  # noqa: PLW0108 - made later
         )
 
     def _parent_link(self, member: LocalServer) -> ParentLink | None:

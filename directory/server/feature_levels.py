@@ -1,4 +1,4 @@
-"""Feature levels: what each allows, which level a change needs, and which servers do not support it
+"""Feature levels: which there are, which level a change needs, and which servers do not support it
 yet.
 
 A level is raised in two steps (KIP-37's rolling upgrade; Kafka's own finalized features are
@@ -40,11 +40,10 @@ _DIGITS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class FeatureLevel:
-    """One level; ``allows`` completes "changes that …"."""
+    """One level."""
 
     number: int
     name: str
-    allows: str
     key_prefixes: tuple[bytes, ...] = ()
     """Rows with these prefixes can be written only if the level is finalized."""
 
@@ -56,10 +55,8 @@ CHANGE_LOG_LEVEL: Final = 2
 
 LEVELS: Final[Levels] = MappingProxyType(
     {
-        1: FeatureLevel(1, "first", "this release makes"),
-        CHANGE_LOG_LEVEL: FeatureLevel(
-            CHANGE_LOG_LEVEL, "change-log", "a change log is to hold", (CHANGE_LOG,)
-        ),
+        1: FeatureLevel(1, "first"),
+        CHANGE_LOG_LEVEL: FeatureLevel(CHANGE_LOG_LEVEL, "change-log", (CHANGE_LOG,)),
     }
 )
 """Levels of this release. Tests of the mechanism define their own."""

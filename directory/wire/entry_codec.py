@@ -232,15 +232,13 @@ def change_to_proto(
     change: EntryChange,
     *,
     time_ms: int,
-    revision: int = 0,
     position: int = 0,
     principal: str = "",
-    cluster_id: str = "",
     request_id: str = "",
     effective: policies_pb2.Policies | None = None,
 ) -> watch_pb2.ChangeEvent:
-    """Returns the event of a change (PIP-39). ``revision`` is 0 until the change is committed.
-    ``effective``: the message of the effective policies, if available.
+    """Returns the event of a change (PIP-39), without revision and cluster, which are known when it
+    is read. ``effective``: the message of the effective policies, if available.
     """
     event = watch_pb2.ChangeEvent(
         action=_action(change),
@@ -249,10 +247,8 @@ def change_to_proto(
         parent_id=change.parent_id,
         path=str(change.path),
         path_before="" if change.path_before is None else str(change.path_before),
-        revision=revision,
         position=position,
         principal=principal,
-        cluster_id=cluster_id,
         request_id=request_id,
     )
     event.time.FromMilliseconds(time_ms)

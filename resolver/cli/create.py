@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from resolver.path import Path
 
 __all__ = [
-    "CLOSED_TO_ONESELF",
     "ENTRY_FORMATS",
     "PLAN",
     "SET",
@@ -38,9 +37,6 @@ ENTRY_FORMATS: Final = ("table", "json", "yaml", "name")
 
 _TYPO_LETTERS: Final = 2
 PLAN: Final = Option(("--plan",), "check everything, change nothing")
-CLOSED_TO_ONESELF: Final = Option(
-    ("-y", "--yes"), "close it also where you could not open it again yourself"
-)
 SET: Final = Option(
     ("--set",),
     "a policy of the new entry, as kdir set takes it; repeatable",

@@ -41,7 +41,6 @@ _DELIVERY_SECONDS: Final = 30.0
 """For the brokers to take all that was written, unless --timeout says otherwise."""
 _MOST_BYTES: Final = 1_000_000
 """Of a message, by librdkafka's default."""
-_MOST_QUEUED: Final = 100_000
 _OFFSET_DIGITS: Final = 19
 _PARTITION_DIGITS: Final = 10
 """Numbers of so many digits are beyond those of Kafka."""

@@ -41,7 +41,7 @@ from resolver.errors import (
     PermissionDenied,
     WalkFailed,
 )
-from resolver.path import ROOT, Path, Relation
+from resolver.path import ROOT, Path
 from resolver.resolution.state_machine import ResolutionOptions, ResolutionStateMachine
 from resolver.resolution.values import (
     AbsentResult,
@@ -388,7 +388,7 @@ def check(row: Row) -> None:
         return
     if kind == "prefix_matches":
         prefix, path = (Path(tuple(map(legal, dtab.segments(text)))) for text in row["input"])
-        matches = prefix.relation(path) in {Relation.EQUAL, Relation.ANCESTOR}
+        matches = prefix.is_prefix_of(path)
         assert matches is row["expected"]
         return
     if isinstance(row["input"], str) and kind in _NAMED and not row["input"].startswith("/"):

@@ -10,9 +10,9 @@ from directory.server.feature_levels import FeatureLevel, Levels
 __all__ = ["INVENTED", "NEWEST", "levels_up_to"]
 
 INVENTED: Final[Levels] = {
-    1: FeatureLevel(1, "first", "the first release makes"),
-    2: FeatureLevel(2, "second", "put rows of large changes", (LARGE_CHANGE,)),
-    3: FeatureLevel(3, "third", "need nothing in the store"),
+    1: FeatureLevel(1, "first"),
+    2: FeatureLevel(2, "second", (LARGE_CHANGE,)),
+    3: FeatureLevel(3, "third"),
 }
 NEWEST: Final = max(INVENTED)
 

@@ -44,8 +44,6 @@ class Call:
     """See ``host``; set where the call of one caller is answered within another call."""
     is_active: Callable[[], bool] = bool
     """Returns whether the caller still waits."""
-    on_end: Callable[[Callable[[], None]], object] = callable
-    """Registers a function to be called when the call ends."""
     cancel: Callable[[], object] = bool
     """Cancels the call."""
     find_peer: Callable[[], str] = str

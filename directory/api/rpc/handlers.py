@@ -254,7 +254,6 @@ def _stream(
         call = Call(
             deadline=float("inf"),
             is_active=context.is_active,
-            on_end=context.add_callback,
             cancel=context.cancel,
             find_peer=context.peer,
             metadata=context.invocation_metadata,
@@ -300,7 +299,6 @@ def _polled(
         call = Call(
             deadline=float("inf"),
             is_active=context.is_active,
-            on_end=context.add_callback,
             cancel=context.cancel,
             find_peer=context.peer,
             metadata=context.invocation_metadata,

@@ -159,7 +159,7 @@ class TopicCounter:
             self._counting = True
         if snapshot.topic_count > self._at_once:
             count = partial(self._count, snapshot, self._rest)
-            threading.Thread(target=count, name="census", daemon=True).start()
+            threading.Thread(target=count, name="topic counts", daemon=True).start()
         else:
             self._count(snapshot, lambda _: None)
         return self._last

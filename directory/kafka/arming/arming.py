@@ -214,12 +214,8 @@ class ArmingService:
         entry, _ = self._found(snapshot, path, kind)
         known = load_armed_record(snapshot, aspect, entry.entry_id)
         basis = inherited_basis(snapshot, self._context.mount_at(snapshot))
-        if (
-            known is not None
-            and (known.plan, known.takeover) == (plan, takeover)
-            and (aspect != CONFIGS or known.basis == basis)  # else it released nothing of now
-            and entry.policies.manage.get(aspect, False)
-        ):
+        is_armed = entry.policies.manage.get(aspect, False)
+        if known is not None and is_armed and _is_by_plan(known, plan, basis, takeover=takeover):
             return self._wait_for(known, deadline)  # the same request, asked again
         now = self._plan(snapshot, path, aspect, kind, takeover)
         if now.plan != plan:
@@ -235,12 +231,8 @@ class ArmingService:
             takeover=takeover,
             physical_name=entry.physical_name if isinstance(entry, Topic) else "",
         )
-        writes: list[Write] = [mark.to_put()]
-        if aspect == ACLS and snapshot.fact(ACL_BASIS) is None:
-            writes.append(Put(ACL_BASIS, mark.basis.encode()))
         if aspect == CONFIGS:
             self._keep_names(snapshot, entry.entry_id, now, principal)
-            writes.append(armed_plan(plan, basis, entry.entry_id))
 
         def authorize_same(newest: Snapshot) -> Sequence[Guard]:
             guards = authorize(newest)
@@ -256,7 +248,7 @@ class ArmingService:
             request_id=request_id,
             timeout_seconds=max(0.1, deadline - self._context.clock()),
             extra_guards=(KeyEquals(mark.key, snapshot.fact(mark.key)),),
-            extra_writes=writes,
+            extra_writes=_armed_writes(snapshot, mark),
             authorize=authorize_same,
         )
         _log.info(
@@ -461,6 +453,25 @@ class ArmingService:
         with closing(self._context.admin()) as admin:
             PinnedKafka.load(snapshot).refuse_another(admin.cluster_id())
             yield admin
+
+
+def _is_by_plan(known: ArmedRecord, plan: str, basis: str, *, takeover: bool) -> bool:
+    """True if an entry was armed by this plan; for configs only on this basis: on another one it
+    released nothing of now.
+    """
+    if (known.plan, known.takeover) != (plan, takeover):
+        return False
+    return known.aspect != CONFIGS or known.basis == basis
+
+
+def _armed_writes(snapshot: Snapshot, mark: ArmedRecord) -> list[Write]:
+    """Returns what records that an entry is armed."""
+    writes: list[Write] = [mark.to_put()]
+    if mark.aspect == ACLS and snapshot.fact(ACL_BASIS) is None:
+        writes.append(Put(ACL_BASIS, mark.basis.encode()))
+    if mark.aspect == CONFIGS:
+        writes.append(armed_plan(mark.plan, mark.basis, mark.entry_id))
+    return writes
 
 
 def _nothing_to_arm(path: Path) -> Absent:

@@ -138,8 +138,6 @@ class Follower:
         self.commit_id = commit_id
         self.identity = identity
         """As it was last seen; of the same incarnation as at first."""
-        self.ignored = 0
-        """Events that came again."""
         self._read_identity: Final = read_identity
         self._identity_at = 0  # the revision at which it was seen
         self._etcd_cluster = 0
@@ -270,9 +268,7 @@ class Follower:
 
     def _collect(self, events: Iterable[Event]) -> None:
         for event in events:
-            if event.revision <= self.revision:
-                self.ignored += 1
-            else:
+            if event.revision > self.revision:  # else it came again
                 self._parts.setdefault(event.revision, {})[event.key] = event
 
     def _release(self, *, whole: bool) -> Step:

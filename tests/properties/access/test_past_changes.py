@@ -123,9 +123,10 @@ class Tree:
             return
         assert self.cluster.commit(made)
         if rows.revision != before:
-            self._keep(
-                change_to_proto(one, time_ms=0, revision=rows.revision) for one in made.changes
-            )
+            events = [change_to_proto(one, time_ms=0) for one in made.changes]
+            for event in events:
+                event.revision = rows.revision
+            self._keep(events)
 
     def sees(self, who: Caller, revision: int, path: Path, *, is_topic: bool) -> bool:
         place = EntryPlace(path.below(MOUNT), is_topic)

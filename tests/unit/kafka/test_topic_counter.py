@@ -72,7 +72,7 @@ def test_a_count_that_is_stopped_ends_and_says_nothing_half() -> None:
     begun = time.monotonic()
     taker.stop()
     for thread in threading.enumerate():
-        if thread.name == "census":
+        if thread.name == "topic counts":
             thread.join(20)
     assert time.monotonic() - begun < 20
     assert taker.latest(cluster.snapshot) == TopicCounts()

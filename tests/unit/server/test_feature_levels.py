@@ -88,7 +88,7 @@ def test_where_all_support_it_the_refusal_says_what_to_say() -> None:
         refuse_unfinalized(2, 1, {"la-1": 2})
 
 
-_THREE = {number: FeatureLevel(number, f"level-{number}", "tests make") for number in (1, 2, 3)}
+_THREE = {number: FeatureLevel(number, f"level-{number}") for number in (1, 2, 3)}
 
 
 def test_a_level_is_finalized_only_where_every_live_server_has_it() -> None:

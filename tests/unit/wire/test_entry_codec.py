@@ -134,17 +134,14 @@ def test_a_change_as_an_event(
     event = change_to_proto(
         change,
         time_ms=1_700_000_000_123,
-        revision=7,
         position=2,
         principal="User:ana",
-        cluster_id="kc-1",
         request_id="r1",
     )
     assert event.action == action
     assert (event.kind, event.entry_id, event.parent_id) == (entry_pb2.ENTRY_KIND_DIRECTORY, 10, 1)
     assert (event.path, event.path_before) == ("/la/b", "/la/a" if moved else "")
-    assert (event.revision, event.position, event.principal) == (7, 2, "User:ana")
-    assert (event.cluster_id, event.request_id) == ("kc-1", "r1")
+    assert (event.position, event.principal, event.request_id) == (2, "User:ana", "r1")
     assert event.time.ToMilliseconds() == 1_700_000_000_123
     assert event.HasField("before") == (before is not None)
     assert event.HasField("after") == (after is not None)
