@@ -33,7 +33,7 @@ from directory.federation.federation_state import unix_ms
 from directory.federation.link_records import BELOW, is_path
 from directory.kafka.adoption.recorded_topics import recorded_at
 from directory.kafka.applying.desired_configs import DesiredConfigs
-from directory.kafka.arming.drift import NOT_ARMED, Drift, drift_of, topic_issues
+from directory.kafka.arming.drift import NOT_ARMED, Drift, topic_drift, topic_issues
 from directory.maintenance.backup_stream import backup_of
 from directory.maintenance.verify_copies import Summary, compare_kafka, compare_rows
 from directory.maintenance.verify_store import Difference
@@ -383,10 +383,9 @@ def _unarmed_at(snapshot: Snapshot, mount: Path, path: Path) -> list[Drift]:
         desired_config = everywhere.for_topic(parent_id, one.topic)
         if desired_config is None or armed.for_topic(parent_id, one.topic) is not None:
             continue
-        own = drift_of(one)
-        found += [
-            row for row in drift_of(replace(one, desired_config=desired_config)) if row not in own
-        ]
+        own = topic_drift(one)
+        rows = topic_drift(replace(one, desired_config=desired_config))
+        found += [row for row in rows if row not in own]
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -42,7 +43,9 @@ __all__ = [
     "Succeeded",
     "TopicToCreate",
     "always",
+    "format_value",
     "kafka_host",
+    "show_id",
 ]
 
 ALTER: Final = "IncrementalAlterConfigs"
@@ -150,6 +153,11 @@ class KafkaTopic:
     """Kafka's own: consumer offsets, transaction state and the like."""
 
 
+def show_id(topic_id: bytes) -> str:
+    """Returns a topic id as Kafka's own tools print it."""
+    return urlsafe_b64encode(topic_id).decode().rstrip("=") or "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class KafkaListing:
     """List of the names of all topics that Kafka shows, with how many partitions each has."""
@@ -239,6 +247,11 @@ class KafkaCall:
     binding: AclBinding | None = None
     takeover: bool = False
     """It closes what was open to all, and is made only where that was requested."""
+
+
+def format_value(value: str | None) -> str:
+    """Returns the value of a config, for people; None: it is not set on the topic itself."""
+    return "(default)" if value is None else value
 
 
 @dataclass(frozen=True, slots=True)

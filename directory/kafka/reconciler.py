@@ -29,7 +29,7 @@ from directory.kafka.applying.applier import Applier
 from directory.kafka.applying.config_applier import ConfigApplier
 from directory.kafka.applying.last_applied import acl_counts, count_topics_with_issues
 from directory.kafka.arming.arming import ArmingService
-from directory.kafka.arming.drift import Drift, acl_drift, drift_of
+from directory.kafka.arming.drift import Drift, acl_drift, topic_drift
 from directory.kafka.arming.releases import inherited_basis, unchanged_basis, why_inherited_missing
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.guarded_admin import GuardedAdmin
@@ -437,7 +437,7 @@ class Reconciler:
         survey = term.sweeper.survey if term is not None else None
         foreign = term.acl_applier.foreign if term is not None else {}
         found = recorded_topics.recorded_at(snapshot, mount, path)
-        rows = [row for one in found for row in drift_of(one, survey)]
+        rows = [row for one in found for row in topic_drift(one, survey)]
         rows += acl_drift(snapshot, mount, path, foreign)
         return sorted(rows, key=lambda row: (row.path, row.field))
 

@@ -13,11 +13,17 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Self
 
-from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
+from directory.kafka.admin_contract import (
+    KafkaAdmin,
+    KafkaMetadata,
+    KafkaTopic,
+    Rejected,
+    show_id,
+)
 from directory.kafka.adoption import adoption, recorded_topics
-from directory.kafka.adoption.metadata_diff import differences, show_id
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.applying.desired_configs import RecordedTopic
+from directory.kafka.arming.drift import drifted_settings
 from directory.maintenance.backup_stream import Row
 from directory.maintenance.verify_store import Between, Difference, StoreComparison
 from directory.namespace.adoption_mapping import MappingRule, plan_adoption
@@ -281,7 +287,7 @@ class KafkaCheck:
             if configs is None or isinstance(configs, Rejected):
                 continue
             now = replace(one.topic, observed_config=configs)
-            for each in differences(now, survey.topics[name], one.desired_config):
+            for each in drifted_settings(now, survey.topics[name], one.desired_config):
                 yield _difference(one, each.field, each.wanted, each.found, _DESIRED)
 
     def _unknown(self, survey: KafkaMetadata, before: Snapshot) -> Iterator[Difference]:

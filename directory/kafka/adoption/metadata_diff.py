@@ -4,37 +4,27 @@ everything stops; pure.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from typing import Final
 
-from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
+from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic, show_id
 from directory.kafka.adoption.vanish_guard import (
     StopReason,
     another_kafka_stop,
     exceeds_vanish_guard,
     vanished_stop,
 )
-from directory.kafka.applying.desired_configs import DesiredTopicConfig, RecordedTopic
+from directory.kafka.applying.desired_configs import RecordedTopic
+from directory.kafka.arming.drift import drifted_settings
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import Provision, Topic
-from directory.namespace.topic_configs import same_value
 
 __all__ = [
-    "DEFAULT",
-    "Difference",
     "MetadataDiff",
     "config_news",
     "diff_metadata",
-    "differences",
-    "format_value",
-    "show_id",
 ]
-
-DEFAULT: Final = "(default)"
-"""Shown for a config that is not set on the topic itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +41,6 @@ class MetadataDiff:
     gone: tuple[str, ...] = ()
     """Topics, by name in Kafka, that were there at the last look, and are not now, or are others;
     with those of the looks before that are still gone."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One setting of a topic that is not in Kafka as desired."""
-
-    field: str
-    """``partitions``, ``replication_factor`` or ``config[<name>]``."""
-    wanted: str
-    found: str
 
 
 def diff_metadata(
@@ -124,51 +104,13 @@ def diff_metadata(
     return MetadataDiff(None, pin, adopt, tuple(news), tuple(create), tuple(gone))
 
 
-def differences(
-    topic: Topic, seen: KafkaTopic | None = None, desired_config: DesiredTopicConfig | None = None
-) -> tuple[Difference, ...]:
-    """Returns where Kafka has a topic otherwise than desired, in order of field.
-
-    ``seen`` None: compare with what was last recorded of it. ``desired_config`` None: its own
-    policies are all that is desired of it.
-    """
-    partitions = seen.partitions if seen and seen.partitions else topic.partitions
-    replicas = seen.replication_factor if seen and seen.partitions else topic.replication_factor
-    own = topic.policies
-    configs = desired_config.configs if desired_config else own.topic_config
-    has = topic.observed_config
-    found = [
-        Difference(f"config[{name}]", format_value(value), format_value(has.get(name)))
-        for name, value in sorted(configs.items())
-        if not same_value(name, has.get(name), value)
-    ]
-    # Partitions of a topic only ever grow, so more on record than Kafka has is desired. What a
-    # directory sets is for new topics.
-    desired = own.partitions or max(topic.partitions, partitions)
-    if desired != partitions:
-        found.append(Difference("partitions", str(desired), str(partitions)))
-    if own.replication_factor and own.replication_factor != replicas:
-        found.append(Difference("replication_factor", str(own.replication_factor), str(replicas)))
-    return tuple(found)
-
-
 def config_news(one: RecordedTopic, observed: Mapping[str, str]) -> TopicObservation | None:
     """Returns what to record once a topic's configs were read; None = all is on record."""
     if dict(one.topic.observed_config) == dict(observed):
         return None
     after = replace(one.topic, observed_config=observed)
-    drift = len(differences(after, desired_config=one.desired_config))
+    drift = len(drifted_settings(after, desired_config=one.desired_config))
     return one.observation(observed_config=observed, drift_count=drift)
-
-
-def show_id(topic_id: bytes) -> str:
-    """Returns a topic id as Kafka's own tools print it."""
-    return urlsafe_b64encode(topic_id).decode().rstrip("=") or "unknown"
-
-
-def format_value(value: str | None) -> str:
-    """Returns the value of a config, for people."""
-    return DEFAULT if value is None else value
 
 
 def _is_other(topic: Topic, seen: KafkaTopic) -> bool:
@@ -204,7 +146,7 @@ def _news(
         changes["partitions"] = seen.partitions
     if seen.partitions and seen.replication_factor != topic.replication_factor:
         changes["replication_factor"] = seen.replication_factor
-    drift = len(differences(topic, seen, one.desired_config))
+    drift = len(drifted_settings(topic, seen, one.desired_config))
     if drift != topic.drift_count and not under_way(one):
         changes["drift_count"] = drift
     return one.observation(**changes) if changes else None

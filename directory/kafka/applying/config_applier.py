@@ -26,9 +26,10 @@ from directory.kafka.admin_contract import (
     OutcomeUnknown,
     Rejected,
     Succeeded,
+    format_value,
 )
 from directory.kafka.adoption import recorded_topics as walk
-from directory.kafka.adoption.metadata_diff import config_news, differences, format_value
+from directory.kafka.adoption.metadata_diff import config_news
 from directory.kafka.applying.applier import (
     AGAIN_SECONDS,
     BATCH,
@@ -60,6 +61,7 @@ from directory.kafka.applying.last_applied import (
     configs_to_write,
     load_applied_configs,
 )
+from directory.kafka.arming.drift import drifted_settings
 from directory.kafka.arming.releases import (
     Released,
     forget_release,
@@ -458,7 +460,7 @@ def _news(diff: ConfigDiff) -> list[TopicObservation]:
     if diff.partitions <= topic.partitions:
         return [] if news is None else [news]
     after = replace(topic, observed_config=diff.configs, partitions=diff.partitions)
-    drift = len(differences(after, desired_config=subject.desired_config))
+    drift = len(drifted_settings(after, desired_config=subject.desired_config))
     known = news or subject.observation()
     return [replace(known, partitions=after.partitions, drift_count=drift)]
 

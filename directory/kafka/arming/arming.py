@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from directory.kafka.admin_contract import KafkaAdmin, KafkaCall, KafkaTopic, Rejected
-from directory.kafka.adoption.metadata_diff import format_value
+from directory.kafka.admin_contract import KafkaAdmin, KafkaCall, KafkaTopic, Rejected, format_value
 from directory.kafka.adoption.pinned_kafka import NOT_ON_RECORD, PinnedKafka
 from directory.kafka.applying.acl_diff import (
     AclDiffOptions,

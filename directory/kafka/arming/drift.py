@@ -11,12 +11,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from directory.access.grants import ResourceType
-from directory.kafka.admin_contract import Acl, KafkaMetadata, Resource
-from directory.kafka.adoption.metadata_diff import differences, show_id
+from directory.kafka.admin_contract import (
+    Acl,
+    KafkaMetadata,
+    KafkaTopic,
+    Resource,
+    format_value,
+    show_id,
+)
 from directory.kafka.applying.config_diff import PARTITIONS
 from directory.kafka.applying.desired_configs import (
     NO_ROOM,
     DesiredConfigs,
+    DesiredTopicConfig,
     PartitionQuota,
     RecordedTopic,
 )
@@ -32,17 +39,20 @@ from directory.kafka.reconciler_settings import ACLS
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
+from directory.namespace.topic_configs import same_value
 from resolver.errors import InvalidPath, NotReady
 from resolver.path import Path
 
 __all__ = [
     "NOT_ARMED",
     "Drift",
+    "DriftedSetting",
     "acl_drift",
     "acl_state",
     "acl_states_below",
     "count_issues_below",
-    "drift_of",
+    "drifted_settings",
+    "topic_drift",
     "topic_issues",
 ]
 
@@ -63,7 +73,46 @@ class Drift:
     """What is at the path: of ACLs on groups and transactional ids a directory."""
 
 
-def drift_of(one: RecordedTopic, survey: KafkaMetadata | None = None) -> list[Drift]:
+@dataclass(frozen=True, slots=True)
+class DriftedSetting:
+    """One setting of a topic that is not in Kafka as desired."""
+
+    field: str
+    """``partitions``, ``replication_factor`` or ``config[<name>]``."""
+    wanted: str
+    found: str
+
+
+def drifted_settings(
+    topic: Topic, seen: KafkaTopic | None = None, desired_config: DesiredTopicConfig | None = None
+) -> tuple[DriftedSetting, ...]:
+    """Returns where Kafka has a topic otherwise than desired, in order of field.
+
+    ``seen`` None: compare with what was last recorded of it. ``desired_config`` None: its own
+    policies are all that is desired of it.
+    """
+    partitions = seen.partitions if seen and seen.partitions else topic.partitions
+    replicas = seen.replication_factor if seen and seen.partitions else topic.replication_factor
+    own = topic.policies
+    configs = desired_config.configs if desired_config else own.topic_config
+    has = topic.observed_config
+    found = [
+        DriftedSetting(f"config[{name}]", format_value(value), format_value(has.get(name)))
+        for name, value in sorted(configs.items())
+        if not same_value(name, has.get(name), value)
+    ]
+    # Partitions of a topic only ever grow, so more on record than Kafka has is desired. What a
+    # directory sets is for new topics.
+    desired = own.partitions or max(topic.partitions, partitions)
+    if desired != partitions:
+        found.append(DriftedSetting("partitions", str(desired), str(partitions)))
+    if own.replication_factor and own.replication_factor != replicas:
+        wanted = str(own.replication_factor)
+        found.append(DriftedSetting("replication_factor", wanted, str(replicas)))
+    return tuple(found)
+
+
+def topic_drift(one: RecordedTopic, survey: KafkaMetadata | None = None) -> list[Drift]:
     """Returns the differences of one topic, in order of field.
 
     ``survey``: what Kafka showed last, where that is known; else what was recorded of it.
@@ -81,7 +130,7 @@ def drift_of(one: RecordedTopic, survey: KafkaMetadata | None = None) -> list[Dr
             other = show_id(seen.topic_id) if seen else "(another)"
             return [row("topic_id", show_id(topic.topic_id), other)]
         case Provision.ACTIVE:
-            found = differences(topic, seen, one.desired_config)
+            found = drifted_settings(topic, seen, one.desired_config)
             return [row(each.field, each.wanted, each.found) for each in found]
         case _:
             # Not in Kafka yet, or not ours there: nothing to compare with.

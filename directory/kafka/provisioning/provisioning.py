@@ -22,9 +22,9 @@ from directory.kafka.admin_contract import (
     Rejected,
     Succeeded,
     TopicToCreate,
+    show_id,
 )
 from directory.kafka.adoption import recorded_topics
-from directory.kafka.adoption.metadata_diff import show_id
 from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.provisioning.recent_changes import RecentChanges

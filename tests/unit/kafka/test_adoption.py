@@ -12,7 +12,7 @@ from directory.kafka.adoption import adoption
 from directory.kafka.adoption.adoption import AdoptionRow
 from directory.kafka.adoption.recorded_topics import count_topics, recorded_at, recorded_topics
 from directory.kafka.applying.desired_configs import RecordedTopic
-from directory.kafka.arming.drift import drift_of
+from directory.kafka.arming.drift import topic_drift
 from directory.namespace.adoption_mapping import MappingRule, split_on
 from directory.namespace.command import (
     AdoptTopics,
@@ -154,17 +154,17 @@ def topic(**fields: Any) -> RecordedTopic:
 
 
 def test_drift_by_state() -> None:
-    (row,) = drift_of(topic())
+    (row,) = topic_drift(topic())
     assert (row.field, row.expected, row.actual) == ("config[a]", "1", "(default)")
-    (row,) = drift_of(topic(provision=Provision.MISSING))
+    (row,) = topic_drift(topic(provision=Provision.MISSING))
     assert (row.field, row.actual) == ("topic_id", "(missing)")
-    (row,) = drift_of(topic(provision=Provision.REPLACED))
+    (row,) = topic_drift(topic(provision=Provision.REPLACED))
     assert row.actual == "(another)"
-    (row,) = drift_of(topic(provision=Provision.REPLACED), survey("t", letter=b"n"))
+    (row,) = topic_drift(topic(provision=Provision.REPLACED), survey("t", letter=b"n"))
     assert row.actual == "bm5ubm5ubm5ubm5ubm5ubg"
-    assert drift_of(topic(provision=Provision.PENDING)) == []
-    assert drift_of(topic(provision=Provision.FAILED)) == []
-    grown = drift_of(topic(policies=Policies(partitions=4)), survey("t"))
+    assert topic_drift(topic(provision=Provision.PENDING)) == []
+    assert topic_drift(topic(provision=Provision.FAILED)) == []
+    grown = topic_drift(topic(policies=Policies(partitions=4)), survey("t"))
     assert [(one.field, one.expected, one.actual) for one in grown] == [("partitions", "4", "2")]
 
 
@@ -219,7 +219,7 @@ def test_rows_and_rules_cross_the_wire() -> None:
         physical_name="p", path="/la/p", rule=2, action="move", message="why"
     )
     assert adoption_to_proto(AdoptionRow("p", None, 0, "ignore")).path == ""
-    (row,) = drift_of(topic())
+    (row,) = topic_drift(topic())
     drift = drift_to_proto(row)
     assert drift.provision == entry_pb2.PROVISION_ACTIVE
     assert (drift.path, drift.physical_name, drift.field) == ("/la/t", "t", "config[a]")

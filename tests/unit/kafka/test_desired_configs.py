@@ -12,7 +12,7 @@ from directory.kafka.adoption import recorded_topics
 from directory.kafka.adoption.metadata_diff import diff_metadata
 from directory.kafka.applying.desired_configs import is_under_way
 from directory.kafka.applying.last_applied import AppliedRecord, AppliedSetting, configs_to_write
-from directory.kafka.arming.drift import drift_of
+from directory.kafka.arming.drift import topic_drift
 from directory.namespace.command import CreateDirectory, RecordObservations
 from directory.namespace.entry import Policies
 from directory.store.base import Put
@@ -23,7 +23,7 @@ from tests.unit.kafka.test_arming import LONG, SHORT, adopted, put, retention
 
 def drift(cluster: Cluster, where: str = "/la") -> list[tuple[str, str, str, str]]:
     found = recorded_topics.recorded_at(cluster.snapshot, cluster.mount, path(where))
-    rows = [row for one in found for row in drift_of(one)]
+    rows = [row for one in found for row in topic_drift(one)]
     return sorted((str(row.path), row.field, row.expected, row.actual) for row in rows)
 
 

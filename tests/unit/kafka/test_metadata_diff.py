@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
+from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic, show_id
 from directory.kafka.adoption.metadata_diff import (
-    Difference,
     MetadataDiff,
     config_news,
     diff_metadata,
-    differences,
-    show_id,
 )
 from directory.kafka.adoption.vanish_guard import exceeds_vanish_guard
 from directory.kafka.applying.desired_configs import RecordedTopic
+from directory.kafka.arming.drift import DriftedSetting, drifted_settings
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import Policies, Provision, Topic
 from resolver.path import Path
@@ -218,11 +216,11 @@ def test_differences_are_those_of_the_topics_own_policies() -> None:
         policies=policies,
         observed_config={"cleanup.policy": "compact", "min.compaction.lag.ms": "5", "x": "y"},
     )
-    assert differences(topic) == (
-        Difference("config[min.compaction.lag.ms]", "(default)", "5"),
-        Difference("config[retention.ms]", "1000", "(default)"),
-        Difference("partitions", "6", "3"),
-        Difference("replication_factor", "3", "2"),
+    assert drifted_settings(topic) == (
+        DriftedSetting("config[min.compaction.lag.ms]", "(default)", "5"),
+        DriftedSetting("config[retention.ms]", "1000", "(default)"),
+        DriftedSetting("partitions", "6", "3"),
+        DriftedSetting("replication_factor", "3", "2"),
     )
 
 
@@ -233,7 +231,7 @@ def test_more_partitions_in_kafka_are_recorded_and_more_on_record_are_desired() 
         pinned="K",
     )
     assert grown.news == (TopicObservation(path=PATH, entry_id=7, partitions=5),)
-    assert differences(make(), KafkaTopic("t", topic_id("A"), 5, 2)) == ()
+    assert drifted_settings(make(), KafkaTopic("t", topic_id("A"), 5, 2)) == ()
     desired_config = diff_metadata(
         [RecordedTopic(PATH, make(partitions=8))],
         KafkaMetadata("K", {"t": KafkaTopic("t", topic_id("A"), 5, 2)}),
