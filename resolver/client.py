@@ -23,7 +23,8 @@ from resolver.lookup_options import LookupOptions, as_path, kind_number
 from resolver.owner_calls import Owner, OwnerCalls
 from resolver.path import ROOT, Path
 from resolver.resolution.state_machine import ResolutionOptions
-from resolver.resolution_driver import Positions, ResolutionDriver
+from resolver.resolution_driver import ResolutionDriver
+from resolver.revision_token import NewestPositions
 from resolver.topic_location import Listener, TopicLocation
 from resolver.transport import GrpcTransport, Transport
 from resolver.user_config import LoginSettings
@@ -146,7 +147,7 @@ class Resolver:
     def _assemble(self, max_stale_seconds: float) -> None:
         """Makes the parts that ask, of those that remember and reach."""
         transport, health, cache, clock = self.transport, self.health, self.cache, self._clock
-        positions = Positions()
+        positions = NewestPositions()
         self._lookups = CachedLookup(
             lambda: ResolutionDriver(transport, health, positions, clock),
             cache,

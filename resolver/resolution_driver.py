@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resolver import errors, reply_decoding
@@ -18,8 +17,8 @@ from resolver.endpoints import LEAST_SECONDS, ServerHealth, per_server_timeout
 from resolver.errors import DeadlineExceeded, KdirError
 from resolver.path import Path
 from resolver.resolution.state_machine import ResolutionOptions, ResolutionStateMachine
-from resolver.resolution.values import AnswerStatus, Query, Reply, Sender
-from resolver.revision_token import Position, Token
+from resolver.resolution.values import AnswerStatus, Query, Reply
+from resolver.revision_token import NewestPositions, Position, Token
 from resolver.transport import Transport, method
 from resolver.units import plural
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_BATCH",
     "Options",
-    "Positions",
     "RequestBatcher",
     "ResolutionDriver",
     "ResolveRequestOptions",
@@ -254,31 +252,6 @@ class ResolveRequestOptions(NamedTuple):
         return self.prefer, token, self.no_follow, ask.recursive
 
 
-class Positions:
-    """Newest known position of each cluster, so that no client reads older data later (R17).
-
-    ``current`` is an immutable mapping: a query keeps the one of its own moment.
-    """
-
-    def __init__(self) -> None:
-        self.current: Mapping[str, Position] = MappingProxyType({})
-
-    def note(self, sender: Sender) -> None:
-        """Records the position of a reply."""
-        if not sender.incarnation:
-            return
-        known = self.current.get(sender.cluster_id)
-        if (
-            known is not None
-            and known.incarnation == sender.incarnation
-            and known.revision >= sender.revision
-        ):
-            return
-        # Two threads at once may lose one of two notes: the next answer brings it again.
-        place = Position(sender.incarnation, sender.revision)
-        self.current = {**self.current, sender.cluster_id: place}
-
-
 class ResolutionDriver:
     """Driver of resolutions over one transport. Thread-safe."""
 
@@ -286,14 +259,14 @@ class ResolutionDriver:
         self,
         transport: Transport,
         health: ServerHealth,
-        positions: Positions | None = None,
+        positions: NewestPositions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._transport = transport
         self._health = health
         self._clock = clock
         self._combiners: dict[tuple[Server, Options], RequestBatcher] = {}
-        self.positions = positions or Positions()
+        self.positions = positions or NewestPositions()
 
     def resolve(
         self, path: Path, rules: ResolutionOptions, question: ResolveRequestOptions, deadline: float
@@ -419,7 +392,8 @@ class ResolutionDriver:
         else:
             verdict = walk.on_answer(reply, floor, elapsed_seconds)
             if verdict is AnswerStatus.ACCEPTED:
-                self.positions.note(reply.sender)
+                sender = reply.sender
+                self.positions.note(sender.cluster_id, sender.incarnation, sender.revision)
         match verdict:
             case AnswerStatus.ACCEPTED:
                 self._health.note_success(step.endpoint)

@@ -17,7 +17,14 @@ from typing import Final, NamedTuple
 
 from resolver.errors import InvalidToken
 
-__all__ = ["MAX_POSITIONS", "NOTHING_READ", "Position", "ReadPositions", "Token"]
+__all__ = [
+    "MAX_POSITIONS",
+    "NOTHING_READ",
+    "NewestPositions",
+    "Position",
+    "ReadPositions",
+    "Token",
+]
 
 MAX_POSITIONS: Final = 64
 """Most clusters in a token: more than a path has segments is invalid."""
@@ -94,6 +101,26 @@ class Token:
                 ):
                     merged[cluster_id] = place
         return cls(merged)
+
+
+class NewestPositions:
+    """Newest known position of each cluster, so that no client reads older data later (R17).
+
+    ``current`` is an immutable mapping: a query keeps the one of its own moment.
+    """
+
+    def __init__(self) -> None:
+        self.current: Mapping[str, Position] = MappingProxyType({})
+
+    def note(self, cluster_id: str, incarnation: str, revision: int) -> None:
+        """Records the position of a reply; without an incarnation there is none."""
+        if not incarnation:
+            return
+        known = self.current.get(cluster_id)
+        if known is not None and known.incarnation == incarnation and known.revision >= revision:
+            return
+        # Two threads at once may lose one of two notes: the next answer brings it again.
+        self.current = {**self.current, cluster_id: Position(incarnation, revision)}
 
 
 class ReadPositions(NamedTuple):

@@ -23,7 +23,7 @@ from directory.federation import inheritance
 from directory.kafka.admin_contract import KafkaCall
 from directory.kafka.arming import dry_run_calls
 from directory.kafka.arming.dry_run_calls import predict_acl_calls
-from directory.kafka.reconciler_settings import ACLS, CONFIGS
+from directory.kafka.kafka_context import ACLS, CONFIGS
 from directory.namespace import change_impact
 from directory.namespace.change_impact import ChangeSide
 from directory.namespace.command import (

@@ -33,10 +33,10 @@ from directory.kafka.arming.drift import Drift, acl_drift, topic_drift
 from directory.kafka.arming.releases import inherited_basis, unchanged_basis, why_inherited_missing
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.guarded_admin import GuardedAdmin
+from directory.kafka.kafka_context import KafkaContext, KafkaStatus
 from directory.kafka.provisioning.provisioning import Provisioner
 from directory.kafka.provisioning.provisioning_queue import Backoff, DueWork, RetryQueue
 from directory.kafka.provisioning.recent_changes import RecentChanges
-from directory.kafka.reconciler_settings import KafkaContext, KafkaStatus
 from directory.namespace.keys import LARGE_CHANGE
 from directory.store.base import Store, StoreUnreachable
 from directory.store.leader import Leader, LeadershipLost, RoleThread

@@ -226,8 +226,8 @@ class Cluster:
         """
         if self.config.kafka is None:
             return None
+        from directory.kafka.kafka_context import KafkaContext
         from directory.kafka.reconciler import Reconciler
-        from directory.kafka.reconciler_settings import KafkaContext
 
         most, kafka = self.config.limits.inherited_grants_max_age_seconds, self.config.kafka
 

@@ -20,8 +20,8 @@ from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import KafkaAdmin, KafkaTopic, Succeeded, TopicToCreate
 from directory.kafka.adoption import recorded_topics
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
+from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.reconciler import Reconciler
-from directory.kafka.reconciler_settings import KafkaContext
 from directory.maintenance.reaper import Reaper
 from directory.namespace.command import Command, CreateDirectory, CreateTopic, DeleteEntry
 from directory.namespace.entry import DELETED_ID, Kind, Topic

@@ -18,7 +18,7 @@ from directory.kafka.adoption import adoption, pinned_kafka
 from directory.kafka.adoption.adoption import AdoptionRow
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.reconciler_settings import KafkaContext
+from directory.kafka.kafka_context import KafkaContext
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import ObservedTopic
 from directory.namespace.physical_names import refuse_protected

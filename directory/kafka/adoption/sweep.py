@@ -16,8 +16,8 @@ from directory.kafka.adoption.metadata_diff import config_news, diff_metadata
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.applying.desired_configs import DesiredConfigs, RecordedTopic, is_under_way
 from directory.kafka.fenced_commits import TopicCommits
+from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.provisioning.recent_changes import RecentChanges
-from directory.kafka.reconciler_settings import KafkaContext
 from directory.namespace.adoption_mapping import Adoption, AdoptionAction, plan_adoption
 from directory.namespace.keys import (
     DETACHED,

@@ -54,8 +54,8 @@ from directory.kafka.applying.last_applied import (
 )
 from directory.kafka.arming.releases import INHERITED_KEYS, inherited_basis, unchanged_basis
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
+from directory.kafka.kafka_context import ACLS, KafkaContext
 from directory.kafka.provisioning.recent_changes import RecentChanges
-from directory.kafka.reconciler_settings import ACLS, KafkaContext
 from directory.namespace.entry import Directory, Topic
 from directory.namespace.keys import ENTRY, GRANTS, parse_entry_key
 from directory.namespace.snapshot import Container, Snapshot

@@ -19,8 +19,8 @@ from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.applying.last_applied import ARMED, armed_anywhere
 from directory.kafka.arming.releases import INHERITED_KEYS, why_inherited_missing
 from directory.kafka.fenced_commits import TopicCommits
+from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.provisioning.recent_changes import RecentChanges
-from directory.kafka.reconciler_settings import KafkaContext
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
 from directory.namespace.keys import ENTRY, parse_entry_key
 from directory.namespace.snapshot import Snapshot

@@ -70,8 +70,8 @@ from directory.kafka.arming.releases import (
     unchanged_basis,
 )
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
+from directory.kafka.kafka_context import CONFIGS, KafkaContext
 from directory.kafka.provisioning.recent_changes import RecentChanges
-from directory.kafka.reconciler_settings import CONFIGS, KafkaContext
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import ROOT_ID
 from directory.namespace.snapshot import Snapshot

@@ -21,7 +21,7 @@ from directory.kafka.admin_contract import (
 )
 from directory.kafka.applying.desired_configs import directories_at
 from directory.kafka.applying.last_applied import ArmedRecord, armed_records
-from directory.kafka.reconciler_settings import ACLS
+from directory.kafka.kafka_context import ACLS
 from directory.namespace.entry import Directory, Provision, Topic
 from directory.namespace.grant_rows import SHUT
 from directory.namespace.keys import ENTRY

@@ -17,7 +17,7 @@ from directory.federation import inheritance
 from directory.kafka.admin_contract import GROW, KafkaCall
 from directory.kafka.applying.last_applied import load_applied_configs
 from directory.kafka.arming.releases import Releases
-from directory.kafka.reconciler_settings import CONFIGS
+from directory.kafka.kafka_context import CONFIGS
 from directory.namespace.command import TopicObservation
 from directory.namespace.effective_policies import PolicyLevel, inherit, without_cleared_keys
 from directory.namespace.entry import NO_POLICIES, Directory, Policies, Provision, Topic

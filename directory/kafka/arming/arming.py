@@ -48,7 +48,7 @@ from directory.kafka.arming.releases import (
     why_inherited_missing,
 )
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.reconciler_settings import ACLS, CONFIGS, KafkaContext
+from directory.kafka.kafka_context import ACLS, CONFIGS, KafkaContext
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Directory, Kind, Topic
 from directory.namespace.physical_names import refuse_protected

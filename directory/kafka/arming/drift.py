@@ -35,7 +35,7 @@ from directory.kafka.applying.last_applied import (
     load_every_applied_acls,
     states_of,
 )
-from directory.kafka.reconciler_settings import ACLS
+from directory.kafka.kafka_context import ACLS
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget

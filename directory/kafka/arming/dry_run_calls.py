@@ -32,7 +32,7 @@ from directory.kafka.applying.last_applied import (
     load_applied_acls,
     load_applied_configs,
 )
-from directory.kafka.reconciler_settings import ACLS, CONFIGS
+from directory.kafka.kafka_context import ACLS, CONFIGS
 from directory.namespace.effective_policies import Shown
 from directory.namespace.entry import Directory, Policies, Topic
 from directory.namespace.snapshot import Snapshot

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from directory.federation import inheritance, parent_state
 from directory.kafka.adoption.pinned_kafka import pinned_text
-from directory.kafka.reconciler_settings import CONFIGS
+from directory.kafka.kafka_context import CONFIGS
 from directory.namespace.entry import Topic
 from directory.namespace.keys import PARENT, kafka_key
 from directory.namespace.snapshot import Snapshot

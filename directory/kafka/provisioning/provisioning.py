@@ -27,8 +27,8 @@ from directory.kafka.admin_contract import (
 from directory.kafka.adoption import recorded_topics
 from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
+from directory.kafka.kafka_context import CREATE, DELETE, KafkaContext
 from directory.kafka.provisioning.recent_changes import RecentChanges
-from directory.kafka.reconciler_settings import CREATE, DELETE, KafkaContext
 from directory.namespace.effective_policies import effective, levels_of
 from directory.namespace.entry import Policies, Provision, Topic
 from directory.namespace.physical_names import is_protected

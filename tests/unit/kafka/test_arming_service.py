@@ -9,7 +9,7 @@ import pytest
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.adoption import pinned_kafka
 from directory.kafka.arming.arming import ArmingService
-from directory.kafka.reconciler_settings import CONFIGS, KafkaContext
+from directory.kafka.kafka_context import CONFIGS, KafkaContext
 from directory.namespace.command import CreateDirectory
 from directory.server.config_kafka import KafkaConfig
 from directory.store.sqlite.store import LIMITS

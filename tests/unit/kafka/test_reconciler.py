@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from directory.kafka.admin_contract import KafkaAdmin
+from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.reconciler import Reconciler
-from directory.kafka.reconciler_settings import KafkaContext
 from directory.namespace.snapshot import Snapshot
 from directory.server.config_kafka import KafkaConfig
 from directory.store.base import Put, Transaction
