@@ -17,10 +17,21 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from resolver.changes import record
-from resolver.changes.audit import ChangeFilter, HistoryReading, find_ranges
+from resolver.changes.audit import (
+    ChangeFilter,
+    HistoryReading,
+    LogLocation,
+    LogRange,
+    find_ranges,
+)
 from resolver.changes.record import Change
 from resolver.errors import InvalidArgument, NoRoute, Unavailable
-from resolver.index.changes import ChangesOptions, ChangesReader, ChangesStreamReader
+from resolver.index.changes import (
+    ChangesOptions,
+    ChangesReader,
+    ChangesStreamReader,
+    RangePartition,
+)
 from resolver.index.spark_source import register
 from resolver.path import Path as TreePath
 from tests.conftest import SharedBroker
@@ -217,6 +228,19 @@ def read(spark: SparkSession, logged: Logged, path: str = "/", **options: str) -
     for name, value in options.items():
         reader = reader.option(name, value)
     return reader.load(path).orderBy("path", "revision").collect()
+
+
+def test_a_long_history_is_read_in_tasks_of_50_000_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default, as docs/audit.md says it, of a table and of a stream."""
+    log = LogLocation("kc-1", "la", "/la", (NOBODY,), "history", "state")
+    whole = LogRange(log, 7, 120_000)
+    monkeypatch.setattr("resolver.index.changes.find_ranges", lambda *_, **__: ([whole], []))
+    options = ChangesOptions.parse({"servers": NOBODY})
+    stream = ChangesStreamReader(options)
+    table = ChangesReader(options).partitions()
+    assert table == stream.partitions({}, stream.latestOffset())
+    bounds = [(one.part.begin, one.part.end) for one in table if isinstance(one, RangePartition)]
+    assert bounds == [(7, 50_007), (50_007, 100_007), (100_007, 120_000)]
 
 
 @pytest.mark.slow
