@@ -22,7 +22,6 @@ from collections.abc import (
 )
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 from kdir.v1 import admin_pb2
@@ -58,7 +57,14 @@ from directory.wire.entry_codec import ProtoCodec
 from resolver import units
 from resolver.changes.record import entry_key as entry_state_key
 from resolver.changes.registry import SchemaRegistry
-from resolver.changes.state import LogState, StateFold
+from resolver.changes.state import (
+    SQL_KEY,
+    SQL_KEY_SIZE,
+    SQL_RECORD,
+    LogState,
+    StateFold,
+    StateRow,
+)
 from resolver.changes.state_reader import LoadedLog, load_log, newest_checkpoint
 from resolver.changes.topic_reader import TopicReader, topic_names
 
@@ -85,11 +91,17 @@ same time compare.
 _CODEC: Final = ProtoCodec()
 _WRITTEN_AT_ONCE: Final = 2_000
 _CACHE_KIB: Final = 8_192
-_TABLES: Final = (
-    "CREATE TABLE store (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID",
-    "CREATE TABLE grants (entry_id INTEGER PRIMARY KEY, value BLOB)",
+_STORE: Final = "CREATE TABLE store (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID"
+"""The rows of the store, in the database of a restore."""
+_PUT_ROWS: Final = (
+    f"INSERT OR REPLACE INTO store SELECT {SQL_KEY} AS place, {SQL_RECORD} "  # noqa: S608 - constants
+    f"FROM mapping WHERE {SQL_KEY_SIZE} > 0 ORDER BY place"
 )
-"""Of the database of a restore: the rows of the store, and grants without their place."""
+"""Of a state, the rows that have their key. In the order of the keys, since a table in another
+order, such as that of ids, would be filled at random places."""
+_GRANTS: Final = f"SELECT value FROM mapping WHERE {SQL_KEY_SIZE} = 0"  # noqa: S608 - constants
+"""The other rows of a state."""
+_ENTRIES: Final = "SELECT key, value FROM store WHERE key > ? AND key < ?"
 _CLAIM: Final = (
     "INSERT INTO store VALUES (?, ?) "
     "ON CONFLICT (key) DO UPDATE SET value = merged_claims(value, excluded.value)"
@@ -144,8 +156,7 @@ def scratch() -> Iterator[sqlite3.Connection]:
         database.execute("PRAGMA journal_mode = OFF")
         database.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         database.execute("BEGIN")
-        for statement in _TABLES:
-            database.execute(statement)
+        database.execute(_STORE)
         try:
             yield database
         except sqlite3.Error as error:
@@ -188,6 +199,11 @@ class _Table(MutableMapping[str, bytes]):
         self._put: Final = self._named("INSERT OR REPLACE INTO mapping VALUES (?, ?)")
         self._run("CREATE TABLE mapping (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID")
 
+    def run_whole(self, statement: str) -> sqlite3.Cursor:
+        """Runs a statement on all that is in ``mapping``."""
+        self._write()
+        return self._run(statement)
+
     def _named(self, statement: str) -> str:
         return statement.replace("mapping", self._name)
 
@@ -218,20 +234,13 @@ class _Table(MutableMapping[str, bytes]):
             raise KeyError(key)
 
     def __iter__(self) -> Iterator[str]:
-        self._write()
-        return (key for (key,) in self._run("SELECT key FROM mapping"))
+        return (key for (key,) in self.run_whole("SELECT key FROM mapping"))
 
     def __len__(self) -> int:
-        self._write()
-        return int(self._run("SELECT count(*) FROM mapping").fetchone()[0])
+        return int(self.run_whole("SELECT count(*) FROM mapping").fetchone()[0])
 
     def items(self) -> ItemsView[str, bytes]:
         return _Items(self)
-
-    def pairs(self) -> Iterator[tuple[str, bytes]]:
-        """Yields keys and values in one pass."""
-        self._write()
-        yield from self._run("SELECT key, value FROM mapping")
 
     def clear(self) -> None:
         self._written.clear()
@@ -244,7 +253,7 @@ class _Items(ItemsView[str, bytes]):
     _mapping: _Table
 
     def __iter__(self) -> Iterator[tuple[str, bytes]]:
-        return self._mapping.pairs()
+        return self._mapping.run_whole("SELECT key, value FROM mapping")
 
 
 def _find_topic(
@@ -320,30 +329,27 @@ def _header_of(state: LogState) -> admin_pb2.BackupHeader:
 
 
 def make_rows(state: LogState, database: sqlite3.Connection) -> None:
-    """Makes the rows of the store that the state was made of, but for those of ``NOT_HELD``. Claims
-    and marks are as the entries need them.
+    """Makes the rows of the store that a state in this database was made of, but for those of
+    ``NOT_HELD``. Claims and marks are as the entries need them.
     """
     database.create_function("merged_claims", 2, _merged_claims, deterministic=True)
-    rows = (row for _, row in state.rows.pairs())
-    while page := list(islice(rows, _WRITTEN_AT_ONCE)):
-        placed = [(row.key, row.record) for row in page if row.key is not None]
-        _put(database, placed)
-        database.executemany(
-            "INSERT OR REPLACE INTO grants VALUES (?, ?)",
-            ((row.entry_id, row.record) for row in page if row.key is None),
-        )
-        entries = [row for row in placed if row[0].startswith(ENTRY)]
-        _put(database, _read_only_marks(entries))
-        database.executemany(_CLAIM, _claims(entries))
-    for entry_id, value in database.execute("SELECT entry_id, value FROM grants"):
-        entry = state.rows.get(entry_state_key(state.cluster_id, entry_id))
-        if entry_id == ROOT_ID:
+    table = state.rows_by_key
+    assert isinstance(table, _Table)  # noqa: S101 - of ``new_table``
+    table.run_whole(_PUT_ROWS)
+    entries = database.execute(_ENTRIES, (ENTRY, b"e0"))  # up to the next prefix after ``ENTRY``
+    while page := entries.fetchmany(_WRITTEN_AT_ONCE):
+        _put(database, _read_only_marks(page))
+        database.executemany(_CLAIM, _claims(page))
+    for (packed,) in table.run_whole(_GRANTS):
+        row = StateRow.unpack(packed)
+        entry = state.rows.get(entry_state_key(state.cluster_id, row.entry_id))
+        if row.entry_id == ROOT_ID:
             key = grants_key(0, Kind.DIRECTORY, "")
         elif entry is None or entry.key is None:
             continue
         else:
             key = GRANTS + entry.key[len(ENTRY) :]
-        _put(database, [(key, value)])
+        _put(database, [(key, row.record)])
 
 
 def read_rows(database: sqlite3.Connection) -> Iterator[Row]:

@@ -26,7 +26,17 @@ from resolver.changes.record import (
 )
 from resolver.changes.registry import SchemaRegistry
 
-__all__ = ["LogState", "StateFold", "StateRow", "StateRows", "pack_row", "place_of"]
+__all__ = [
+    "SQL_KEY",
+    "SQL_KEY_SIZE",
+    "SQL_RECORD",
+    "LogState",
+    "StateFold",
+    "StateRow",
+    "StateRows",
+    "pack_row",
+    "place_of",
+]
 
 _GONE: Final = b""
 _ROW: Final = b"r"
@@ -34,8 +44,14 @@ _UNREADABLE: Final = b"u"
 """First byte of what is pending for a key, unless its row is gone."""
 _ORDER: Final = Struct(">QQI")
 _WHOLE_ORDER: Final = slice(1, 1 + _ORDER.size)
-_HEAD: Final = Struct(">cQQIQI")
-_KEY_SIZE: Final = Struct(">I")  # the last of the head
+_HEAD: Final = Struct(">cQQIQ10s")
+_ENTRY_ID: Final = Struct(">Q")
+_KEY_SIZE: Final = slice(_HEAD.size - 10, _HEAD.size)
+SQL_KEY_SIZE: Final = f"CAST(substr(value, {_KEY_SIZE.start + 1}, 10) AS INTEGER)"
+SQL_KEY: Final = f"substr(value, {_HEAD.size + 1}, {SQL_KEY_SIZE})"
+SQL_RECORD: Final = f"substr(value, {_HEAD.size + 1} + {SQL_KEY_SIZE})"
+"""Parts of a row that is packed in the column ``value``. The size of its key is decimal, since SQL
+does not read binary numbers."""
 _PLACE: Final = Struct(">2sQc")
 _REMEMBERED: Final = 4_096
 
@@ -47,7 +63,6 @@ class StateRow(NamedTuple):
     collector looks at each of them: so a state holds rows packed.
     """
 
-    order: tuple[int, int, int]
     entry_id: int
     key: bytes | None
     """Key of the row in the store, of an entry ``place_of``; None for grants, which are where their
@@ -57,9 +72,9 @@ class StateRow(NamedTuple):
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
         """Returns the row that these bytes are of."""
-        _, generation, revision, position, entry_id, key_size = _HEAD.unpack_from(packed)
-        key, value = packed[_HEAD.size : _HEAD.size + key_size], packed[_HEAD.size + key_size :]
-        return cls((generation, revision, position), entry_id, key or None, value)
+        (entry_id,) = _ENTRY_ID.unpack_from(packed, _WHOLE_ORDER.stop)
+        end = _HEAD.size + int(packed[_KEY_SIZE])
+        return cls(entry_id, packed[_HEAD.size : end] or None, packed[end:])
 
 
 def pack_row(change: Mapping[str, Any]) -> bytes:
@@ -76,7 +91,7 @@ def pack_row(change: Mapping[str, Any]) -> bytes:
         change["revision"],
         change["position"],
         change["entry_id"],
-        len(key),
+        b"%10d" % len(key),
     )
     return b"".join((head, key, change["record"]))
 
@@ -340,5 +355,4 @@ class StateFold:
 
 def _packed_key(packed: bytes) -> bytes:
     """Returns the key of the row that these bytes are of."""
-    (size,) = _KEY_SIZE.unpack_from(packed, _HEAD.size - _KEY_SIZE.size)
-    return packed[_HEAD.size : _HEAD.size + size]
+    return packed[_HEAD.size : _HEAD.size + int(packed[_KEY_SIZE])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import count
 from pathlib import Path as FilePath
 
@@ -11,7 +12,7 @@ from directory.change_log.outbox_records import (
     page_records,
     snapshot_records,
 )
-from directory.maintenance.log_backup import make_rows, read_rows, scratch
+from directory.maintenance.log_backup import make_rows, new_table, read_rows, scratch
 from directory.namespace.command import (
     AddGrants,
     CreateDirectory,
@@ -65,7 +66,9 @@ class Log:
     def rows(self) -> list[tuple[bytes, bytes]]:
         """Returns the rows that a restore makes of it."""
         with scratch() as database:
-            make_rows(self._fold.state, database)
+            table = new_table(database)
+            table.update(self._fold.state.rows_by_key)
+            make_rows(replace(self._fold.state, rows_by_key=table), database)
             return list(read_rows(database))
 
 

@@ -13,7 +13,7 @@ from directory.namespace.keys import claim_key, entry_key
 from directory.wire.entry_codec import ProtoCodec
 from resolver.changes import record
 from resolver.changes.record import Change, Checkpoint
-from resolver.changes.state import StateFold
+from resolver.changes.state import LogState, StateFold, StateRow, pack_row
 
 
 def test_mappings_of_one_database_are_apart() -> None:
@@ -27,6 +27,19 @@ def test_mappings_of_one_database_are_apart() -> None:
         assert len(one) == 1
         one.clear()
         assert not list(one)
+
+
+def test_rows_of_any_bytes_are_made_as_they_are_packed() -> None:
+    rows = {b"\0": b"", b"7": b"1", b"f/\xff\0": b"\0\xff", b"f/" + bytes(99_999): b"x"}
+    order = {"generation": 1, "revision": 1, "position": 0}
+    with scratch() as database:
+        table = new_table(database)
+        for number, (key, value) in enumerate(rows.items()):
+            row = StateRow(entry_id=2**64 - 1, key=key, record=value)
+            table[str(number)] = packed = pack_row(order | row._asdict())
+            assert StateRow.unpack(packed) == row
+        make_rows(LogState(rows_by_key=table), database)
+        assert list(read_rows(database)) == sorted(rows.items())
 
 
 def test_physical_names_that_collide_have_one_claim() -> None:
