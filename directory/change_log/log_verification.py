@@ -141,6 +141,6 @@ def log_differences(
             )
             yield Difference(Between.LOG, where, "value", expected, actual, _RESYNC)
     unreadable = snapshot.unreadable_values
-    for key, row in state.rows.pairs():
+    for key, row in state.rows.items():
         if key not in seen and key not in left_out and row.key not in unreadable:
             yield Difference(Between.LOG, key, "row", "missing", "there", _RESYNC)

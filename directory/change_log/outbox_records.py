@@ -133,14 +133,7 @@ def _fact_value(snapshot: Snapshot, key: bytes) -> bytes | None:
     """Returns the value of a fact now, also of the record of a removed entry; None = it is gone."""
     if not key.startswith(ENTRY):
         return snapshot.fact(key)
-    parent_id, is_topic, name = parse_entry_key(key)
-    node = snapshot.nodes.get(parent_id)
-    if node is None:
-        return None
-    if is_topic:
-        return node.topics.get(name)
-    one = node.containers.get(name)
-    return None if one is None else snapshot.codec.encode(one)
+    return snapshot.entry_record(parse_entry_key(key))
 
 
 def checkpoint_of(
@@ -263,14 +256,8 @@ def _owner_of(snapshot: Snapshot, key: bytes) -> int:
     place = parse_grants_key(key)
     if not place.parent_id:
         return ROOT_ID
-    node = snapshot.nodes.get(place.parent_id)
-    if node is None:
-        return 0
-    if place.is_topic:
-        value = node.topics.get(place.name)
-        return 0 if value is None else snapshot.codec.entry_id(value)
-    one = node.containers.get(place.name)
-    return 0 if one is None else one.entry_id
+    value = snapshot.entry_record(place)
+    return 0 if value is None else snapshot.codec.entry_id(value)
 
 
 def snapshot_records(

@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 from directory.access.grant_tree import GrantTree
 from directory.namespace import snapshot_load, snapshot_update
 from directory.namespace.entry import ROOT_ID, Codec, Directory, Kind, Mount, Topic
-from directory.namespace.keys import directory_range, entry_key, unify
+from directory.namespace.keys import EntryKey, directory_range, entry_key, unify
 from directory.namespace.physical_name_index import TopicKey
 from directory.namespace.tree_nodes import Container, Contents, Counts, Node, Tree, path_in
 from directory.store.base import Write
@@ -152,6 +152,14 @@ class Snapshot:
             if found.topics or found.containers:
                 yield directory_id, Contents(found.topics, found.containers)
 
+    def entry_record(self, place: EntryKey) -> bytes | None:
+        """Returns the record of an entry, also of one whose directory has no readable record."""
+        if place.is_topic:
+            return self._record(place.parent_id, place.name)
+        contents = self._contents_of(place.parent_id)
+        one = None if contents is None else contents.containers.get(place.name)
+        return None if one is None else self.codec.encode(one)
+
     def topic(self, parent_id: int, name: str) -> Topic | None:
         """Returns a topic, decoded.
 
@@ -290,6 +298,10 @@ class Snapshot:
             yield key, value
 
     def _record(self, parent_id: int, name: str) -> bytes | None:
-        # Of a topic, also of one whose directory has no readable record.
-        contents = self.tree.nodes.get(parent_id) or self.tree.loose.get(parent_id)
+        # Of a topic.
+        contents = self._contents_of(parent_id)
         return None if contents is None else contents.topics.get(name)
+
+    def _contents_of(self, directory_id: int) -> Node | Contents | None:
+        # Also of a directory that has no readable record.
+        return self.tree.nodes.get(directory_id) or self.tree.loose.get(directory_id)

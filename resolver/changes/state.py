@@ -73,8 +73,8 @@ class StateRow(NamedTuple):
     def unpack(cls, packed: bytes) -> Self:
         """Returns the row that these bytes are of."""
         (entry_id,) = _ENTRY_ID.unpack_from(packed, _WHOLE_ORDER.stop)
-        end = _HEAD.size + int(packed[_KEY_SIZE])
-        return cls(entry_id, packed[_HEAD.size : end] or None, packed[end:])
+        key = _packed_key(packed)
+        return cls(entry_id, key or None, packed[_HEAD.size + len(key) :])
 
 
 def pack_row(change: Mapping[str, Any]) -> bytes:
@@ -120,11 +120,6 @@ class StateRows(Mapping[str, StateRow]):
 
     def __len__(self) -> int:
         return len(self._packed)
-
-    def pairs(self) -> Iterator[tuple[str, StateRow]]:
-        """Yields keys and rows in one pass, in no order."""
-        for key, packed in self._packed.items():
-            yield key, StateRow.unpack(packed)
 
 
 @dataclass(frozen=True, slots=True)

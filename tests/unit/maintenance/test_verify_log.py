@@ -6,10 +6,14 @@ from collections.abc import Iterable
 
 import pytest
 
+from directory.access.grants import Grant, Operation, Permission
 from directory.change_log.log_verification import log_differences
 from directory.change_log.outbox_records import checkpoint_of, snapshot_records
-from directory.namespace.command import CreateDirectory
+from directory.namespace.command import AddGrants, CreateDirectory, CreateTopic
+from directory.namespace.entry import ROOT_ID, Kind
+from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Snapshot
+from directory.store.base import Put
 from resolver.changes.record import Change, Checkpoint, checkpoint_key, encode
 from resolver.changes.state import LogState, StateFold
 from tests.support.trees import Cluster, path
@@ -66,3 +70,15 @@ def test_P22_each_difference_is_named_but_for_what_was_changed_since(cluster: Cl
     assert {(field, expected, actual) for _, field, expected, actual in stray} == {
         ("row", "missing", "there")
     }
+
+
+def test_what_lies_in_a_directory_that_cannot_be_read_is_in_tree_and_log(cluster: Cluster) -> None:
+    grants = (Grant("User:ana", "*", Operation.READ, Permission.ALLOW),)
+    topic, below = path("/la/a/topic"), path("/la/a/below")
+    cluster.do(CreateTopic(path=topic), CreateDirectory(path=below))
+    cluster.do(*(AddGrants(path=one, grants=grants) for one in (topic, below)))
+    log = state_of(records_of(cluster.snapshot).items())
+    spoiled = Put(entry_key(ROOT_ID, Kind.DIRECTORY, "a"), b"\xff")
+    tree = cluster.snapshot.apply(cluster.snapshot.revision + 1, [spoiled])
+    assert tree.has_lost
+    assert list(log_differences(log, tree, path("/la"), set())) == []

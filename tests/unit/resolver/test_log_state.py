@@ -176,7 +176,7 @@ def test_a_packed_row_is_read_as_it_was() -> None:
     ):
         packed = pack_row(order | row._asdict())
         assert StateRow.unpack(packed) == row
-        assert list(StateRows({"k": packed}).pairs()) == [("k", row)]
+        assert list(StateRows({"k": packed}).items()) == [("k", row)]
 
 
 @pytest.mark.parametrize("kind", Kind)
