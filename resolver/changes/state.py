@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
+from operator import itemgetter
 from struct import Struct
 from struct import error as struct_error
 from typing import Any, Final, NamedTuple, Self
@@ -45,7 +46,8 @@ _UNREADABLE: Final = b"u"
 _ORDER: Final = Struct(">QQI")
 _WHOLE_ORDER: Final = slice(1, 1 + _ORDER.size)
 _HEAD: Final = Struct(">cQQIQ10s")
-_ENTRY_ID: Final = Struct(">Q")
+_NUMBERS: Final = itemgetter("generation", "revision", "position", "entry_id")
+_ENTRY_ID: Final = slice(_WHOLE_ORDER.stop, _WHOLE_ORDER.stop + 8)
 _KEY_SIZE: Final = slice(_HEAD.size - 10, _HEAD.size)
 SQL_KEY_SIZE: Final = f"CAST(substr(value, {_KEY_SIZE.start + 1}, 10) AS INTEGER)"
 SQL_KEY: Final = f"substr(value, {_HEAD.size + 1}, {SQL_KEY_SIZE})"
@@ -72,8 +74,8 @@ class StateRow(NamedTuple):
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
         """Returns the row that these bytes are of."""
-        (entry_id,) = _ENTRY_ID.unpack_from(packed, _WHOLE_ORDER.stop)
         key = _packed_key(packed)
+        entry_id = int.from_bytes(packed[_ENTRY_ID], "big")
         return cls(entry_id, key or None, packed[_HEAD.size + len(key) :])
 
 
@@ -85,14 +87,7 @@ def pack_row(change: Mapping[str, Any]) -> bytes:
         struct.error: a number that no kdir writes.
     """
     key = change["key"] or b""
-    head = _HEAD.pack(
-        _ROW,
-        change["generation"],
-        change["revision"],
-        change["position"],
-        change["entry_id"],
-        b"%10d" % len(key),
-    )
+    head = _HEAD.pack(_ROW, *_NUMBERS(change), b"%10d" % len(key))
     return b"".join((head, key, change["record"]))
 
 
