@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, assert_never, cast
 
 from kdir.v1 import policies_pb2, resolve_pb2
@@ -42,7 +43,7 @@ from directory.wire.entry_codec import (
     policies_to_proto,
     record_to_proto,
 )
-from directory.wire.topic_splicer import TopicSplicer, splice_topics
+from directory.wire.topic_splicer import KeptSplicer, TopicSplicer, make_splicer, splice_topics
 from resolver.error_status import from_outcome, to_outcome
 from resolver.errors import Internal, InvalidArgument, InvalidPath, KdirError, NoRoute
 from resolver.path import MAX_PATH_BYTES, ROOT, Path
@@ -310,6 +311,10 @@ _MOST_OUTCOMES: Final = 1 << 16
 ``remembered_bytes`` first.
 """
 _REST: Final = 3 * _MOST_OUTCOMES
+"""Outcomes that are not stored, after which the cache is emptied and filled again; twice as many
+each time that hits were rare.
+"""
+_LONGEST_REST: Final = 4 * _REST
 _TRIED: Final = 1 << 12
 """Outcomes that were not stored before the share of hits is judged."""
 _RARE: Final = 8
@@ -333,6 +338,27 @@ def with_authority_index(part: bytes, index: int) -> bytes:
     return response.SerializeToString()
 
 
+@dataclass(slots=True)
+class _Kept:
+    """What outlives a response cache's snapshot. Calls on several snapshots change it: the counts
+    are approximate.
+    """
+
+    splicers: dict[str, KeptSplicer] = field(default_factory=dict)
+    """By path, of any snapshot."""
+    splicer_bytes: int = 0
+    unremembered: int = 0
+    """Outcomes that were not stored,"""
+    found: int = 0
+    """and hits, since the outcomes were last removed."""
+    rest: int = field(default_factory=lambda: _REST)
+
+    @property
+    def is_remembering_idle(self) -> bool:
+        """True if the cache was full and hits were too rare to be worth the look-up."""
+        return self.unremembered > _TRIED and self.unremembered > _RARE * self.found
+
+
 class ResponseCache:
     """Encoded answers of one cluster for one snapshot.
 
@@ -341,15 +367,13 @@ class ResponseCache:
 
     __slots__ = (
         "_directories",
-        "_found",
         "_left_bytes",
         "_lifetime_seconds",
         "_most_bytes",
         "_outcomes",
-        "_splicer_bytes",
         "_splicers",
-        "_unremembered",
         "answers",
+        "kept",
         "snapshot",
     )
 
@@ -365,12 +389,12 @@ class ResponseCache:
         self._outcomes: dict[str, bytes] = {}
         self._directories: dict[str, Node] = {}
         self._splicers: dict[str, TopicSplicer] = {}
-        self._splicer_bytes = 0
-        self._unremembered = 0
-        self._found = 0
-        """Hits since the outcomes were last removed."""
+        self.kept: _Kept = _Kept() if before is None else before.kept
+        if not self.kept.is_remembering_idle:
+            self.kept.unremembered = self.kept.found = 0
         self._lifetime_seconds = cluster.config.limits.answer_ttl_seconds
-        self._most_bytes = self._left_bytes = cluster.config.limits.remembered_bytes
+        self._most_bytes = cluster.config.limits.remembered_bytes
+        self._left_bytes = self._most_bytes - self.kept.splicer_bytes
 
     def outcome_for(
         self, tree: OpenTree, text: str, prefer: Kind | None = None, *, no_follow: bool = False
@@ -394,10 +418,10 @@ class ResponseCache:
         """
         if prefer is not None or no_follow:
             return self._decide(text, prefer, no_follow=no_follow)[0]
-        if not self._is_remembering_idle:
+        if not self.kept.is_remembering_idle:
             found = self._outcomes.get(text)
             if found is not None:
-                self._found += 1
+                self.kept.found += 1
                 return found
         return self._splice(text) or self._topic(text) or self._remembered(text)
 
@@ -416,15 +440,17 @@ class ResponseCache:
             or not (tree.is_open or all(map(tree.shows_any_at, texts)))
         ):
             return [self._part(tree, text, prefer, no_follow=no_follow) for text in texts]
-        if self._is_remembering_idle:
+        if self.kept.is_remembering_idle:
             self._count_unremembered(len(texts))
             spliced = splice_topics(self._splicers, texts)
+            if all(spliced):
+                return cast("list[bytes]", spliced)
             return [
                 part or self._part(tree, text) for part, text in zip(spliced, texts, strict=True)
             ]
         parts = list(map(self._outcomes.get, texts))
         places = [] if all(parts) else [at for at, part in enumerate(parts) if part is None]
-        self._found += len(texts) - len(places)
+        self.kept.found += len(texts) - len(places)
         if not places:
             return cast("list[bytes]", parts)
         new = [texts[place] for place in places]
@@ -433,11 +459,6 @@ class ResponseCache:
         for place, part in zip(places, spliced, strict=True):
             parts[place] = part or self._part(tree, texts[place])
         return cast("list[bytes]", parts)
-
-    @property
-    def _is_remembering_idle(self) -> bool:
-        """True if the cache is full and hits are too rare to be worth the look-up."""
-        return self._unremembered > _TRIED and self._unremembered > _RARE * self._found
 
     def _part(
         self, tree: OpenTree, text: str, prefer: Kind | None = None, *, no_follow: bool = False
@@ -466,16 +487,22 @@ class ResponseCache:
         if node is None or not self.snapshot.all_read:
             return False
         inherited = self.answers.inherited(node.entry_id)
-        splicer = TopicSplicer(node, self._lifetime_seconds, inherited)
-        self._left_bytes -= splicer.size
-        if len(self._splicers) >= _MOST_DIRECTORIES or self._left_bytes < 0:
-            self._splicers.clear()
-            self._splicer_bytes = 0
-            self._forget_outcomes()
-            self._left_bytes -= splicer.size
+        kept = self.kept
+        earlier = kept.splicers.get(above)
+        made = make_splicer(node, self._lifetime_seconds, inherited, earlier)
         # One text with the caller's view of the tree: it is fetched from memory once.
-        self._splicers[sys.intern(above)] = splicer
-        self._splicer_bytes += splicer.size
+        above = sys.intern(above)
+        if made is not earlier:
+            added = made.size_bytes - (0 if earlier is None else earlier.size_bytes)
+            if len(kept.splicers) >= _MOST_DIRECTORIES or self._left_bytes < added:
+                kept.splicers.clear()
+                self._splicers.clear()
+                kept.splicer_bytes, added = 0, made.size_bytes
+                self._forget_outcomes()
+            self._left_bytes -= added
+            kept.splicer_bytes += added
+            kept.splicers[above] = made
+        self._splicers[above] = made.splicer
         return True
 
     def _topic(self, text: str) -> bytes | None:
@@ -526,7 +553,8 @@ class ResponseCache:
 
     def _remember(self, text: str, part: bytes) -> bytes:
         left = self._left_bytes - len(part)
-        if len(self._outcomes) < _MOST_OUTCOMES and left >= 0:
+        has_room = len(self._outcomes) < _MOST_OUTCOMES and left >= 0
+        if has_room and not self.kept.is_remembering_idle:
             self._left_bytes = left
             self._outcomes[text] = part
             return part
@@ -552,10 +580,12 @@ class ResponseCache:
         """Counts outcomes that did not fit, and empties the cache after many of them.
 
         If paths are read from all over a large tree, filling the cache is half of the cost and of
-        no use: so it pauses for a while.
+        no use: so it pauses for a while, and longer each time.
         """
-        self._unremembered += count
-        if self._unremembered >= _REST:
+        kept = self.kept
+        kept.unremembered += count
+        if kept.unremembered >= kept.rest:
+            kept.rest = min(2 * kept.rest, _LONGEST_REST) if kept.is_remembering_idle else _REST
             self._forget_outcomes()
 
     def _forget_outcomes(self) -> None:
@@ -563,8 +593,8 @@ class ResponseCache:
         again. Other threads may add outcomes meanwhile, so the count of them is approximate.
         """
         self._outcomes.clear()
-        self._unremembered = self._found = 0
-        self._left_bytes = self._most_bytes - self._splicer_bytes
+        self.kept.unremembered = self.kept.found = 0
+        self._left_bytes = self._most_bytes - self.kept.splicer_bytes
 
     def _see_directory(self, text: str) -> Node | None:
         """Returns the directory whose path, followed by a slash and a name, is that of an entry."""

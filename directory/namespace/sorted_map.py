@@ -105,13 +105,6 @@ class SortedMap(Generic[K, V]):
             index = tags.find(tag, index + 1)
         return default
 
-    @property
-    def only_leaf(self) -> tuple[tuple[K, ...], tuple[V, ...], bytes] | None:
-        """Keys, values and a byte of each key's hash, if there is only one leaf: for a loop over
-        many maps that searches as ``get`` does.
-        """
-        return None if self.height else (self._root[0], self._root[1], self._root[2])
-
     def __contains__(self, key: K) -> bool:
         return self.get(key, _EMPTY) is not _EMPTY
 

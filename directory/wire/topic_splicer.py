@@ -7,15 +7,18 @@ path and etag, are the bytes of the entry (the encoding spec: *last one wins*, f
 
 from __future__ import annotations
 
-from binascii import hexlify
+import sys
 from collections.abc import Mapping, Sequence
-from typing import Final
+from struct import Struct
+from typing import Final, NamedTuple
 
 from kdir.v1 import policies_pb2, resolve_pb2
 
 from directory.namespace.snapshot import Node
+from directory.namespace.sorted_map import SortedMap
+from directory.namespace.tree_nodes import Container
 
-__all__ = ["TopicSplicer", "splice_topics"]
+__all__ = ["KeptSplicer", "TopicSplicer", "make_splicer", "splice_topics"]
 
 _ENTRY_ID: Final = 0x11
 _TOPIC: Final = 0x2A
@@ -23,98 +26,120 @@ _CHANGE_COUNT: Final = 0x48
 _MANY: Final = 0x80
 """Smallest length whose varint has a second byte."""
 _SHORTEST: Final = 14
+_FRONT: Final = Struct("<BQBB")
+"""Tag and value of the entry id, tag and length of the topic."""
 _PATHS: Final = [b"\x0a%c" % length for length in range(_MANY)]
 _ETAGS: Final = [b"\x1a%c" % length for length in range(_MANY)]
 """Tag and length."""
-_COUNTS: Final = [b"-%d" % count for count in range(_MANY)]
+_ETAG_ENDS: Final = {b"%c%c" % (_CHANGE_COUNT, count): b"-%d" % count for count in range(_MANY)}
+"""By the tag and value of the change count."""
 
 
-class TopicSplicer:
-    """Encoder of the outcomes of the topics directly in one directory."""
+class TopicSplicer(NamedTuple):
+    """Parts of the outcomes of the topics directly in one directory, whatever its path.
 
-    __slots__ = ("containers", "heads", "keys", "records", "size", "tags", "tail", "topics")
+    A tuple, because unpacking fetches all of its parts from memory at the same time; so what is not
+    needed for each path is in ``KeptSplicer``.
+    """
 
-    def __init__(
-        self, node: Node, lifetime_seconds: int, inherited: policies_pb2.Policies | None
-    ) -> None:
-        self.topics: Final = node.topics
-        leaf = node.topics.only_leaf
-        self.keys: Final = None if leaf is None else leaf[0]
-        self.records: Final = () if leaf is None else leaf[1]
-        self.tags: Final = b"" if leaf is None else leaf[2]
-        self.containers: Final = node.containers or None
-        rest = resolve_pb2.Resolution(lifetime_seconds=lifetime_seconds)
-        if inherited is not None:
-            rest.effective.CopyFrom(inherited)
-        self.tail: Final = rest.SerializeToString()
-        self.size: Final = len(self.tail)
-        self.heads: Final = _heads_for(self.size)
+    records: Mapping[str, bytes] | SortedMap[str, bytes]
+    """By name: a dict, or the ordered map of a large directory."""
+    containers: SortedMap[str, Container] | None
+    heads: Mapping[int, bytes]
+    tail: bytes
+
+
+class KeptSplicer(NamedTuple):
+    """Splicer, with what identifies it as that of a later snapshot, too."""
+
+    splicer: TopicSplicer
+    topics: SortedMap[str, bytes]
+    """What the records are of."""
+    size_bytes: int
+
+
+def make_splicer(
+    node: Node,
+    lifetime_seconds: int,
+    inherited: policies_pb2.Policies | None,
+    earlier: KeptSplicer | None = None,
+) -> KeptSplicer:
+    """Returns the splicer of a directory.
+
+    Args:
+        earlier: one that was made before, of any directory; it is returned if it has the same
+            parts.
+    """
+    rest = resolve_pb2.Resolution(lifetime_seconds=lifetime_seconds)
+    if inherited is not None:
+        rest.effective.CopyFrom(inherited)
+    tail = rest.SerializeToString()
+    topics, containers = node.topics, node.containers or None
+    if (
+        earlier is not None
+        and earlier.topics is topics
+        and earlier.splicer.containers is containers
+        and earlier.splicer.tail == tail
+    ):
+        return earlier
+    records = topics if topics.height else dict(topics.items())
+    size_bytes = len(tail) + (0 if topics.height else sys.getsizeof(records))
+    heads = _heads_for(len(tail))
+    return KeptSplicer(TopicSplicer(records, containers, heads, _shared(tail)), topics, size_bytes)
 
 
 def splice_topics(splicers: Mapping[str, TopicSplicer], paths: Sequence[str]) -> list[bytes | None]:
     """Returns for each path the bytes of a ResolveResponse with only the topic's outcome; None: use
     protobuf.
 
-    Among a million topics each object on the way to a record is fetched from memory, at 0.1 µs: so
-    a directory with one leaf is searched here directly.
-
     Args:
         splicers: by the canonical path of the directory.
     """
-    find, join = splicers.get, b"".join
+    find, unpack, end_of, join = splicers.get, _FRONT.unpack_from, _ETAG_ENDS.get, b"".join
     parts: list[bytes | None] = []
     append = parts.append
     for path in paths:
         above, slash, name = path.rpartition("/")
         splicer = find(above)
+        if splicer is None or not slash:
+            append(None)
+            continue
+        records, containers, heads, tail = splicer
+        record = records.get(name)
         if (
-            splicer is None
-            or not slash
-            or (splicer.containers is not None and name in splicer.containers)
+            record is None
+            or (record_size := len(record)) < _SHORTEST
+            or (containers is not None and name in containers)
         ):
             append(None)
             continue
-        keys = splicer.keys
-        if keys is None:
-            record = splicer.topics.get(name)
-        else:
-            tags, tag = splicer.tags, hash(name) & 0xFF
-            index = tags.find(tag)
-            while index >= 0 and keys[index] != name:
-                index = tags.find(tag, index + 1)
-            record = splicer.records[index] if index >= 0 else None
-        if record is None or len(record) < _SHORTEST:
-            append(None)
-            continue
-        # Tag and value of the entry id, tag and length of the topic, tag and value of the count.
-        after = 11 + record[10]
-        if record[10] >= _MANY:
-            # A third byte of the length makes it none of those that are spliced.
-            after += (record[11] << 7) - _MANY + 1 if record[11] < _MANY else len(record)
+        first, entry_id, second, length = unpack(record)
+        if length >= _MANY:
+            # A third byte makes it none of those that are spliced.
+            more = record[11]
+            length += (more << 7) - _MANY + 1 if more < _MANY else record_size
         size = len(path)
         # A record with policies has another tag behind the topic.
         if (
-            record[0] != _ENTRY_ID
-            or record[9] != _TOPIC
-            or after + 1 >= len(record)
-            or record[after] != _CHANGE_COUNT
+            first != _ENTRY_ID
+            or second != _TOPIC
+            or (end := end_of(record[length + 11 : length + 13])) is None
             or size >= _MANY
-            or (count := record[after + 1]) >= _MANY
         ):
             append(None)
             continue
-        # As `%x-%d` of both numbers, at half the cost.
-        etag = (hexlify(record[8:0:-1]).lstrip(b"0") or b"0") + _COUNTS[count]
+        etag = b"%x%b" % (entry_id, end)
+        etag_size = len(etag)
         append(
             join(
                 (
-                    splicer.heads[len(record) + size + len(etag) + 4],
+                    heads[record_size + size + etag_size + 4],
                     record,
                     _PATHS[size],
                     path.encode(),
-                    _ETAGS[len(etag)],
+                    _ETAGS[etag_size],
                     etag,
-                    splicer.tail,
+                    tail,
                 )
             )
         )
@@ -137,13 +162,23 @@ class _Heads(dict[int, bytes]):
 
 
 _HEADS: Final[dict[int, _Heads]] = {}
-_MOST_HEADS: Final = 1 << 12
+_TAILS: Final[dict[bytes, bytes]] = {}
+_MOST: Final = 1 << 12
 
 
 def _heads_for(tail: int) -> _Heads:
-    if len(_HEADS) >= _MOST_HEADS:
+    if len(_HEADS) >= _MOST:
         _HEADS.clear()  # of policies that were changed again and again
     return _HEADS.setdefault(tail, _Heads(tail))
+
+
+def _shared(tail: bytes) -> bytes:
+    """Returns one object for equal short tails, which the processor's cache then holds once."""
+    if len(tail) >= _MANY:
+        return tail
+    if len(_TAILS) >= _MOST:
+        _TAILS.clear()
+    return _TAILS.setdefault(tail, tail)
 
 
 def _varint(number: int) -> bytes:

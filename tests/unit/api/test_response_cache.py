@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from kdir.v1 import resolve_pb2
 
 from directory.api import resolve_answers as ready_answers
@@ -17,12 +19,19 @@ from directory.api.resolve_answers import (
 )
 from directory.api.visible_tree import OpenTree
 from directory.federation.referral import NoReferral
-from directory.namespace.command import CreateDirectory, CreateTopic
+from directory.namespace.command import (
+    Command,
+    CreateDirectory,
+    CreateTopic,
+    DeleteEntry,
+    MoveEntry,
+    UpdateEntry,
+)
 from directory.namespace.entry import Kind, Policies
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster as ServedCluster
 from directory.server.config import Limits
-from directory.wire.topic_splicer import TopicSplicer
+from directory.wire.topic_splicer import KeptSplicer, make_splicer
 from resolver.errors import InvalidPath, KdirError, NoRoute
 from resolver.path import Path
 from tests.support.trees import Cluster, path
@@ -243,11 +252,11 @@ def test_directories_are_kept_when_outcomes_are_forgotten(
     ready = ResponseCache(served(), shown_whole(tree.snapshot))
     made: list[int] = []
 
-    def counted(node: Any, *how: Any) -> Any:
+    def counted(node: Any, *how: Any) -> KeptSplicer:
         made.append(node.entry_id)
-        return TopicSplicer(node, *how)
+        return make_splicer(node, *how)
 
-    monkeypatch.setattr(ready_answers, "TopicSplicer", counted)
+    monkeypatch.setattr(ready_answers, "make_splicer", counted)
     for _ in range(3):  # outcomes are forgotten with each fourth path
         ready.outcomes(OPEN, every)
     assert len(made) == 2
@@ -285,3 +294,92 @@ def test_answers_are_the_same_where_few_of_the_paths_are_remembered(
         whole = [ready.outcomes(OPEN, [text])[0] for text in every]
         for _ in range(8):
             assert ready.outcomes(OPEN, every[first:]) == whole[first:]
+
+
+DIRECTORIES = tuple(path(f"/la/{name}") for name in ("search", "both", "more"))
+TOPICS = tuple(path(f"{above}/{name}") for above in DIRECTORIES for name in ("a", "b"))
+COMMANDS: tuple[Command, ...] = (
+    *(CreateDirectory(path=one) for one in (*DIRECTORIES, TOPICS[0])),
+    *(CreateTopic(path=one) for one in (*TOPICS, path("/la/both"))),
+    *(DeleteEntry(path=one, kind=Kind.TOPIC) for one in TOPICS),
+    *(DeleteEntry(path=one, kind=Kind.DIRECTORY, recursive=True) for one in DIRECTORIES),
+    MoveEntry(path=DIRECTORIES[0], new_path=DIRECTORIES[2]),
+    MoveEntry(path=DIRECTORIES[2], new_path=DIRECTORIES[0]),
+    MoveEntry(path=TOPICS[0], new_path=TOPICS[1]),
+    *(
+        UpdateEntry(path=one, kind=Kind.DIRECTORY, changes={"policies.owner": owner})
+        for one in (path("/la"), *DIRECTORIES)
+        for owner in ("ana", None)
+    ),
+)
+
+
+@given(st.lists(st.sampled_from(COMMANDS), min_size=1, max_size=20))
+def test_answers_are_those_of_their_snapshot_whatever_earlier_ones_left(
+    commands: list[Command],
+) -> None:
+    """Splicers outlive commits: against a cache that was made for this snapshot alone."""
+    tree = Cluster("/la")
+    tree.do(*(CreateDirectory(path=one) for one in DIRECTORIES[:2]))
+    tree.do(*(CreateTopic(path=one) for one in TOPICS[:4]))
+    tree.snapshot.index_physical_names()
+    asked = [str(one) for one in (*TOPICS, *DIRECTORIES)]
+    before: ResponseCache | None = None
+    for command in commands:
+        try:
+            tree.do(command)
+        except KdirError:
+            continue  # it does not fit the tree
+        assert tree.snapshot.all_read
+        ready = ResponseCache(served(), shown_whole(tree.snapshot), before)
+        for cache in (ready, before or ready, ready):  # calls on the earlier snapshot go on
+            alone = ResponseCache(served(), shown_whole(cache.snapshot))
+            assert cache.outcomes(OPEN, asked) == alone.outcomes(OPEN, asked)
+        before = ready
+
+
+def test_a_commit_leaves_the_splicers_of_other_directories(
+    tree: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree.snapshot.index_physical_names()
+    asked = ("/la/search/clicks", "/la/both/inner")
+    taken_over: list[bool] = []
+
+    def noted(*of: Any) -> KeptSplicer:
+        made = make_splicer(*of)
+        taken_over.append(made is of[-1])
+        return made
+
+    monkeypatch.setattr(ready_answers, "make_splicer", noted)
+    before = ResponseCache(served(), shown_whole(tree.snapshot))
+    before.outcomes(OPEN, asked)
+    tree.do(CreateTopic(path=path("/la/search/later")))
+    ResponseCache(served(), shown_whole(tree.snapshot), before).outcomes(OPEN, asked)
+    assert taken_over == [False, False, False, True]
+
+
+def test_the_cache_is_filled_again_more_seldom_while_hits_are_rare(
+    tree: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds = (("_MOST_OUTCOMES", 1), ("_TRIED", 1), ("_REST", 10), ("_LONGEST_REST", 40))
+    for name, value in bounds:
+        monkeypatch.setattr(ready_answers, name, value)
+    tree.do(CreateDirectory(path=path("/la/wide")))
+    every = [f"/la/wide/t{number}" for number in range(100)]
+    tree.do(*(CreateTopic(path=path(one)) for one in every))
+    tree.snapshot.index_physical_names()
+    ready = ResponseCache(served(), shown_whole(tree.snapshot))
+    emptied: list[int] = []
+    for at, text in enumerate(every):
+        before = ready.kept.unremembered
+        ready.outcomes(OPEN, [text])
+        if ready.kept.unremembered < before:
+            emptied.append(at)
+    assert emptied == [10, 31, 72]
+    before = ready.kept.unremembered
+    ready = ResponseCache(served(), shown_whole(tree.snapshot), ready)
+    ready.outcomes(OPEN, every[:1])
+    assert ready.kept.unremembered > before > 0, "filled again for each commit"
+    for _ in range(200):
+        ready.outcomes(OPEN, every[:1])
+    assert not ready.kept.is_remembering_idle, "hits are not rare any more"

@@ -14,7 +14,7 @@ from directory.namespace.entry import ROOT_ID, Directory, Policies, Provision, T
 from directory.namespace.sorted_map import MOST, SortedMap
 from directory.namespace.tree_nodes import Node
 from directory.wire.entry_codec import ProtoCodec, record_to_proto
-from directory.wire.topic_splicer import TopicSplicer, splice_topics
+from directory.wire.topic_splicer import KeptSplicer, make_splicer, splice_topics
 
 CODEC = ProtoCodec()
 NAME = "clicks"
@@ -53,8 +53,8 @@ def node_of(record: bytes, *, directory_too: bool = False) -> Node:
     )
 
 
-def spliced(splicer: TopicSplicer, path: str) -> bytes | None:
-    (part,) = splice_topics({path.rpartition("/")[0]: splicer}, [path])
+def spliced(made: KeptSplicer, path: str) -> bytes | None:
+    (part,) = splice_topics({path.rpartition("/")[0]: made.splicer}, [path])
     return part
 
 
@@ -75,7 +75,7 @@ def test_the_splice_is_what_protobuf_makes(
     topic: Topic, path: str, above: policies_pb2.Policies | None
 ) -> None:
     record = CODEC.encode(topic)
-    part = spliced(TopicSplicer(node_of(record), 60, above), path)
+    part = spliced(make_splicer(node_of(record), 60, above), path)
     if part is not None:
         assert resolve_pb2.ResolveResponse.FromString(part) == by_protobuf(record, path, above)
         assert topic.policies == Policies()
@@ -83,13 +83,13 @@ def test_the_splice_is_what_protobuf_makes(
 
 def test_a_usual_topic_is_spliced() -> None:
     record = CODEC.encode(Topic(entry_id=2**40, physical_name="a" * 249, changed_by="User:ana"))
-    assert spliced(TopicSplicer(node_of(record), 60, None), f"/la/{NAME}") is not None
+    assert spliced(make_splicer(node_of(record), 60, None), f"/la/{NAME}") is not None
 
 
 def test_what_a_newer_version_stored_goes_out_too() -> None:
     topic = Topic(entry_id=7, physical_name="a")
     record = CODEC.encode(topic) + b"\xf2\x3f\x03new"
-    part = spliced(TopicSplicer(node_of(record), 60, None), f"/{NAME}")
+    part = spliced(make_splicer(node_of(record), 60, None), f"/{NAME}")
     assert part is not None
     assert b"\xf2\x3f\x03new" in part
     assert resolve_pb2.ResolveResponse.FromString(part) == by_protobuf(record, f"/{NAME}", None)
@@ -99,14 +99,14 @@ def test_what_is_not_plain_is_left_to_protobuf() -> None:
     topic = Topic(entry_id=7, physical_name="a")
     record = CODEC.encode(topic)
     left = [
-        TopicSplicer(node_of(CODEC.encode(replace(topic, policies=Policies(owner="x")))), 60, None),
-        TopicSplicer(node_of(CODEC.encode(replace(topic, change_count=128))), 60, None),
-        TopicSplicer(node_of(record, directory_too=True), 60, None),
-        *(TopicSplicer(node_of(record[:length]), 60, None) for length in range(len(record) - 2)),
+        make_splicer(node_of(CODEC.encode(replace(topic, policies=Policies(owner="x")))), 60, None),
+        make_splicer(node_of(CODEC.encode(replace(topic, change_count=128))), 60, None),
+        make_splicer(node_of(record, directory_too=True), 60, None),
+        *(make_splicer(node_of(record[:length]), 60, None) for length in range(len(record) - 2)),
     ]
     for splicer in left:
         assert spliced(splicer, f"/{NAME}") is None
-    splicer = TopicSplicer(node_of(record), 60, None)
+    splicer = make_splicer(node_of(record), 60, None)
     assert spliced(splicer, "/other") is None
     assert spliced(splicer, "/" + "a" * 130 + f"/{NAME}") is None
     assert splice_topics({}, [f"/{NAME}"]) == [None]
@@ -119,7 +119,7 @@ def test_each_topic_of_a_directory_is_found_and_no_other(count: int) -> None:
         CODEC.encode(Topic(entry_id=7 + at, physical_name=one)) for at, one in enumerate(names)
     ]
     directory = replace(node_of(b""), topics=SortedMap.from_sorted(names, records))
-    splicer = TopicSplicer(directory, 60, None)
+    splicer = make_splicer(directory, 60, None).splicer
     paths = [f"/la/{name}" for name in names]
     others = [f"/la/u{number:04}" for number in range(count)]
     for path, record, part in zip(
