@@ -344,6 +344,8 @@ class _Kept:
     are approximate.
     """
 
+    reloads: int
+    """Of the replica: a tree that was loaded again has no directory of the one before."""
     splicers: dict[str, KeptSplicer] = field(default_factory=dict)
     """By path, of any snapshot."""
     splicer_bytes: int = 0
@@ -389,7 +391,10 @@ class ResponseCache:
         self._outcomes: dict[str, bytes] = {}
         self._directories: dict[str, Node] = {}
         self._splicers: dict[str, TopicSplicer] = {}
-        self.kept: _Kept = _Kept() if before is None else before.kept
+        reloads = cluster.replica.reloads
+        self.kept: _Kept = (
+            before.kept if before is not None and before.kept.reloads == reloads else _Kept(reloads)
+        )
         if not self.kept.is_remembering_idle:
             self.kept.unremembered = self.kept.found = 0
         self._lifetime_seconds = cluster.config.limits.answer_ttl_seconds

@@ -116,7 +116,8 @@ class Replica:
         self._trouble = ""
         self._waiting: Final = threading.Lock()
         self._waiters: list[_Waiter] = []  # _waiting
-        self._loads = 0
+        self.reloads = 0
+        """How often everything was loaded again because the watch could not resume."""
         self._restarts_before = 0  # of watches that are closed
         self._reported: Snapshot | None = None  # the newest that all subscribers know; _waiting
 
@@ -177,11 +178,6 @@ class Replica:
         """Number of times that the watch reconnected, without any loss."""
         watch = self.watch
         return self._restarts_before + (0 if watch is None else watch.restarts)
-
-    @property
-    def reloads(self) -> int:
-        """Number of times that everything was loaded again because the watch could not resume."""
-        return max(0, self._loads - 1)
 
     def is_known(self, revision: int) -> bool:
         """True if every subscriber has received a tree of at least this revision."""
@@ -354,7 +350,7 @@ class Replica:
         _log.info("loaded %d rows of revision %d in %.2f s", count.rows, after.revision, seconds)
         before = self._snapshot or Snapshot.empty(self._codec)
         self._received_at, self._away, self._trouble = self._clock(), False, ""
-        self._loads += 1
+        self.reloads += self._snapshot is not None
         self._publish(AppliedCommit(before, after, after.revision, (), (), reloaded=True))
         # It serves. Now the index that the first lookup by physical name would wait for; not in
         # this thread, or the store would seem silent meanwhile.

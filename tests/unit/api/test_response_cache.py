@@ -63,7 +63,7 @@ def tree() -> Cluster:
     return cluster
 
 
-def served(mount: str = "/la", **bounds: int) -> ServedCluster:
+def served(mount: str = "/la", reloads: int = 0, **bounds: int) -> ServedCluster:
     limits = Limits(
         answer_ttl_seconds=60, negative_ttl_seconds=5, referral_ttl_seconds=60, **bounds
     )
@@ -73,6 +73,7 @@ def served(mount: str = "/la", **bounds: int) -> ServedCluster:
             mount=path(mount),
             mount_at=lambda _: path(mount),
             config=SimpleNamespace(limits=limits, links=()),
+            replica=SimpleNamespace(reloads=reloads),
             federation=SimpleNamespace(
                 outside=lambda where: NoReferral(f"nothing leads to {where}")
             ),
@@ -356,6 +357,15 @@ def test_a_commit_leaves_the_splicers_of_other_directories(
     tree.do(CreateTopic(path=path("/la/search/later")))
     ResponseCache(served(), shown_whole(tree.snapshot), before).outcomes(OPEN, asked)
     assert taken_over == [False, False, False, True]
+
+
+def test_a_tree_that_was_loaded_again_keeps_nothing_of_the_one_before(tree: Cluster) -> None:
+    before = ResponseCache(served(), shown_whole(tree.snapshot))
+    before.outcomes(OPEN, ["/la/search/clicks"])
+    same = ResponseCache(served(), shown_whole(tree.snapshot), before)
+    assert same.kept.splicers
+    again = ResponseCache(served(reloads=1), shown_whole(tree.snapshot), before)
+    assert not again.kept.splicers
 
 
 def test_the_cache_is_filled_again_more_seldom_while_hits_are_rare(
