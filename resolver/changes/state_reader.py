@@ -66,7 +66,7 @@ class LoadedLog(NamedTuple):
         if self.fold.pending_count:
             return (
                 f"no checkpoint follows {units.plural(self.fold.pending_count, 'record')}: the "
-                f"publisher was stopped while it brought the log in line with its store"
+                f"publisher is bringing the log in line with its store, or was stopped meanwhile"
             )
         return ""
 

@@ -11,7 +11,7 @@ from directory.change_log.log_topics import LogRecord, LogRefused, LogTopics
 from directory.change_log.settings import ChangeLogConfig
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.client_properties import ClientProperties
-from directory.maintenance.log_backup import NOT_HELD, log_rows
+from directory.maintenance.log_backup import NOT_HELD, UnusableLog, log_rows
 from directory.store.addresses import open_store
 from resolver.backup_file import BackupReader
 from resolver.changes import record
@@ -32,10 +32,17 @@ def held_rows(store: str) -> list[tuple[bytes, bytes]]:
 
 
 def rebuilt_rows(bootstrap: str, cluster_id: str) -> list[tuple[bytes, bytes]]:
-    """Returns the rows that a restore makes of the log of cluster la in a named Kafka."""
+    """Returns the rows that a restore makes of the log of cluster la in a named Kafka.
+
+    Raises:
+        AssertionError: it makes none, as in the middle of a resync: ``eventually`` looks again.
+    """
     config = ChangeLogConfig((bootstrap,), ClientProperties(), is_shared=True)
-    with log_rows(config, "la", cluster_id) as (_, read_rows):
-        return list(read_rows())
+    try:
+        with log_rows(config, "la", cluster_id) as (_, read_rows):
+            return list(read_rows())
+    except UnusableLog as reason:
+        raise AssertionError(str(reason)) from reason
 
 
 @dataclass(frozen=True, slots=True)
