@@ -122,6 +122,8 @@ class EtcdPlace:
 
     def backup(self) -> None:
         with self._connection.dial(0) as channel, self._backup.open("wb") as file:
+            # A member's snapshot is of what it has applied; after this read, all that was written.
+            etcdrpc.KVStub(channel).Range(etcdrpc.RangeRequest(key=b"-"))
             for part in etcdrpc.MaintenanceStub(channel).Snapshot(etcdrpc.SnapshotRequest()):
                 file.write(part.blob)
 
