@@ -232,7 +232,7 @@ class ParentLink:
                 self._call = call
                 sender = threading.Thread(
                     target=self._send_updates,
-                    args=(call, outbox),
+                    args=(call, outbox, hello),
                     name="parent-link-up",
                     daemon=True,
                 )
@@ -328,14 +328,15 @@ class ParentLink:
             kafka=self._member.kafka_claim(),
         )
 
-    def _send_updates(self, call: grpc.Call, outbox: _Outbox) -> None:
-        """Sends the mounts below at each change, and heartbeats when idle. Ends the link if the
-        parent was silent for too long.
+    def _send_updates(self, call: grpc.Call, outbox: _Outbox, hello: federation_pb2.Hello) -> None:
+        """Sends the mounts below at each change, itself where it differs from the first hello, and
+        heartbeats when idle. Ends the link if the parent was silent for too long.
         """
         version = 0
         group: LinkGroup | None = None
         pace = LinkPace(self._heartbeat_seconds, group)
-        reported_self = self._member.feature_level(), self._member.kafka_claim()
+        claim = hello.kafka if hello.HasField("kafka") else None
+        reported_self = hello.feature_level, claim
         while call.is_active() and not self._stop.is_set():
             self._news.clear()
             if self._detached() or self._attached_again():

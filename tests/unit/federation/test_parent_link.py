@@ -47,6 +47,7 @@ class Parent(ScriptedParent):
         self.name = name
         self.welcome = WELCOME
         self.beats = 0
+        self.claims: list[str] = []
         self.rows: list[federation_pb2.MountRow] = []
 
     def send(
@@ -69,6 +70,7 @@ class Parent(ScriptedParent):
         with suppress(grpc.RpcError):
             for request in requests:
                 self.beats += request.HasField("heartbeat")
+                self.claims.append(request.hello.kafka.kafka_cluster_id)
 
 
 @pytest.fixture
@@ -221,6 +223,26 @@ def test_what_comes_on_a_link_of_before_an_attach_is_no_update_of_since(
         output.ended.set()
         cluster.stop()
         other.close()
+
+
+def test_a_pin_that_comes_right_after_the_first_hello_is_sent(
+    tmp_path: Path, parent: tuple[Parent, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, address = parent
+
+    def claim(_: Cluster) -> federation_pb2.KafkaClaim | None:
+        """None for the first hello, which the thread that begins links makes."""
+        begins = threading.current_thread().name == "parent-link"
+        return None if begins else federation_pb2.KafkaClaim(kafka_cluster_id="pinned")
+
+    monkeypatch.setattr(Cluster, "kafka_claim", claim)
+    cluster = Cluster.open(config_of(f"sqlite:///{tmp_path / 'la.sqlite'}", address))
+    try:
+        cluster.start()
+        eventually(lambda: "pinned" in output.claims)
+    finally:
+        output.ended.set()
+        cluster.stop()
 
 
 def test_a_link_stays_open_while_the_mount_table_is_committed(
