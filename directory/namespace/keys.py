@@ -1,6 +1,6 @@
-r"""Layout of a cluster's store: which ordered keys hold entries, grants, claims and facts.
+r"""Layout of a cluster's store: the keys of entries, grants, claims and facts.
 
-Keys are bytes; order of keys is order of listing::
+Keys are bytes, and entries are listed in their order::
 
     e/<parent id: 8 bytes, big-endian><t|c><name>   an entry's record (kdir.v1.Entry without path)
     g/<parent id, 8 bytes><t|c><name>               the grants of the entry at that place

@@ -510,9 +510,9 @@ class DatabaseFile:
             raise IncompatibleStore(f"{self.path}: {reason}") from None
 
     def _refuse_lost(self) -> None:
-        """Refuses to begin a new cluster where the file of an earlier store is gone, of which there
-        is a note: its entries would count as absent. A restore, which names the cluster, may fill
-        it.
+        """Raises IncompatibleStore if the database file is missing and its incarnation file is not:
+        a new cluster would report the entries of the lost store as absent. A restore, which names
+        the cluster, may fill it.
         """
         # The note first: it is written after the file.
         note = self._incarnation.read()
