@@ -181,8 +181,8 @@ class ChangeLogPublisher:
         return _REFUSED_SECONDS
 
     def _on_applied(self, applied: AppliedCommit) -> None:
-        """In the replica's thread. What waits for brokers or an operator must not be woken by every
-        change, but by what operators do.
+        """A callback of the replica. What waits for brokers or an operator must not be woken by
+        every change, but by what operators do.
         """
         acts = (CHANGE_LOG_RESYNC, CHANGE_LOG_SKIP, LEVEL)
         if self._session is not None or any(write.key in acts for write in applied.writes):

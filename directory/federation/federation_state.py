@@ -222,7 +222,7 @@ class FederationState:
         return tuple(reported), tuple(refused)
 
     def subscribe(self, listener: Callable[[], None]) -> None:
-        """Registers ``listener`` for changes of the view; called in the replica's thread."""
+        """Registers ``listener`` for changes of the view; called in callbacks of the replica."""
         self._listeners.append(listener)
 
     def _applied(self, applied: AppliedCommit) -> None:

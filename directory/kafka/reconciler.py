@@ -167,7 +167,7 @@ class Reconciler:
         return _STUMBLED_SECONDS
 
     def _on_applied(self, applied: AppliedCommit) -> None:
-        """In the replica's thread: note what may want doing, and wake."""
+        """A callback of the replica: note what may want doing, and wake."""
         term = self.term
         if term is None:
             self._thread.wake()

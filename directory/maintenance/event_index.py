@@ -53,8 +53,8 @@ class WaitingRows(NamedTuple):
 
 
 class EventIndex:
-    """Index of the ``o/`` rows of one store by revision. The replica's thread updates it; any
-    thread reads it.
+    """Index of the ``o/`` rows of one store by revision. A callback of the replica updates
+    it; any thread reads it.
     """
 
     def __init__(self, store: Store) -> None:

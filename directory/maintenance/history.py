@@ -125,7 +125,7 @@ class ChangeHistory:
                 self._subscriptions.add(subscription)
                 return [], after
             until = self._recent_after
-        # Not under the lock: the replica's thread must not wait for the store.
+        # Not under the lock: a callback of the replica must not wait for the store.
         return self._read(after, until)
 
     def _later(self, after: int) -> list[Revised]:

@@ -122,8 +122,8 @@ class Reaper:
         return _STUMBLED_SECONDS
 
     def _on_applied(self, applied: AppliedCommit) -> None:
-        """Wakes the reaper after a removal, also another server's. Called in the
-        replica's thread.
+        """Wakes the reaper after a removal, also another server's. A callback of
+        the replica.
         """
         if applied.reloaded or any(
             isinstance(write, Put) and write.key.startswith(_REMOVED) for write in applied.writes

@@ -12,7 +12,8 @@ everything. *Resumable*: ``watch(after)`` yields every later revision, once, in 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -292,6 +293,15 @@ class Watch(Protocol):
         Raises:
             StoreUnreachable: the store cannot be reached; call again to resume.
             HistoryCompacted: load again.
+        """
+
+    def giving_own_to(
+        self, take: Callable[[Sequence[CommittedWrites]], None]
+    ) -> AbstractContextManager[None]:
+        """Context manager, for any thread that commits in its block through the same store object:
+        at its end ``take`` is called in that thread with what ``next`` would return, if that is
+        known without asking the store. It is only called while ``next`` waits, which goes on when
+        ``take`` has returned, and raises what ``take`` raised. Else ``next`` returns the commits.
         """
 
     def close(self) -> None:

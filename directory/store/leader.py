@@ -124,7 +124,7 @@ class RoleThread:
 
     Args:
         step: returns the seconds until the next step, unless woken.
-        on_applied: called with each commit, in the replica's thread, for what is to wake it.
+        on_applied: called with each commit, as a callback of the replica, for what is to wake it.
         on_bug: called with an error of a step, which must not end the thread in silence; returns
             the seconds until the next step.
         on_end: called in the thread once it is stopped.

@@ -1,8 +1,10 @@
 """Replica: one server's copy of its cluster's tree in memory.
 
-One thread loads the store at one revision and then follows its watch. It publishes whole, immutable
-snapshots: the holder of one sees no later change in it. When the history that it needs is gone, it
-loads again and swaps; until then, and while the store is unreachable, the old snapshot serves.
+One thread loads the store at one revision and then follows its watch; a thread that commits through
+the same store object may apply that in its place (``Replica.applying_own_commits``). What is
+published are whole, immutable snapshots: the holder of one sees no later change in it. When the
+history that the replica needs is gone, it loads again and swaps; until then, and while the store is
+unreachable, the old snapshot serves.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -114,6 +116,8 @@ class Replica:
         """Why the store takes no changes, as far as the replica has noticed; empty: it does."""
         self._sealed_at = clock()
         self._trouble = ""
+        self._publishing = 0
+        """The thread that calls the subscribers now."""
         self._waiting: Final = threading.Lock()
         self._waiters: list[_Waiter] = []  # _waiting
         self.reloads = 0
@@ -222,8 +226,9 @@ class Replica:
         )
 
     def subscribe(self, callback: Callable[[AppliedCommit], None]) -> Callable[[], None]:
-        """Registers a callback for each commit, in the replica's thread: it must be quick and must
-        not wait. Returns the function that ends the subscription.
+        """Registers a callback for each commit, in the replica's thread or in that of who made the
+        commit, one at a time: it must be quick and must not wait. Returns the function that ends
+        the subscription.
         """
         with self._waiting:
             self._subscribers = (*self._subscribers, callback)
@@ -252,10 +257,17 @@ class Replica:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
 
+    def applying_own_commits(self) -> AbstractContextManager[None]:
+        """Context manager, for a thread that commits to the store in its block: at its end that
+        thread applies the commit itself where it can, so that neither has to wait for the other.
+        """
+        watch = self.watch
+        return nullcontext() if watch is None else watch.giving_own_to(self._received)
+
     @property
-    def in_own_thread(self) -> bool:
+    def in_callback(self) -> bool:
         """True in a subscriber's callback, which must not wait."""
-        return threading.current_thread() is self._thread
+        return self._publishing == threading.get_ident()
 
     def _follow(self) -> None:
         retry_seconds = _FIRST_RETRY_SECONDS
@@ -367,12 +379,14 @@ class Replica:
         """Swaps the tree, calls the subscribers, then wakes the waiters, which find the
         subscribers' data (mount table, history) as new as the tree.
         """
+        self._publishing = threading.get_ident()
         self._snapshot = applied.after
         for callback in self._subscribers:
             try:
                 callback(applied)
             except Exception:  # noqa: BLE001 - one subscriber's bug is not all others'
                 _log.exception("a subscriber failed at revision %d", applied.revision)
+        self._publishing = 0
         self._wake(applied.after)
 
     def _wake(self, reported: Snapshot | None) -> None:

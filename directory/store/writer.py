@@ -307,8 +307,8 @@ class Writer:
         ask_first: bool = False,
     ) -> T:
         """``final``: errors of the attempt that are not looked into."""
-        if self._deciding.decision is not None or self._replica.in_own_thread:
-            # In the replica's own thread nothing newer can come while the attempt runs.
+        if self._deciding.decision is not None or self._replica.in_callback:
+            # In a callback of the replica nothing newer can come while the attempt runs.
             return attempt()
         decision = self._deciding.decision = _Decision(deadline)
         try:
@@ -507,7 +507,8 @@ class Writer:
         if self._is_logged() and _waits_for_log(transaction.writes):
             self._check_outbox(is_urgent or any(map(_is_of_role, transaction.guards)))
         try:
-            return self._store.commit(transaction, seconds)
+            with self._replica.applying_own_commits():
+                return self._store.commit(transaction, seconds)
         except StoreIsSealed as reason:
             raise _store_sealed_error(reason) from reason
         except StoreFull as reason:
@@ -670,7 +671,7 @@ class Writer:
         """Waits until the local replica holds a write. It holds even if that takes too long: the
         answer's token makes later reads wait.
         """
-        if self._replica.in_own_thread:
+        if self._replica.in_callback:
             return
         try:
             self._replica.wait_for(revision, max(0.0, deadline - self._clock()))

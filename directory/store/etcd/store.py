@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Self
 
 from directory.store.base import (
@@ -352,6 +353,12 @@ class IncarnationWatch:
             CommittedWrites(self._incarnation.revision(one.revision), one.commit_id, one.writes)
             for one in changes
         ]
+
+    def giving_own_to(
+        self, take: Callable[[Sequence[CommittedWrites]], None]
+    ) -> AbstractContextManager[None]:
+        """Gives nothing: each commit is counted as etcd sends it (0023)."""
+        return nullcontext()
 
     def close(self) -> None:
         self.watch.close()

@@ -14,7 +14,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from directory.store.base import CommittedWrites, Delete, HistoryCompacted, Put, Write
@@ -53,6 +54,16 @@ class CommitSignal:
         """The newest small ones, each with the id of the commit before it."""
         self._newest = ""
         """Id of the newest; empty where something else happened since."""
+        self._watches = 0
+        self._holding = 0
+        """Threads that take what they commit from the watch, so that it need not be woken."""
+        self._sleeps_until = -math.inf
+        """When the watch wakes up by itself."""
+
+    def join(self, watches: int) -> None:
+        """Counts one more watch, or (-1) one less."""
+        with self._changed:
+            self._watches += watches
 
     def count(self) -> int:
         """Returns the count, to be read before looking, and given to ``wait`` when there was
@@ -75,14 +86,33 @@ class CommitSignal:
             if made:
                 self._newest = made[-1].commit_id
                 self.settled_at = self._clock() + POLL_SECONDS
-            self._changed.notify_all()
+            if not (made and self._holding and self._watches == 1):
+                self._changed.notify_all()
+
+    def hold(self) -> None:
+        """Begins a time in which commits do not wake the only watch."""
+        with self._changed:
+            self._holding += 1
+
+    def release(self, commit_id: str) -> None:
+        """Ends it, with the id of the commit that the watch is at: it is woken if there is more."""
+        with self._changed:
+            self._holding -= 1
+            if self._newest != commit_id:
+                self._changed.notify_all()
 
     def report(self) -> None:
-        """Wakes the watches where the files were written, and not just by this process."""
+        """Wakes the watches where the files were written, and not just by this process; and those
+        that would sleep longer than until that is known.
+        """
         now = self._clock()
         self.again_at = now + AGAIN_SECONDS
         if now >= self.settled_at:
             self.notify()
+        elif self._sleeps_until > self.settled_at:
+            with self._changed:
+                self._count += 1
+                self._changed.notify_all()
 
     def following(self, revision: int, commit_id: str) -> list[CommittedWrites]:
         """Returns the commits that follow one without a gap, as far as they are held here."""
@@ -107,6 +137,7 @@ class CommitSignal:
     def wait(self, count: int, seconds: float) -> None:
         """Waits until a commit was counted since ``count`` was read, or the time is over."""
         with self._changed:
+            self._sleeps_until = self._clock() + seconds
             self._changed.wait_for(lambda: self._count != count, seconds)
 
 
@@ -145,7 +176,12 @@ class SqliteWatch:
         self._polled_count = -1
         """Count of ``news`` at the last look."""
         self._closed = False
-        self._lock: Final = threading.Lock()  # next() against close() of another thread
+        self._lock: Final = threading.Lock()
+        """Held by who looks for commits, or gives them away, or closes."""
+        self.is_waiting = False
+        """A thread is in ``next`` and has nothing."""
+        self._failure: Exception | None = None
+        """Raised by who took commits: what they changed is not known."""
         self._version: int | None = None
         self._stamp = file.stamp()
         self._connection, self._inode = file.connect()
@@ -157,31 +193,69 @@ class SqliteWatch:
         except BaseException:
             self._disconnect()
             raise
+        news.join(1)
 
     def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:
         deadline = self._clock() + timeout_seconds
         while True:
             count = self._news.count()
             with self._lock:
+                self.is_waiting = False
                 if self._closed:
                     return ()
-                changes = self._news.following(self._after, self._commit_id)
-                if changes:
-                    self._after, self._commit_id = changes[-1].revision, changes[-1].commit_id
-                elif self._clock() >= min(self._poll_at, self._settled_at()) or (
-                    count != self._polled_count and not self._news.is_newest(self._commit_id)
-                ):
+                if (failure := self._failure) is not None:
+                    self._failure = None
+                    raise failure
+                changes = self._follow()
+                if not changes and self._is_due(count):
                     self._polled_at = self._clock()
                     changes = self._poll()
                     self._polled_count = count
                     self._poll_at = self._clock() + self._poll_seconds()
-            now = self._clock()
-            if changes or now >= deadline:
-                return changes
+                now = self._clock()
+                if changes or now >= deadline:
+                    return changes
+                self.is_waiting = True
             # One wake for both, where they are close: it costs more than the look.
             is_close = 0 <= deadline - self._poll_at < self._poll_seconds() / 10
             until = deadline if is_close else min(self._poll_at, deadline)
             self._news.wait(count, max(0.0, min(until, self._settled_at()) - now))
+
+    @contextmanager
+    def giving_own_to(self, take: Callable[[Sequence[CommittedWrites]], None]) -> Iterator[None]:
+        self._news.hold()
+        try:
+            yield
+        finally:
+            if self._lock.acquire(blocking=False):
+                try:
+                    self._give(take)
+                finally:
+                    self._lock.release()
+            self._news.release(self._commit_id)
+
+    def _give(self, take: Callable[[Sequence[CommittedWrites]], None]) -> None:
+        if self._closed or not self.is_waiting or self._failure is not None:
+            return
+        if changes := self._follow():
+            try:
+                take(changes)
+            except Exception as error:  # noqa: BLE001 - raised by next
+                self._failure = error
+                self._news.notify()
+
+    def _is_due(self, count: int) -> bool:
+        """True if the file is to be looked at."""
+        if self._clock() >= min(self._poll_at, self._settled_at()):
+            return True
+        return count != self._polled_count and not self._news.is_newest(self._commit_id)
+
+    def _follow(self) -> list[CommittedWrites]:
+        """Takes the commits that follow, as far as this process holds them."""
+        changes = self._news.following(self._after, self._commit_id)
+        if changes:
+            self._after, self._commit_id = changes[-1].revision, changes[-1].commit_id
+        return changes
 
     def _settled_at(self) -> float:
         """Returns when the file is to be looked at for what was reported; infinite once it was."""
@@ -196,6 +270,8 @@ class SqliteWatch:
 
     def close(self) -> None:
         with self._lock:
+            if not self._closed:
+                self._news.join(-1)
             self._closed = True
             self._disconnect()
         self._news.notify()

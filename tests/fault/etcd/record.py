@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -117,6 +118,11 @@ class _RecordingWatch:
         # IncarnationWatch).
         self._promised = self._watch.watch.follower.start - 1
         return changes
+
+    def giving_own_to(
+        self, take: Callable[[Sequence[CommittedWrites]], None]
+    ) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def close(self) -> None:
         self._watch.close()

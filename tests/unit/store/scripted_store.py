@@ -6,6 +6,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -268,6 +269,11 @@ class _Watch:
                         self._after, self._commit_id = changes[-1].revision, changes[-1].commit_id
                     return changes
                 store.changed.wait(min(remaining, 0.02))
+
+    def giving_own_to(
+        self, take: Callable[[Sequence[CommittedWrites]], None]
+    ) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def close(self) -> None:
         with self._store.changed:

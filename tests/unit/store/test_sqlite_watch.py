@@ -8,9 +8,10 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -25,7 +26,13 @@ from directory.store.base import (
 from directory.store.sqlite import watch as watching
 from directory.store.sqlite.file_events import subscribe
 from directory.store.sqlite.store import SqliteStore
-from directory.store.sqlite.watch import AGAIN_SECONDS, POLL_SECONDS, REPORTED_SECONDS, CommitSignal
+from directory.store.sqlite.watch import (
+    AGAIN_SECONDS,
+    POLL_SECONDS,
+    REPORTED_SECONDS,
+    CommitSignal,
+    SqliteWatch,
+)
 from tests.support.waiting import eventually
 
 
@@ -144,6 +151,171 @@ def test_a_commit_of_another_store_object_right_after_ours_is_seen(tmp_path: Pat
                 assert found
                 seen += [one.revision for one in found]
     assert seen == expected
+
+
+class Following:
+    """A thread that follows a watch, and what it and those who commit took from it, in order."""
+
+    def __init__(self, watch: SqliteWatch) -> None:
+        self.watch = watch
+        self.seen: list[int] = []
+        self.returned: list[int] = []
+        """Of ``seen``, what ``next`` returned."""
+        self.raised: list[Exception] = []
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        eventually(lambda: self.watch.is_waiting)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.watch.close()
+        self._thread.join(30)
+
+    def _follow(self) -> None:
+        while not self._over.is_set():
+            try:
+                changes = self.watch.next(60)
+            except ArithmeticError as error:
+                self.raised.append(error)
+                continue
+            self.take(changes)
+            self.returned += [one.revision for one in changes]
+
+    def take(self, changes: Sequence[CommittedWrites]) -> None:
+        self.seen += [one.revision for one in changes]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    with closing(SqliteStore(tmp_path / "store.db", "la")) as store:
+        yield store
+
+
+@pytest.fixture
+def following(store: SqliteStore) -> Iterator[Following]:
+    loading = store.load()
+    with (
+        closing(store.watch(loading.revision, loading.commit_id)) as watch,
+        Following(watch) as following,
+    ):
+        yield following
+
+
+def test_who_commits_takes_it_in_the_place_of_the_thread_that_waits(
+    store: SqliteStore, following: Following
+) -> None:
+    with following.watch.giving_own_to(following.take):
+        first = put(store, b"a")
+    assert following.seen == [first.revision]
+    second = put(store, b"b")
+    eventually(lambda: following.seen == [first.revision, second.revision])
+    assert following.returned == [second.revision]
+
+
+def test_while_nobody_waits_a_commit_is_left_for_who_comes(store: SqliteStore) -> None:
+    loading = store.load()
+    with closing(store.watch(loading.revision, loading.commit_id)) as watch:
+        taken: list[CommittedWrites] = []
+        with watch.giving_own_to(taken.extend):
+            done = put(store, b"a")
+        assert taken == []
+        assert [one.revision for one in watch.next(30)] == [done.revision]
+        with watch.giving_own_to(taken.extend):
+            done = put(store, b"b")
+        assert taken == []
+        assert [one.revision for one in watch.next(30)] == [done.revision]
+
+
+def test_what_cannot_be_taken_fails_the_thread_that_waits(
+    store: SqliteStore, following: Following
+) -> None:
+    def fail(_: object) -> None:
+        raise ArithmeticError("what it changed is not known")
+
+    with following.watch.giving_own_to(fail):
+        put(store, b"a")
+    eventually(lambda: len(following.raised) == 1)
+    done = put(store, b"b")
+    eventually(lambda: following.seen == [done.revision])
+
+
+def test_a_commit_while_another_is_taken_comes_after_it(
+    store: SqliteStore, following: Following
+) -> None:
+    def take_slowly(changes: Sequence[CommittedWrites]) -> None:
+        with following.watch.giving_own_to(following.take):
+            revisions.append(put(store, b"b").revision)
+        following.take(changes)
+
+    revisions: list[int] = []
+    with following.watch.giving_own_to(take_slowly):
+        revisions.insert(0, put(store, b"a").revision)
+    eventually(lambda: following.seen == sorted(revisions))
+    assert len(revisions) == 2
+
+
+def test_a_commit_of_another_before_ours_is_read_from_the_file(
+    tmp_path: Path, following: Following, store: SqliteStore
+) -> None:
+    with (
+        closing(SqliteStore(tmp_path / "store.db", "la")) as theirs,
+        following.watch.giving_own_to(following.take),
+    ):
+        expected = [put(theirs, b"b").revision, put(store, b"a").revision]
+    eventually(lambda: following.seen == expected)
+
+
+@pytest.mark.usefixtures("noticing")
+def test_a_commit_of_another_right_after_one_that_woke_nobody_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    with closing(SqliteStore(file, "la")) as ours, closing(SqliteStore(file, "la")) as theirs:
+        loading = ours.load()
+        watch = ours.watch(loading.revision, loading.commit_id)
+        with closing(watch), Following(watch) as following:
+            expected: list[int] = []
+            for number in range(20):
+                with watch.giving_own_to(following.take):
+                    expected.append(put(ours, b"a%d" % number).revision)
+                expected.append(put(theirs, b"b%d" % number).revision)
+                eventually(lambda: following.seen == expected)
+
+
+def test_with_two_watches_both_are_woken(store: SqliteStore, following: Following) -> None:
+    loading = store.load()
+    other = store.watch(loading.revision, loading.commit_id)
+    with closing(other), Following(other) as also, following.watch.giving_own_to(following.take):
+        done = put(store, b"a")
+        eventually(lambda: also.seen == following.seen == [done.revision])
+
+
+def test_however_many_commit_each_commit_is_taken_once_and_in_order(tmp_path: Path) -> None:
+    file, each = tmp_path / "store.db", 40
+    with closing(SqliteStore(file, "la")) as ours, closing(SqliteStore(file, "la")) as theirs:
+        loading = ours.load()
+        watch = ours.watch(loading.revision, loading.commit_id)
+        with closing(watch), Following(watch) as following:
+
+            def commit_own(thread: int) -> None:
+                for number in range(each):
+                    with watch.giving_own_to(following.take):
+                        put(ours, b"%d-%d" % (thread, number))
+
+            def commit_others() -> None:
+                for number in range(each):
+                    put(theirs, b"other-%d" % number)
+
+            threads = [threading.Thread(target=commit_own, args=(one,)) for one in range(4)]
+            threads.append(threading.Thread(target=commit_others))
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+            eventually(lambda: len(following.seen) >= 5 * each)
+    assert following.seen == list(range(loading.revision + 1, loading.revision + 1 + 5 * each))
 
 
 def put_over(file: Path, backup: Path) -> None:

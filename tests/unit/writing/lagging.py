@@ -1,7 +1,8 @@
 """Another server's handle on a store: its watch gives nothing while it is held."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from directory.store.base import Committed, CommittedWrites, Conflict, Store, Transaction, Watch
@@ -71,6 +72,11 @@ class _LaggingWatch:
             if not self._store.flowing.is_set():
                 return ()
             return self._watch.next(min(timeout_seconds, 0.01))
+
+    def giving_own_to(
+        self, take: Callable[[Sequence[CommittedWrites]], None]
+    ) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def close(self) -> None:
         self._watch.close()

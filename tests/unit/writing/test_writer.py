@@ -390,7 +390,7 @@ def test_facts_may_be_put_by_a_subscriber_of_the_replica_which_waits_for_nothing
     wait_for = bench.replica.wait_for
 
     def watched(revision: int, timeout_seconds: float) -> Snapshot:
-        waited.append(bench.replica.in_own_thread)
+        waited.append(bench.replica.in_callback)
         return wait_for(revision, timeout_seconds)
 
     monkeypatch.setattr(bench.replica, "wait_for", watched)
