@@ -2,7 +2,9 @@
 
 A CreateEntry of a topic, and a Resolve of it at the new revision, are sent to a server in this
 process by a caller that has rights by grants. The way is the file of each function that is called,
-in order, without repeats in a row. ``tests/unit/api/test_rooms.py`` holds the counts.
+in order, without repeats in a row. What the replica and its subscribers do with a commit is not
+part of it: each server of the cluster does that, in whichever thread has the commit first.
+``tests/unit/api/test_rooms.py`` holds the counts.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ __all__ = ["Rooms", "trace_calls"]
 ROOT: Final = Path(__file__).resolve().parents[2]
 _SERVER: Final = f"{ROOT / 'directory'}/"
 _ENTRANCE: Final = "api/rpc/handlers.py", "behave"
+_APPLYING: Final = "store/replica.py", "_received"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,19 @@ class _Tracer:
         self.ways: Final[list[list[str]]] = []
         """Of the calls that have ended, oldest first."""
         self._threads: Final[dict[int, list[str]]] = {}
+        self._applying: Final[set[int]] = set()
+        """Threads that apply a commit."""
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         code = frame.f_code
         if event not in {"call", "return"} or not code.co_filename.startswith(_SERVER):
             return
         name, thread = code.co_filename.removeprefix(_SERVER), threading.get_ident()
+        if (name, code.co_name) == _APPLYING:
+            change = self._applying.add if event == "call" else self._applying.discard
+            change(thread)
+        if thread in self._applying:
+            return
         is_entrance = (name, code.co_name) == _ENTRANCE
         if event == "return":
             if is_entrance:
