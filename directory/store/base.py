@@ -299,9 +299,10 @@ class Watch(Protocol):
         self, take: Callable[[Sequence[CommittedWrites]], None]
     ) -> AbstractContextManager[None]:
         """Context manager, for any thread that commits in its block through the same store object:
-        at its end ``take`` is called in that thread with what ``next`` would return, if that is
-        known without asking the store. It is only called while ``next`` waits, which goes on when
-        ``take`` has returned, and raises what ``take`` raised. Else ``next`` returns the commits.
+        at its end ``take`` is called in that thread with what ``next`` would return, commits of
+        other threads too, if that is known without asking the store. ``take`` is only called while
+        another thread waits in ``next``, which goes on when it has returned. If it fails, ``next``
+        raises ``RuntimeError``, and what it was given is lost. Else ``next`` returns the commits.
         """
 
     def close(self) -> None:

@@ -116,6 +116,8 @@ class Replica:
         """Why the store takes no changes, as far as the replica has noticed; empty: it does."""
         self._sealed_at = clock()
         self._trouble = ""
+        self._receive_own: Callable[[Sequence[CommittedWrites]], None] = self._received
+        """In the log context of the replica's thread."""
         self._publishing = 0
         """The thread that calls the subscribers now."""
         self._waiting: Final = threading.Lock()
@@ -243,13 +245,14 @@ class Replica:
 
     def start(self) -> None:
         """Begins to load, in a thread of its own."""
+        self._receive_own = with_log_context(self._received)
         self._thread = threading.Thread(
             target=with_log_context(self._follow), name="replica", daemon=True
         )
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread. The loaded tree can still be read."""
+        """Ends the thread. The loaded tree can still be read. Not for callbacks."""
         self._stop.set()
         watch = self.watch
         if watch is not None:
@@ -262,7 +265,7 @@ class Replica:
         thread applies the commit itself where it can, so that neither has to wait for the other.
         """
         watch = self.watch
-        return nullcontext() if watch is None else watch.giving_own_to(self._received)
+        return nullcontext() if watch is None else watch.giving_own_to(self._receive_own)
 
     @property
     def in_callback(self) -> bool:
@@ -381,12 +384,14 @@ class Replica:
         """
         self._publishing = threading.get_ident()
         self._snapshot = applied.after
-        for callback in self._subscribers:
-            try:
-                callback(applied)
-            except Exception:  # noqa: BLE001 - one subscriber's bug is not all others'
-                _log.exception("a subscriber failed at revision %d", applied.revision)
-        self._publishing = 0
+        try:
+            for callback in self._subscribers:
+                try:
+                    callback(applied)
+                except Exception:  # noqa: BLE001 - one subscriber's bug is not all others'
+                    _log.exception("a subscriber failed at revision %d", applied.revision)
+        finally:
+            self._publishing = 0
         self._wake(applied.after)
 
     def _wake(self, reported: Snapshot | None) -> None:

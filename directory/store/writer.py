@@ -514,15 +514,21 @@ class Writer:
         except StoreFull as reason:
             raise _store_full_error(reason) from reason
 
+    def _own_decision(self) -> _Decision | None:
+        """Returns what this thread decides; None in a callback of the replica, which may run in a
+        thread that decides something else.
+        """
+        return None if self._replica.in_callback else self._deciding.decision
+
     def _now_at(self, revision: int) -> None:
         """Notes the store's newest revision, which came with the answer to a commit."""
-        decision = self._deciding.decision
+        decision = self._own_decision()
         if decision is not None and decision.newest is None:
             decision.newest = revision
 
     def _wrote(self) -> None:
         """Notes that something was committed, or may have been."""
-        decision = self._deciding.decision
+        decision = self._own_decision()
         if decision is not None:
             decision.wrote = True
 
@@ -536,7 +542,7 @@ class Writer:
         Kept before it is confirmed, the answer would stand though it was never true.
         """
         unchanged = CommitResult(planned, snapshot.revision)
-        decision = self._deciding.decision
+        decision = self._own_decision()
         if not request.request_id or decision is None or not self._confirm(decision):
             return unchanged  # what is not confirmed is planned again, on a newer tree
         return self._commit(request, replace(planned, guards=()), now_ms)

@@ -2,8 +2,9 @@
 
 Changes of other processes are found by asking sqlite's ``data_version`` (some 80 µs, measured) once
 the system reports that the files were written, or every ``POLL_SECONDS`` where it does not. Those
-of this process end the wait at once, and are not read from the file where they follow the commit
-that a watch is at: commit ids are random. They are reported by the system too, so that a report is
+of this process end the wait at once, if the thread that made them does not take them in the place
+of the one that waits, and are not read from the file where they follow the commit that a watch is
+at: commit ids are random. They are reported by the system too, so that a report is
 passed over for ``POLL_SECONDS`` after a commit of this process; then the file is looked at once, if
 none came that follows.
 """
@@ -57,8 +58,8 @@ class CommitSignal:
         self._watches = 0
         self._holding = 0
         """Threads that take what they commit from the watch, so that it need not be woken."""
-        self._sleeps_until = -math.inf
-        """When the watch wakes up by itself."""
+        self._sleeps_until = math.inf
+        """When a watch that waits wakes up by itself; infinite where none waits."""
 
     def join(self, watches: int) -> None:
         """Counts one more watch, or (-1) one less."""
@@ -73,8 +74,8 @@ class CommitSignal:
             return self._count
 
     def notify(self, before: str = "", made: Sequence[CommittedWrites] = ()) -> None:
-        """Counts what was committed after the commit of the id ``before``, and wakes the
-        watches.
+        """Counts what was committed after the commit of the id ``before``, and wakes the watches,
+        or leaves that to ``release``.
         """
         with self._changed:
             self._count += 1
@@ -105,12 +106,12 @@ class CommitSignal:
         """Wakes the watches where the files were written, and not just by this process; and those
         that would sleep longer than until that is known.
         """
-        now = self._clock()
-        self.again_at = now + AGAIN_SECONDS
-        if now >= self.settled_at:
-            self.notify()
-        elif self._sleeps_until > self.settled_at:
-            with self._changed:
+        with self._changed:
+            now = self._clock()
+            self.again_at = now + AGAIN_SECONDS
+            if now >= self.settled_at:
+                self.notify()
+            elif self._sleeps_until > self.settled_at:
                 self._count += 1
                 self._changed.notify_all()
 
@@ -134,11 +135,13 @@ class CommitSignal:
         """True if nothing happened after this commit."""
         return self._newest == commit_id != ""
 
-    def wait(self, count: int, seconds: float) -> None:
-        """Waits until a commit was counted since ``count`` was read, or the time is over."""
+    def wait(self, count: int, until: float) -> None:
+        """Waits until it is woken after ``count`` was read, or that time has come."""
         with self._changed:
-            self._sleeps_until = self._clock() + seconds
+            self._sleeps_until = until
+            seconds = max(0.0, until - self._clock())
             self._changed.wait_for(lambda: self._count != count, seconds)
+            self._sleeps_until = math.inf
 
 
 def _size_of(made: CommittedWrites) -> int:
@@ -219,19 +222,21 @@ class SqliteWatch:
             # One wake for both, where they are close: it costs more than the look.
             is_close = 0 <= deadline - self._poll_at < self._poll_seconds() / 10
             until = deadline if is_close else min(self._poll_at, deadline)
-            self._news.wait(count, max(0.0, min(until, self._settled_at()) - now))
+            self._news.wait(count, min(until, self._settled_at()))
 
     @contextmanager
     def giving_own_to(self, take: Callable[[Sequence[CommittedWrites]], None]) -> Iterator[None]:
         self._news.hold()
         try:
-            yield
+            try:
+                yield
+            finally:
+                if self._lock.acquire(blocking=False):
+                    try:
+                        self._give(take)
+                    finally:
+                        self._lock.release()
         finally:
-            if self._lock.acquire(blocking=False):
-                try:
-                    self._give(take)
-                finally:
-                    self._lock.release()
             self._news.release(self._commit_id)
 
     def _give(self, take: Callable[[Sequence[CommittedWrites]], None]) -> None:
@@ -240,9 +245,13 @@ class SqliteWatch:
         if changes := self._follow():
             try:
                 take(changes)
-            except Exception as error:  # noqa: BLE001 - raised by next
-                self._failure = error
+            except BaseException as error:
+                # They are lost here: next raises it, so that everything is loaded again.
+                self._failure = RuntimeError(f"commits were not taken: {error!r}")
+                self._failure.__cause__ = error
                 self._news.notify()
+                if not isinstance(error, Exception):
+                    raise
 
     def _is_due(self, count: int) -> bool:
         """True if the file is to be looked at."""

@@ -179,7 +179,7 @@ class Following:
         while not self._over.is_set():
             try:
                 changes = self.watch.next(60)
-            except ArithmeticError as error:
+            except RuntimeError as error:
                 self.raised.append(error)
                 continue
             self.take(changes)
@@ -196,7 +196,10 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 
 
 @pytest.fixture
-def following(store: SqliteStore) -> Iterator[Following]:
+def following(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[Following]:
+    """Yields a thread that waits and does not look at the file unless it is woken."""
+    monkeypatch.setattr(watching, "subscribe", lambda *_: None)
+    monkeypatch.setattr(watching, "POLL_SECONDS", math.inf)
     loading = store.load()
     with (
         closing(store.watch(loading.revision, loading.commit_id)) as watch,
@@ -238,9 +241,22 @@ def test_what_cannot_be_taken_fails_the_thread_that_waits(
 
     with following.watch.giving_own_to(fail):
         put(store, b"a")
-    eventually(lambda: len(following.raised) == 1)
+    eventually(lambda: "what it changed is not known" in str(following.raised))
     done = put(store, b"b")
     eventually(lambda: following.seen == [done.revision])
+
+
+def test_who_gives_up_while_taking_fails_the_thread_that_waits(
+    store: SqliteStore, following: Following
+) -> None:
+    def give_up(_: object) -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit), following.watch.giving_own_to(give_up):
+        put(store, b"a")
+    eventually(lambda: "SystemExit" in str(following.raised))
+    done = put(store, b"b")
+    eventually(lambda: following.returned == [done.revision])
 
 
 def test_a_commit_while_another_is_taken_comes_after_it(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,18 +10,31 @@ from pathlib import Path
 
 import pytest
 
+from directory.namespace.keys import kafka_key
 from directory.namespace.snapshot import Snapshot
-from directory.store.replica import AppliedCommit
+from directory.store.base import Committed, Conflict, KeyEquals, Put, Transaction
+from directory.store.replica import AppliedCommit, Replica
+from directory.store.sqlite import watch as watching
 from directory.store.sqlite.store import SqliteStore
+from directory.store.sqlite.watch import SqliteWatch
 from resolver.errors import KdirError
 from tests.support.waiting import eventually
 from tests.unit.writing.bench import Bench
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    """Yields a server whose replica does not look at the file unless it is woken."""
+    monkeypatch.setattr(watching, "subscribe", lambda *_: None)
+    monkeypatch.setattr(watching, "POLL_SECONDS", math.inf)
     with closing(SqliteStore(tmp_path / "store.db", "la")) as store, Bench(store) as bench:
+        eventually(lambda: is_waiting(bench.replica))
         yield bench
+
+
+def is_waiting(replica: Replica) -> bool:
+    """True if the replica's thread has nothing to do."""
+    return isinstance(replica.watch, SqliteWatch) and replica.watch.is_waiting
 
 
 def test_who_commits_calls_the_subscribers_itself(bench: Bench) -> None:
@@ -81,6 +95,38 @@ def test_a_bug_in_applying_ones_own_leads_to_a_reload_not_to_silence(
     assert bench.replica.reloads == 1
     bench.create("/la/after")
     assert bench.names() == {"before", "lost", "after"}
+
+
+def test_what_a_callback_writes_is_no_part_of_what_its_thread_decides(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread collides with another's commit, and calls the subscribers for that one."""
+    key, pin = kafka_key("x"), kafka_key("pin")
+    writers: list[threading.Thread] = []
+    commit = bench.store.commit
+
+    def write(applied: AppliedCommit) -> None:
+        if not writers and applied.after.fact(key) is not None:
+            writers.append(threading.current_thread())
+            bench.writer.put_facts([Put(pin, b"1")])
+
+    def commit_after_another(transaction: Transaction, seconds: float) -> Committed | Conflict:
+        monkeypatch.setattr(bench.store, "commit", commit)
+        commit(Transaction((), (Put(key, b"theirs"),)))
+        return commit(transaction, seconds)
+
+    def attempt() -> None:
+        attempts.append(bench.replica.snapshot.fact(key))
+        if attempts[-1] is None:
+            bench.writer.put_facts([Put(key, b"ours")], guards=[KeyEquals(key, None)])
+
+    attempts: list[bytes | None] = []
+    bench.replica.subscribe(write)
+    monkeypatch.setattr(bench.store, "commit", commit_after_another)
+    bench.writer.decide(attempt)
+    assert writers == [threading.current_thread()]
+    assert attempts == [None, b"theirs"]
+    eventually(lambda: bench.replica.snapshot.fact(pin) == b"1")
 
 
 def test_after_the_replica_has_stopped_nothing_is_applied(bench: Bench) -> None:
