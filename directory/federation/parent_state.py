@@ -68,11 +68,11 @@ __all__ = [
 
 DETACHED_KEY: Final = b"f/detached"
 ATTACHED_KEY: Final = b"f/attached"
-FIRST_RECEIPT_KEY: Final = b"f/told"
+FIRST_RECEIPT_KEY: Final = b"f/first_receipt"
 UNMOUNTED_KEY: Final = b"f/unmounted"
 _MOVED_KEY: Final = b"f/moved"
 PARENT_CONFIG_KEY: Final = b"f/configured_parent"
-CONTACT_KEY: Final = b"f/heard"
+CONTACT_KEY: Final = b"f/contact"
 _LINKED: Final = b"linked"
 INHERITED_KEY: Final = keys.INHERITED
 _STEP_BYTES: Final = 256 * 1024

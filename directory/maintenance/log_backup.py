@@ -81,7 +81,7 @@ __all__ = [
 
 NOT_HELD: Final = (
     *(REQUEST, EVENT, MEMBER, ROLE, CHANGE_LOG),
-    *(MOUNT_ROW, CHILD, BELOW, b"f/linked/", b"f/heard", b"f/configured_parent"),
+    *(MOUNT_ROW, CHILD, BELOW, b"f/linked/", b"f/contact", b"f/configured_parent"),
     *(GRANTS_MARK, QUOTA),
 )
 """Prefixes of the rows of a store that its log does not hold: answered requests, history, servers

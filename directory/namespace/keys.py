@@ -28,13 +28,13 @@ Keys are bytes, and entries are listed in their order::
     f/detached                                      who detached the cluster from its parent, when
     f/attached                                      which attaching to the parent was the last, by
                                                     chance; absent: it was never detached
-    ``f/told``                                      incarnation of the store and f/attached, as
+    f/first_receipt                                 incarnation of the store and f/attached, as
                                                     of the first update of the parent since
     f/moved                                         how often the mount, or the parent, was another
                                                     than before
     f/configured_parent                             by which parent of the config it was found
     f/unmounted                                     why this cluster must not serve
-    ``f/heard``                                     last contact with the parent, as far as kept
+    f/contact                                       last contact with the parent, as far as kept
     f/mounted/<cluster id>                          claim: the one mount of this child, entry id,
                                                     epoch, and the path at which it was mounted
                                                     (mounted.py); written whenever it changes
@@ -181,7 +181,7 @@ _LOGGED_KINDS: Final = (RETIRED, DETACHED, KAFKA, MOUNTED)
 _LOGGED_FACTS: Final = frozenset(
     (
         *(LEVEL, PARENT, INHERITED),
-        *(b"f/told", b"f/attached", b"f/detached", b"f/moved", b"f/unmounted"),
+        *(b"f/first_receipt", b"f/attached", b"f/detached", b"f/moved", b"f/unmounted"),
     )
 )
 
