@@ -7,12 +7,12 @@ restored.
 
 from __future__ import annotations
 
-import secrets
 import sqlite3
 from dataclasses import dataclass
 from typing import Final
 
 from directory.store.base import Identity, IncompatibleStore
+from directory.store.identity import new_identity, random_id, refuse_newer
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -25,8 +25,6 @@ __all__ = [
     "holds_commit",
     "identity_of",
     "is_empty",
-    "random_id",
-    "refuse_foreign",
     "refuse_unknown",
     "sealed_of",
     "trim_log",
@@ -34,7 +32,6 @@ __all__ = [
 
 SCHEMA_VERSION: Final = 1
 _APPLICATION_ID: Final = 0x6B646972  # "kdir", as `file` shows it
-_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
 _INCARNATION_STEP: Final = 1_000_000
 """Distance of a new incarnation's first revision from all seen of the previous one: a guard from an
 old snapshot is never valid by accident.
@@ -73,11 +70,6 @@ _SCHEMA: Final = (
 )
 
 
-def random_id(length: int) -> str:
-    """Returns random letters and digits, such as in the ids of stores and clusters."""
-    return "".join(secrets.choice(_BASE32) for _ in range(length))
-
-
 @dataclass(frozen=True, slots=True)
 class Head:
     """Newest commit of a database, and the incarnation it belongs to."""
@@ -105,12 +97,13 @@ def is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def create(connection: sqlite3.Connection, cluster: str, cluster_id: str | None) -> None:
-    """Creates the tables of a new store; without an id the cluster gets a random one."""
+    """Creates the tables of a new store (``new_identity``)."""
+    new = new_identity(cluster, cluster_id, SCHEMA_VERSION)
     meta = {
-        "store_id": random_id(16),
-        "cluster_id": cluster_id or f"kc-{random_id(10)}",
-        "cluster": cluster,
-        "incarnation": random_id(16),
+        "store_id": new.store_id,
+        "cluster_id": new.cluster_id,
+        "cluster": new.cluster,
+        "incarnation": new.incarnation,
     }
     connection.execute("BEGIN IMMEDIATE")
     for statement in _SCHEMA:
@@ -154,29 +147,7 @@ def refuse_unknown(connection: sqlite3.Connection) -> None:
     if application != _APPLICATION_ID:
         raise IncompatibleStore("is a sqlite database, but not one that kdir made")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version > SCHEMA_VERSION:
-        raise IncompatibleStore(
-            f"has schema version {version}, made by a newer kdir; this one knows up to"
-            f" {SCHEMA_VERSION}"
-        )
-
-
-def refuse_foreign(connection: sqlite3.Connection, cluster: str, cluster_id: str | None) -> None:
-    """Checks that the database is a store of this cluster that this version can use.
-
-    Raises:
-        IncompatibleStore: why it is not, without the name of the file.
-    """
-    refuse_unknown(connection)
-    found = identity_of(connection)
-    if found.cluster != cluster:
-        raise IncompatibleStore(
-            f"is the store of cluster {found.cluster} ({found.cluster_id}), not of {cluster}"
-        )
-    if cluster_id is not None and found.cluster_id != cluster_id:
-        raise IncompatibleStore(
-            f"is the store of cluster id {found.cluster_id}, not of {cluster_id}"
-        )
+    refuse_newer(version, SCHEMA_VERSION)
 
 
 def holds_commit(connection: sqlite3.Connection, revision: int, commit_id: str) -> bool:

@@ -12,8 +12,8 @@ import json
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from directory.store.base import FILLED_FROM, Identity, IncompatibleStore
-from directory.store.schema import random_id
+from directory.store.base import Identity
+from directory.store.identity import new_identity, random_id, refuse_newer
 
 __all__ = ["SCHEMA_VERSION", "Incarnation"]
 
@@ -39,15 +39,8 @@ class Incarnation:
 
     @classmethod
     def first(cls, cluster: str, cluster_id: str | None, etcd_cluster: int) -> Incarnation:
-        """Returns the incarnation of a new store; without an id the cluster gets a random one."""
-        identity = Identity(
-            store_id=random_id(16),
-            cluster_id=cluster_id or f"kc-{random_id(10)}",
-            cluster=cluster,
-            incarnation=random_id(16),
-            schema_version=SCHEMA_VERSION,
-        )
-        return _written(cls(identity, etcd_cluster, 0, 0))
+        """Returns the incarnation of a new store (``new_identity``)."""
+        return _written(cls(new_identity(cluster, cluster_id, SCHEMA_VERSION), etcd_cluster, 0, 0))
 
     @classmethod
     def read(cls, stored: bytes) -> Self:
@@ -62,11 +55,7 @@ class Incarnation:
             version = int(found["schema_version"])
         except (ValueError, TypeError, KeyError) as error:
             raise ValueError(f"not an identity ({type(error).__name__})") from None
-        if version > SCHEMA_VERSION:
-            raise IncompatibleStore(
-                f"has schema version {version}, made by a newer kdir; this one knows up to"
-                f" {SCHEMA_VERSION}"
-            )
+        refuse_newer(version, SCHEMA_VERSION)
         try:
             identity = Identity(
                 store_id=str(found["store_id"]),
@@ -121,27 +110,6 @@ class Incarnation:
         if revision < self.begins:
             return None
         return revision - self.offset if revision else 0
-
-    def refuse_foreign(self, cluster: str, cluster_id: str | None) -> None:
-        """Checks that the store belongs to this cluster.
-
-        Raises:
-            IncompatibleStore: why it does not, without its address.
-        """
-        found = self.identity
-        if found.cluster != cluster:
-            raise IncompatibleStore(
-                f"is the store of cluster {found.cluster} ({found.cluster_id}), not of {cluster}"
-            )
-        if cluster_id is not None and found.cluster_id != cluster_id:
-            raise IncompatibleStore(
-                f"is the store of cluster id {found.cluster_id}, not of {cluster_id}"
-            )
-
-    @property
-    def can_be_filled(self) -> bool:
-        """True if the store is sealed for filling."""
-        return self.identity.sealed.startswith(FILLED_FROM)
 
 
 def _written(incarnation: Incarnation) -> Incarnation:

@@ -363,9 +363,9 @@ class Keyspace:
 
     def _writable(self, *, filling: bool) -> Incarnation:
         if filling:
-            if not self._incarnation.can_be_filled:
+            if not self._incarnation.identity.partial:
                 self._refresh_or_away()
-            if not self._incarnation.can_be_filled:
+            if not self._incarnation.identity.partial:
                 raise ValueError(
                     f"{self.connection}: not sealed to be filled, but"
                     f" {self._incarnation.identity.sealed!r}"

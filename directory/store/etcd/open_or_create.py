@@ -18,6 +18,7 @@ from directory.store.etcd.key_layout import Layout
 from directory.store.etcd.member_stream import head_of, head_request
 from directory.store.etcd.transaction import put, read, request_of
 from directory.store.etcd.watch_state import Head
+from directory.store.identity import refuse_foreign
 
 __all__ = ["identity_at", "incarnation_of", "open_or_create", "read_head"]
 
@@ -45,7 +46,7 @@ def incarnation_of(
     """
     try:
         incarnation = Incarnation.read(stored)
-        incarnation.refuse_foreign(cluster, cluster_id)
+        refuse_foreign(incarnation.identity, cluster, cluster_id)
     except ValueError as error:
         raise IncompatibleStore(f"{connection}: its identity is {error}") from error
     except IncompatibleStore as error:

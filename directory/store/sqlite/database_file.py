@@ -28,6 +28,7 @@ from directory.store.base import (
     StoreFull,
     StoreUnreachable,
 )
+from directory.store.identity import refuse_foreign
 from directory.store.schema import (
     Head,
     begin_incarnation,
@@ -38,7 +39,6 @@ from directory.store.schema import (
     holds_commit,
     identity_of,
     is_empty,
-    refuse_foreign,
     refuse_unknown,
 )
 
@@ -505,7 +505,8 @@ class DatabaseFile:
         if is_empty(connection):
             return
         try:
-            refuse_foreign(connection, self._cluster, self._cluster_id)
+            refuse_unknown(connection)
+            refuse_foreign(identity_of(connection), self._cluster, self._cluster_id)
         except IncompatibleStore as reason:
             raise IncompatibleStore(f"{self.path}: {reason}") from None
 

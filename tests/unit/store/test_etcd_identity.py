@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from directory.store.base import FILLED_FROM, IncompatibleStore
 from directory.store.etcd.incarnation import SCHEMA_VERSION, Incarnation
+from directory.store.identity import refuse_foreign
 
 revisions = st.integers(1, 10**12)
 
@@ -55,11 +56,11 @@ def test_nothing_committed_is_revision_zero_of_a_first_incarnation() -> None:
 def test_an_incarnation_that_is_unsealed_is_another_and_open() -> None:
     sealed = first().sealed(f"{FILLED_FROM}x")
     assert sealed.identity.incarnation == Incarnation.read(sealed.stored).identity.incarnation
-    assert sealed.can_be_filled
+    assert sealed.identity.partial
     opened = sealed.next(1, 5, 5, unseal=True)
     assert opened.identity.sealed == ""
     assert opened.identity.incarnation != sealed.identity.incarnation
-    assert not opened.can_be_filled
+    assert not opened.identity.partial
     restored = sealed.next(1, 5, 5, unseal=False)
     assert restored.identity.sealed == sealed.identity.sealed
 
@@ -82,9 +83,9 @@ def test_a_newer_schema_is_refused_naming_both() -> None:
 
 def test_another_clusters_identity_is_refused_naming_both() -> None:
     incarnation = first()
-    incarnation.refuse_foreign("la", incarnation.identity.cluster_id)
+    refuse_foreign(incarnation.identity, "la", incarnation.identity.cluster_id)
     with pytest.raises(IncompatibleStore, match=r"of cluster la .*, not of ny"):
-        incarnation.refuse_foreign("ny", None)
+        refuse_foreign(incarnation.identity, "ny", None)
     other = replace(incarnation, identity=replace(incarnation.identity, cluster_id="kc-bbbbbbbbbb"))
     with pytest.raises(IncompatibleStore, match=r"kc-bbbbbbbbbb, not of kc-aaaaaaaaaa"):
-        other.refuse_foreign("la", "kc-aaaaaaaaaa")
+        refuse_foreign(other.identity, "la", "kc-aaaaaaaaaa")

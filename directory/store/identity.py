@@ -1,0 +1,56 @@
+"""Identity of a new store, and what it must be for a store to be used; on sqlite and on etcd."""
+
+from __future__ import annotations
+
+import secrets
+from typing import Final
+
+from directory.store.base import Identity, IncompatibleStore
+
+__all__ = ["new_identity", "random_id", "refuse_foreign", "refuse_newer"]
+
+_BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
+
+
+def random_id(length: int) -> str:
+    """Returns random letters and digits, such as in the ids of stores and clusters."""
+    return "".join(secrets.choice(_BASE32) for _ in range(length))
+
+
+def new_identity(cluster: str, cluster_id: str | None, schema_version: int) -> Identity:
+    """Returns the identity of a new store; without an id the cluster gets a random one."""
+    return Identity(
+        store_id=random_id(16),
+        cluster_id=cluster_id or f"kc-{random_id(10)}",
+        cluster=cluster,
+        incarnation=random_id(16),
+        schema_version=schema_version,
+    )
+
+
+def refuse_newer(version: int, known: int) -> None:
+    """Checks that a store is of a schema version of at most ``known``.
+
+    Raises:
+        IncompatibleStore: a newer kdir made it.
+    """
+    if version > known:
+        raise IncompatibleStore(
+            f"has schema version {version}, made by a newer kdir; this one knows up to {known}"
+        )
+
+
+def refuse_foreign(found: Identity, cluster: str, cluster_id: str | None) -> None:
+    """Checks that a store is that of this cluster; without an id, of one of this name.
+
+    Raises:
+        IncompatibleStore: why it is not, without its address.
+    """
+    if found.cluster != cluster:
+        raise IncompatibleStore(
+            f"is the store of cluster {found.cluster} ({found.cluster_id}), not of {cluster}"
+        )
+    if cluster_id is not None and found.cluster_id != cluster_id:
+        raise IncompatibleStore(
+            f"is the store of cluster id {found.cluster_id}, not of {cluster_id}"
+        )
