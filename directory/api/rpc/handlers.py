@@ -216,11 +216,7 @@ def _unary(
         )
         current.call = call
         try:
-            if identities is not None:
-                identity = identities.authenticate(context, method)
-                call.principal, call.cluster_ids, call.bearer = identity
-            if type(request) is MalformedRequest:
-                raise request.error
+            _admit(call, request, method, context, identities)
             answer = _write(handler(request, call))
             if unsent is not None and len(answer) > LARGE_BYTES:
                 unsent.hold(context, call, len(answer))
@@ -240,6 +236,24 @@ def _unary(
             current.call = None
 
     return behave
+
+
+def _admit(
+    call: Call,
+    request: Any,
+    method: str,
+    context: grpc.ServicerContext,
+    identities: Authenticator | None,
+) -> None:
+    """Notes who calls, and only then refuses a request that could not be parsed.
+
+    Raises:
+        Unauthenticated, InvalidArgument
+    """
+    if identities is not None:
+        call.principal, call.cluster_ids, call.bearer = identities.authenticate(context, method)
+    if type(request) is MalformedRequest:
+        raise request.error
 
 
 def _stream(
@@ -262,11 +276,7 @@ def _stream(
         calls.stream_began(method)
         CURRENT.call = call
         try:
-            if identities is not None:
-                identity = identities.authenticate(context, method)
-                call.principal, call.cluster_ids, call.bearer = identity
-            if type(request) is MalformedRequest:
-                raise request.error
+            _admit(call, request, method, context, identities)
             with slots.hold(method, call.peer, call.principal), long_read():
                 yield from handler(request, call)
             code = "OK" if context.is_active() else "CANCELLED"
@@ -318,11 +328,7 @@ def _polled(
             return
         CURRENT.call = call
         try:
-            if identities is not None:
-                identity = identities.authenticate(context, method)
-                call.principal, call.cluster_ids, call.bearer = identity
-            if type(request) is MalformedRequest:
-                raise request.error
+            _admit(call, request, method, context, identities)
             with ExitStack() as held:
                 held.enter_context(slots.hold(method, call.peer, call.principal))
                 source: PolledSource = handler(request, call)
