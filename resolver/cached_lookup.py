@@ -403,7 +403,7 @@ def absent_error(path: Path, end: AbsentResult) -> errors.Absent:
         facts["nearest_directory"] = str(nearest)
         message += f"; the nearest directory is {nearest}"
     if end.sender.stale:
-        # It may exist at a server that this one is cut off from.
+        # The store, which the sender cannot reach, may have it.
         facts["age_seconds"] = f"{end.sender.age_seconds:.1f}"
         message += (
             f" (answered from a copy {end.sender.age_seconds:.0f} s old: the store of "

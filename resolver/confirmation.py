@@ -120,7 +120,7 @@ def irreversible_effect(
 
 
 def lock_out_effect(path: str, plan: access_pb2.ChangePlan) -> tuple[str, str] | None:
-    """Returns that a planned change closes a directory to the caller, too, and the consequence;
-    None = it does not.
+    """Returns the effect and the consequence of a change that locks the caller out of a directory;
+    else None.
     """
     return (f"close {path}", "You could not open it again") if plan.locks_out else None

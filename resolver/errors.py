@@ -263,8 +263,8 @@ class Unreachable(Unavailable, reason="UNREACHABLE"):
 
 
 class HandshakeFailed(Unreachable, exit_code=4):
-    """A server is there, and one side does not believe the other: a certificate is missing, has
-    expired, is of another CA or another host. On the wire it is unreachable like others.
+    """A server is there, but one side rejects the other's certificate: missing, expired, of another
+    CA or another host. On the wire its reason is ``UNREACHABLE``.
     """
 
 

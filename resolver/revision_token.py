@@ -130,7 +130,7 @@ class ReadPositions(NamedTuple):
     """
 
     positions: Mapping[str, Position] = MappingProxyType({})
-    """By cluster id; for a cluster that was queried more than once the earliest."""
+    """By cluster id; the earliest, if a cluster was queried more than once."""
     is_complete: bool = True
     """False if clusters may be missing: a hint led past them, a target of a link could not be
     queried, or a server resolved on the client's behalf.

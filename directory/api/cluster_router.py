@@ -205,7 +205,6 @@ class ClusterRouter:
             StoreUnavailable, NotReady, DeadlineExceeded: see ``Writer.decide``.
             whatever ``attempt`` raises.
         """
-        # else it is refused at once. A write thread answers no other calls, so it may wait.
         if token and cluster.replica.state is not ReplicaState.STALE:
             # A thread that writes answers no others, so it may wait.
             self.read_snapshot(cluster, token, call, streams=True)

@@ -249,9 +249,9 @@ def meant_command(tree: OpenTree, command: C) -> C:
 def authorize_command(
     access_control: AccessControl, cluster: Cluster, command: Command, call: Call
 ) -> Callable[[Snapshot], tuple[Guard, ...]]:
-    """Returns the function that the writer calls before each try: it raises unless the caller has
-    the rights on the snapshot that the command is planned on, and returns guards that hold until
-    the rights change.
+    """Returns the function that the writer calls before each try on the snapshot that it plans
+    on: raises if the caller lacks the rights there, else returns guards that fail if what is
+    inherited changes.
     """
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:

@@ -41,7 +41,7 @@ STOPPED: Final = (
     "topics vanished from Kafka, or another Kafka answers; nothing is done until an operator with "
     "ALTER on the cluster acknowledges it"
 )
-"""Reason of a stopped reconciler without names of topics, which may be hidden from the caller."""
+"""Reason why the reconciler stopped; omits topic names, which may be hidden from the caller."""
 
 
 @contextmanager
@@ -96,8 +96,8 @@ def as_shown(tree: OpenTree, command: Command, planned: Plan) -> Plan:
 
 
 def redact(tree: OpenTree, error: KdirError, command: Command) -> KdirError:
-    """Returns an error of planning without hidden entries. The caller knows that the directories
-    above its path exist.
+    """Returns a planning error without hidden entries. Directories above the command's path are not
+    hidden.
     """
     facts = error.metadata
     if isinstance(error, (QuotaExceeded, InvalidArgument)):

@@ -297,7 +297,7 @@ class ChildLink:
         self._waiting.append(response.SerializeToString())
 
     def _is_silent(self, now: float) -> bool:
-        is_receiving = self.is_receiving  # before the time since it was
+        is_receiving = self.is_receiving  # read first: cleared last
         silent = now - self.received_at
         return not is_receiving and silent > self._heartbeats.silent_seconds
 

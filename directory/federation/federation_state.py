@@ -349,7 +349,7 @@ class FederationState:
         )
 
     def towards(self, hint: TableRow) -> Referral:
-        """Returns the referral to a mount of the table, in any direction."""
+        """Returns the referral, down or direct, to a mount of the table."""
         below = self.mount.is_prefix_of(hint.mount)
         confirmed = self._confirmed(hint, self.view())
         return referral_to_mount(confirmed, Direction.DOWN if below else Direction.DIRECT)

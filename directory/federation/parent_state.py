@@ -98,7 +98,7 @@ class ParentContact:
 
     at_ms: int
     linked: bool
-    """True: the link was open then, so there may be later confirmations."""
+    """True: the link was open when stored; later confirmations possible."""
 
 
 @dataclass(frozen=True, slots=True)

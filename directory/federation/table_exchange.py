@@ -281,7 +281,7 @@ class ReceivedTable:
 
     def _add(self, row: federation_pb2.MountRow, now_ms: int) -> None:
         assert self._coming is not None  # noqa: S101 - receive began one
-        # What was reported of this mount before is another, whether the new row is taken or not.
+        # The mount's previous row is outdated, whether the new one is taken or not.
         self._remove(row.mount)
         # A copy: a row of a message keeps all of that message in memory.
         copy = federation_pb2.MountRow()

@@ -458,7 +458,7 @@ def _failure(error: KafkaError, already: int | None = None) -> Outcome:
 
 
 def _is_passing(error: KafkaError) -> bool:
-    # Below -1 are librdkafka's own: timed out, transport, resolve, authentication, TLS, destroyed.
+    # -1: unknown; below, librdkafka's own: timed out, transport, resolve, authentication, TLS.
     return error.code() < 0 or error.retriable() or error.code() in _PASSING
 
 

@@ -246,7 +246,7 @@ class KafkaCall:
     """None: back to the default."""
     binding: AclBinding | None = None
     takeover: bool = False
-    """It closes what was open to all, and is made only where that was requested."""
+    """True: it closes a resource that was open to all; made only on request."""
 
 
 def format_value(value: str | None) -> str:

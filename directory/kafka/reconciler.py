@@ -367,7 +367,7 @@ class Reconciler:
     def status(self) -> KafkaStatus:
         """Returns how Kafka and the reconciler are doing, as this server knows it.
 
-        Counts are of the whole cluster; whether Kafka is reachable is known to the elected one.
+        Counts are of the whole cluster; ``reachable`` is set only on the elected server.
         """
         ceiling = tuple(sorted(self._settings.ceiling))
         try:

@@ -62,8 +62,8 @@ class EventIndex:
         self._lock: Final = threading.Lock()
         self._building: Final = threading.Lock()
         self._complete = False
-        self._begin = 0  # rows of later revisions came by ``applied``
-        self._end = 0  # and of this one: the newest tree may be a step ahead
+        self._begin = 0  # ``applied`` adds the rows of later revisions
+        self._end = 0  # newest revision applied; the replica may be ahead
         self._rows: list[_Row] = []
         self._removed: set[bytes] = set()
         self._of_facts: deque[_Row] = deque()
@@ -154,7 +154,7 @@ class EventIndex:
 
     def page(self, after: int, until: int, events: int) -> tuple[list[tuple[int, Events]], int]:
         """Returns the next events of revisions after ``after`` up to ``until``, in order, and the
-        revision up to which they are complete. Approximately ``limit`` events: a revision is read
+        revision up to which they are complete. About ``events`` events: a revision is read
         whole.
 
         Raises:

@@ -253,7 +253,7 @@ class PlanBuilder:
         found = locate_entry(self.snapshot, self.mount, path, kind)
         if kind is None and found.parent is not None and found.entry.kind.is_container:
             key = entry_key(found.parent_id, Kind.TOPIC, found.name)
-            if key not in self._unreadable:  # an unreadable one is not meant
+            if key not in self._unreadable:  # an unreadable topic is ignored
                 self.require_value(key, None)
         return found
 

@@ -213,7 +213,7 @@ def _raise_mounts_below(draft: PlanBuilder, path: Path, new_path: Path) -> None:
     """Raises the epoch of each mount whose path changes, also by the move of a
     directory above it.
     """
-    # A concurrent mount below it would keep its epoch at another path: its claim conflicts.
+    # A mount created below meanwhile would move with its old epoch: it must conflict.
     draft.expect_nothing_newer(MOUNTED)
     prefix = path.below(draft.mount)
     for segments, mount in draft.snapshot.mounts():

@@ -252,7 +252,7 @@ class QuotaAdditions:
         self._nodes: dict[int, Node] = {}
 
     def add(self, node: Node, amount: Amount, unless: frozenset[int] = frozenset()) -> None:
-        """Adds an amount below an existing directory, if it was not below ``unless`` before."""
+        """Adds an amount to a directory and those above it, up to the first in ``unless``."""
         self._nodes[node.entry_id] = node
         for here in self._draft.snapshot.upwards(node):
             if here.entry_id in unless:

@@ -103,7 +103,7 @@ class Limits:
     read_threads: int = 4
     """Reads, other than streams, that run at a time; more only share one processor."""
     long_read_threads: int = 1
-    """Reads that may work long, such as listings and large batches, that run at a time besides."""
+    """Long reads, such as listings and large batches, at a time, besides ``read_threads``."""
     max_blocked_reads: int = 32
     """Reads that wait for a revision that their token names and this server has not seen yet, at a
     time; they hold no thread of ``read_threads``."""
@@ -337,8 +337,8 @@ def _name(key: str, value: str) -> str:
 
 
 def check_listen(listen: str, tls: TlsConfig | None, advertise: tuple[str, ...]) -> None:
-    """Checks that a server without TLS listens on loopback only, and that one on every address
-    advertises one: no certificate names ``0.0.0.0``, and no client can reach it.
+    """Checks that a server without TLS listens on loopback only, and that ``advertise`` is set for
+    ``0.0.0.0`` and ``::``, which no certificate names and no client reaches.
 
     Raises:
         ConfigError: names the key and the expected value.

@@ -130,7 +130,7 @@ def made_at_ms(key: bytes) -> int:
 
 
 def logged_facts(writes: Iterable[Write]) -> tuple[bytes, ...]:
-    """Returns the keys of the facts among these writes that a change log holds, in key order."""
+    """Returns the keys, in order, of the written facts that a change log holds."""
     return tuple(sorted(write.key for write in writes if is_logged_fact(write.key)))
 
 

@@ -105,9 +105,9 @@ class TopicReader:
         return low, high
 
     def most_pause_seconds(self) -> float:
-        """Returns how long a reader of a compacted topic may be away from its end: half of what
-        tombstones stay for. After that one may be gone unread, and only a read from the beginning
-        finds what was removed.
+        """Returns how long a reader of a compacted topic may be away from its end: half of
+        ``delete.retention.ms``. Later an unread tombstone may be gone: only a read from the
+        beginning finds what was removed.
 
         Raises:
             KafkaUnavailable

@@ -124,9 +124,7 @@ class ClusterPlan:
 
 
 def failure_text(cluster: str, error: KdirError) -> str:
-    """Returns why a cluster's effects are unknown: it denied the request, did not answer, or
-    refused it.
-    """
+    """Returns why a cluster's effects are unknown: access denied, no answer, or another error."""
     match error:
         case Denied() | Absent():  # of a mount that is there: to who may not describe it
             what = "denied it"

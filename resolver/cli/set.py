@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["TRIES", "VERBS", "decided_values", "is_same_change"]
 
 TRIES: Final = 8
-"""So often a change is planned again while servers record what Kafka has of its topic."""
+"""How often a change is planned again if servers record Kafka's state of its topic."""
 _BESIDES: Final = frozenset({"acl", "topic_id"})
 """What drifts of a topic and is no policy."""
 

@@ -47,7 +47,7 @@ __all__ = ["KdirReader", "KdirSource", "Options", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Lets ``spark.read.format("kdir")``, and ``kdir.changes``, be known to a session."""
+    """Registers the formats ``kdir`` and ``kdir.changes`` with a Spark session."""
     spark.dataSource.register(KdirSource)
     spark.dataSource.register(ChangesSource)
 

@@ -100,7 +100,7 @@ class TableCommit:
     removes: list[FilePlacement] = field(default_factory=list)
     lines: list[ClusterLine] = field(default_factory=list)
     unused: list[DataFile] = field(default_factory=list)
-    """Files that were written and are not needed, since another writer was later."""
+    """Written files that are not needed, since another writer's result is newer."""
 
 
 def merge(

@@ -1,8 +1,8 @@
 """Kafka producer with paths: confluent-kafka's interface, with a path instead of a topic.
 
 One client of the library for each cluster and settings, created for the first message there. A
-cached path costs no call. It follows a link's fallback only if the link allows that, and must be
-used by the process that created it.
+cached path costs no call. A link's fallback is used only if the link allows it. Only the process
+that created a producer may use it.
 """
 
 from __future__ import annotations

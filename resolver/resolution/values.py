@@ -51,7 +51,7 @@ class AskedBecause(enum.Enum):
     UP = "up"
     DIRECT = "direct"
     TREE = "tree"
-    """A direct hint failed: its sender is queried for a mount further up."""
+    """A direct hint failed: its sender is queried above the hint's mount."""
 
 
 class LinkMode(enum.Enum):

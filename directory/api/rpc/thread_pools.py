@@ -116,10 +116,10 @@ class CallPool:
     def unblock_stalled(self) -> None:
         """Starts more threads if calls are stalled. Called periodically.
 
-        If calls wait for a thread, none has ended for some rounds and none computes, the running
-        calls are taken to wait for something, and as many more threads run. One round is not
-        enough: on a busy machine nothing ends for a while, either. More threads beside some that
-        compute would answer nothing sooner, and each would delay every other call.
+        Calls are stalled if some are queued, none has ended for some rounds and no thread computes.
+        The running ones then count as waiting, and as many more threads run. One round is too
+        short: on a busy machine calls also end late. While threads compute, more of them would
+        answer nothing sooner and delay every call.
         """
         with self._lock:
             used = sum(map(time.clock_gettime, self._processor_clocks))

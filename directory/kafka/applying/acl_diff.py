@@ -339,7 +339,7 @@ def _wider(resource: Resource) -> Iterable[Resource]:
 def arming_scope(
     snapshot: Snapshot, mount: Path, start: ArmedEntry, *, expired: bool, assume: int = 0
 ) -> frozenset[Resource]:
-    """Returns what arming at an entry is about: what is, and what was, desired at or below it."""
+    """Returns the resources with ACLs that are, or were, desired at or below an entry."""
     now = desired_acls(snapshot, mount, [start], expired=expired, assume=assume).by_resource
     way = (*mount.segments, *(snapshot.path_of(start.directory_id) or ()))
     path = Path((*way, start.topic) if start.topic else way)

@@ -179,8 +179,8 @@ class ArmedTopic(RecordedTopic):
     place: tuple[int, str]
     """Parent id and name."""
     released: bool = False
-    """An armed plan names it, or kdir made it (``releases.py``); else what may delete its data, and
-    what cannot be taken back, waits."""
+    """True: an armed plan names it, or kdir made it (``releases.py``). Else changes that may delete
+    data or cannot be undone wait."""
 
     @property
     def configs(self) -> Mapping[str, str]:

@@ -143,7 +143,7 @@ _FOREIGN: Final = "not kdir's"
 
 
 def acl_state(snapshot: Snapshot, topic: Topic) -> str:
-    """Returns the state of a topic's ACLs (``AppliedRecord.state``); empty = nothing to know."""
+    """Returns the state of a topic's ACLs (``AppliedRecord.state``); empty = no issue known."""
     try:
         return load_applied_acls(snapshot, Resource(ResourceType.TOPIC, topic.physical_name)).state
     except ValueError:

@@ -177,8 +177,8 @@ class Login:
         return self._token
 
     def forget(self, used: str | None = None) -> None:
-        """Drops the token, so that the next call logs in again; does nothing if the token is not
-        ``used`` any more.
+        """Drops the token, so that the next call logs in again; with ``used``, only if that is
+        still the token.
         """
         with self._lock:
             if used is None or used == self._token:
@@ -441,8 +441,8 @@ class EtcdConnection:
         _log.debug("etcd %s: %s", self._endpoint(number), why)
 
     def forget_token(self, used: str | None = None) -> None:
-        """Drops the token, so that the next call logs in again; does nothing if the token is not
-        ``used`` any more.
+        """Drops the token, so that the next call logs in again; with ``used``, only if that is
+        still the token.
         """
         self._login.forget(used)
 

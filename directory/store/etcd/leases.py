@@ -74,7 +74,7 @@ def clamp(seconds: float) -> int:
 
 
 class Lease:
-    """Lease, which ``lasts`` while etcd has certainly not expired it."""
+    """Lease; ``lasts`` is True until etcd may have expired it."""
 
     def __init__(self, number: int, seconds: int, clock: Callable[[], float]) -> None:
         self.id: Final = number

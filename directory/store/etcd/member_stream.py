@@ -208,7 +208,7 @@ class Members(Protocol):
         """
 
     def forget_token(self, used: str | None = None) -> None:
-        """Drops the login, if it is still ``used``, so that the next metadata need a new one."""
+        """Drops the token (with ``used``, only that one): the next metadata need a login."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -281,7 +281,7 @@ class DatabaseFile:
 
     @property
     def written_names(self) -> tuple[str, ...]:
-        """Names in the file's directory of what a commit, a checkpoint or a restore writes."""
+        """File names, in one directory, that commits, checkpoints and restores write."""
         name = self.path.name
         return name, f"{name}-wal", f"{name}{_INCARNATION_SUFFIX}"
 

@@ -103,8 +103,8 @@ class CommitSignal:
                 self._changed.notify_all()
 
     def report(self) -> None:
-        """Wakes the watches where the files were written, and not just by this process; and those
-        that would sleep longer than until that is known.
+        """Wakes the watches: files were written. For ``POLL_SECONDS`` after a commit of this
+        process, wakes only those that would sleep longer.
         """
         with self._changed:
             now = self._clock()
