@@ -46,6 +46,7 @@ __all__ = [
     "eventually",
     "in_kafka",
     "make",
+    "partitions",
     "state_counts",
     "unlucky",
     "world",
@@ -65,6 +66,11 @@ def admin_of(bootstrap: str, timeout_seconds: float = 5.0) -> Callable[[], Confl
 def in_kafka(kafka: ConfluentAdmin) -> set[str]:
     """Returns the topics that Kafka shows, its own aside."""
     return {name for name, seen in kafka.describe_all().topics.items() if not seen.internal}
+
+
+def partitions(kafka: ConfluentAdmin) -> dict[str, int]:
+    """Returns the partitions of each topic that the broker shows."""
+    return {name: seen.partitions for name, seen in kafka.describe_all().topics.items()}
 
 
 def make(kafka: ConfluentAdmin, *desired_set: str | TopicToCreate) -> None:
