@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, ParamSpec, TextIO
+from typing import Any, Final, TextIO
 
 from directory.api.rpc.call_context import CURRENT
 from resolver.printable import printable
@@ -28,8 +28,6 @@ __all__ = [
     "set_up",
     "with_log_context",
 ]
-
-P = ParamSpec("P")
 
 FORMATS: Final = ("text", "json")
 _LONGEST: Final = 8_000
@@ -52,14 +50,12 @@ def cluster_log_context(cluster: str) -> Iterator[None]:
         _CLUSTER.reset(token)
 
 
-def with_log_context(work: Callable[P, None]) -> Callable[P, None]:
-    """Returns a function for another thread that runs in the current cluster's log context; for one
-    thread at a time.
-    """
+def with_log_context(work: Callable[[], None]) -> Callable[[], None]:
+    """Returns a function for another thread that runs in the current cluster's log context."""
     context = contextvars.copy_context()
 
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        context.run(work, *args, **kwargs)
+    def run() -> None:
+        context.run(work)
 
     return run
 

@@ -9,6 +9,7 @@ unreachable, the old snapshot serves.
 
 from __future__ import annotations
 
+import contextvars
 import enum
 import gc
 import logging
@@ -116,8 +117,7 @@ class Replica:
         """Why the store takes no changes, as far as the replica has noticed; empty: it does."""
         self._sealed_at = clock()
         self._trouble = ""
-        self._receive_own: Callable[[Sequence[CommittedWrites]], None] = self._received
-        """In the log context of the replica's thread."""
+        self._log_context = contextvars.copy_context()
         self._publishing = 0
         """The thread that calls the subscribers now."""
         self._waiting: Final = threading.Lock()
@@ -245,7 +245,7 @@ class Replica:
 
     def start(self) -> None:
         """Begins to load, in a thread of its own."""
-        self._receive_own = with_log_context(self._received)
+        self._log_context = contextvars.copy_context()
         self._thread = threading.Thread(
             target=with_log_context(self._follow), name="replica", daemon=True
         )
@@ -265,7 +265,7 @@ class Replica:
         thread applies the commit itself where it can, so that neither has to wait for the other.
         """
         watch = self.watch
-        return nullcontext() if watch is None else watch.giving_own_to(self._receive_own)
+        return nullcontext() if watch is None else watch.giving_own_to(self._received_own)
 
     @property
     def in_callback(self) -> bool:
@@ -324,6 +324,10 @@ class Replica:
             after = before.apply(change.revision, change.writes)
             events = events_of(change.revision, change.writes, self._store.identity.cluster_id)
             self._publish(AppliedCommit(before, after, change.revision, change.writes, events))
+
+    def _received_own(self, changes: Sequence[CommittedWrites]) -> None:
+        """Applies commits in the thread that made them, in the log context of the replica's."""
+        self._log_context.run(self._received, changes)
 
     def _notice_seal(self) -> None:
         sealed = self._store.identity.sealed
