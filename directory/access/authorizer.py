@@ -7,8 +7,8 @@ identity, the place of a path and the age of inherited grants are arguments.
 ``authorize_any`` (KIP-679's ``authorizeByResourceType``) is true if ``decide`` would allow the
 operation on at least one entry. For topics and clusters each node stores the operations that are
 allowed at or below it, by key (``GrantNode.live``). If the grants there name only one of the
-caller's keys, one lookup is the answer. If they name several keys (an allow for alice, a deny for
-everybody), the parts of the tree with grants of more than one of them are searched, and each
+caller's keys and no directory is closed, one lookup is the answer. If they name several (an allow
+for alice, a deny for everybody), the parts of the tree with such grants are searched, and each
 ``GrantChildren`` stores the result: parts that a later change does not touch are not searched
 again.
 
@@ -131,9 +131,9 @@ class GrantEvaluator:
         self.blocked_at: int | None = None
         """The outermost closed directory that the caller cannot pass."""
         self.has_blocked_allow = False
-        """Whether an allow was found below that one."""
+        """Whether an allow was found below the directory of ``blocked_at``."""
         self.has_expired_allow = False
-        """Whether an allow was found that was confirmed too long ago."""
+        """Whether an inherited allow was found that the parent confirmed too long ago."""
         self.has_grants = False
         """Whether any grant, for any principal, applies to the resource at all."""
 
@@ -222,8 +222,8 @@ class Authorizer:
     In every method ``age_seconds`` is the time since a parent last confirmed the inherited grants;
     it has no effect where nothing is inherited.
 
-    Every method raises ``NotReady``, except for super users, until the cluster's own grants and
-    those that its parent sends were loaded (A3).
+    Until the cluster's own grants and those that its parent sends were loaded, every decision
+    raises ``NotReady``, except for super users (A3).
     """
 
     mount: Path
@@ -512,7 +512,7 @@ class DirectoryAuthorization:
         self._node = node
         self._place = place
         self.decision: Final = SUPER_USER if evaluator is None else access.decide(evaluator, place)
-        """For the directory itself, and for all in it that has no grants of its own."""
+        """Decision for the directory itself, and for entries in it without grants of their own."""
 
     @property
     def has_no_grants_below(self) -> bool:
@@ -627,7 +627,7 @@ Keys = tuple[str, ...]
 def _is_allowed_below(
     children: GrantChildren, keys: Keys, bit: int, passing: TraverseRight
 ) -> bool:
-    """True if an entry at or below these nodes is allowed; no grant above denies it.
+    """True if an entry at or below these nodes is allowed, provided that no grant above denies it.
 
     ``keys`` are the caller's; ``bit`` encodes the operation on topics or clusters.
     """
@@ -684,7 +684,7 @@ def _keys_with_live_grants(children: GrantChildren, keys: Keys, bit: int) -> Key
 
 
 class _NamedResourceSearch:
-    """Search for an allow on groups or transactional ids of which no single deny covers all names.
+    """Search for an allow on groups or transactional ids whose names no single deny covers whole.
 
     Costs by the number of grants of that kind for the caller and for everybody, not by those of
     others.

@@ -41,7 +41,7 @@ __all__ = [
 
 _EVERYTHING: Final = -1
 _QUESTIONS: Final = 1024
-"""Questions that are remembered: most are without a name, and asked with each call."""
+"""Questions that are cached: most have no name and are asked with each call."""
 
 
 class AccessQuestion(NamedTuple):

@@ -63,12 +63,12 @@ class GrantChildren:
         self.parts: Final = parts
         self.live: Final = live
         self.has_closed: Final = has_closed
-        """Whether there is a closed directory in it."""
+        """Whether a closed directory is among the nodes or below them."""
         self.size: Final[int] = sum(part.size for part in parts) if parts else len(items)
         self.count: Final[int] = sum(one.count for one in below)
         """Entries with grants of their own, at any depth."""
         self.memo: dict[object, bool] | None = None
-        """What ``authorize_any`` found out about it: derived, so that threads may race for it.
+        """Results of ``authorize_any`` for these nodes. Derived, so threads may race to write it.
         """
 
     def get(self, step: str) -> GrantNode | None:
@@ -181,7 +181,7 @@ def update_node(
     keys: Iterable[str],
 ) -> GrantNode:
     """Returns a node with the descendant at ``steps`` changed; ``keys`` are those of the
-    descendant's grants before and after: only they can differ.
+    descendant's grants before and after: ``live`` can differ only in them.
     """
     if not steps:
         return change(node)
@@ -282,7 +282,7 @@ class GrantTree:
             builder.rules, builder.closed = rules, closed
         return cls(builders.build())
 
-    # What there is.
+    # Reads of this version.
 
     @property
     def count(self) -> int:
@@ -301,9 +301,8 @@ class GrantTree:
         return found
 
     def branches_to(self, place: EntryPlace) -> list[GrantNode]:
-        """Returns the nodes on the way to an entry, outermost first: the root's, and so on as
-        far as there are any. The entry's own is among them if there are more than its place has
-        segments.
+        """Returns the nodes that exist from the root to an entry, outermost first. The last one
+        is the entry's own if there are more of them than its place has segments.
         """
         relative, last = place.relative, len(place.relative) if place.is_topic else 0
         node = self.root
@@ -352,7 +351,7 @@ class GrantTree:
         return self.with_compiled(place, CompiledGrants.compile(grants))
 
     def with_compiled(self, place: EntryPlace, rules: CompiledGrants) -> GrantTree:
-        """Returns the tree with grants that are compiled already on an entry."""
+        """Returns the tree with compiled grants on an entry, instead of those that it had."""
         before = self.node_at(place)
         keys = {*rules.by_key, *(before.rules.by_key if before is not None else ())}
         return self._with(

@@ -162,8 +162,8 @@ class Grant:
     kind: ResourceType = ResourceType.TOPIC
     name: str = ""
     bits: int = field(init=False, repr=False, compare=False)
-    """The operations on a kind of resource that it is about, an allow also those that its own
-    implies; see ``bit_of``.
+    """Bits (``bit_of``) of the grant's operation on its kind of resource; of an allow, also of the
+    operations that it implies.
     """
 
     def __post_init__(self) -> None:

@@ -46,8 +46,8 @@ class AccessChange:
     """Change of one caller's rights on one entry and below it."""
 
     caller: Caller
-    """``EVERYBODY`` is for principals without rows of their own; no host, for hosts without
-    rows.
+    """The principal ``EVERYBODY``: all principals without rows of their own. No host: all hosts
+    without rows.
     """
     kind: ResourceType
     name: str
@@ -75,7 +75,7 @@ class _InheritedRows:
         self._principal = EVERYBODY
 
     def lookup(self, caller: Caller) -> _Rows:
-        """Returns the rights that a caller has by all rows so far."""
+        """Returns the rows of a caller so far, or those of the nearest wider caller with rows."""
         wider = (
             (caller.principal, caller.host),
             (caller.principal, ""),
@@ -127,8 +127,8 @@ def diff_permissions(
 def _of_names(
     pair: _SidePair, inherited_rows: _InheritedRows, caller: Caller, kind: ResourceType
 ) -> Iterator[AccessChange]:
-    """Returns a row for each pattern, the widest first, that differs from the row of a wider
-    pattern.
+    """Yields the rows of each pattern, the widest first, unless they equal those of the nearest
+    wider pattern.
     """
     by_pattern: dict[str, _Rows] = {}
     for pattern in pair.patterns(caller, kind):
@@ -199,7 +199,7 @@ class _SidePair:
     # -- callers -------------------------------------------------------------------------------
 
     def callers(self) -> Iterator[Caller]:
-        """Yields the callers whose rights may differ, or may differ from everybody's."""
+        """Yields everybody, and principals whose rights may change in another way, each by host."""
         scope = {key for one in self._every() for key in one.level.rules.by_key}
         scope.update(self._old_node.live, self._new_node.live)
         touched, everybody = self._touched()
@@ -253,7 +253,7 @@ class _SidePair:
         # A literal name is narrower than a prefix of the same text.
         return sorted(found, key=lambda one: (len(one.removesuffix("*")), one[-1:] != "*", one))
 
-    # -- what ----------------------------------------------------------------------------------
+    # -- rows ----------------------------------------------------------------------------------
 
     def rows(self, caller: Caller, kind: ResourceType, pattern: str = "") -> _Rows:
         """Returns the changes for a caller, the entry itself first."""

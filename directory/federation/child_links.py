@@ -1,13 +1,13 @@
 """Parent's side of the links: admits children, sends them the mount table and inherited records,
 receives their reports.
 
-No link has a thread. The stream's server polls what to send and passes on what arrives; a few
-threads of a cluster do what may wait for the store. What a child reports costs its own link some
-time, and a commit now and then: excess or invalid rows are left out, and what cannot be stored is
-tried again later.
+No link has a thread. The stream's server polls messages to send and passes on those that arrive; a
+few threads of a cluster do the work that may wait for the store. A child's reports cost its own
+link some time, and a commit now and then: excess or invalid rows are left out, and reports that
+cannot be stored are tried again later.
 
-A child that no mount names, or that expects another mount, is refused: both values are in the
-message, and ``kdir mounts`` shows it among the *waiting*.
+A child that no mount names, or that expects another mount, is refused: the error names the mounts,
+and ``kdir mounts`` lists the child as *pending*.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ _log = logging.getLogger(__name__)
 _KEEP_SECONDS = 1.0
 """Shortest interval between two commits of one child's reports."""
 _KEEP_BYTES_A_SECOND = 64 * 1024
-"""Most bytes of them, over all links of the child: large tables are stored less often."""
+"""Most bytes a second that are stored of one child's reports, over all its links: large tables are
+stored less often.
+"""
 _READER_SHARE = 0.1
 """Largest part of the time in which one child's reported mounts are parsed: no child takes a whole
 processor.
@@ -109,30 +111,30 @@ class ChildLink:
         self.on_ready: Callable[[], object] = bool
         """Is called when there may be something to poll: from any thread."""
         self.ask: Callable[[], object] = bool
-        """Is called when the next message may come: from any thread."""
+        """Is called when the child's next message may be received: from any thread."""
         self.due_at = 0.0
-        """When it is to be polled, whatever comes before; by the clock. Set by ``poll``."""
+        """Latest time, by the clock, of the next poll, even without an event. Set by ``poll``."""
         self.is_over = False
         """Whether the link is to end. Set by ``poll``."""
         self._links: Final = links
         self._clock: Final = links.clock
         self._welcome = welcome
-        self.group_token, hello.link_group = hello.link_group, ""  # of this link: it is not kept
+        self.group_token, hello.link_group = hello.link_group, ""  # this link's only: not stored
         self.hello = hello
         self.below: Final = below
         self.pace: Final = pace
         self.received_at = self._clock()
-        """When the last message came, or what it brought was dealt with."""
+        """Time when the last message arrived, or later, when it was processed."""
         self.topic_count = hello.topic_count
         self.is_receiving = False
-        """Whether a message is dealt with: until then others wait, and the child is not silent."""
+        """True while processing a message: others wait, and the child does not count as silent."""
         self.ended = False
         self.link: Put | None = None
-        """What the store has of it."""
+        """Record of this link in the store; None: there is none."""
         self.is_kept = True
         """Whether the store has all that the child reported."""
         self.group: LinkGroup | None = None
-        """None: the link has heartbeats of its own."""
+        """Group of this link; None: the link shares no heartbeats."""
         self.lock: Final = threading.Lock()
         """Held while it begins or ends."""
         self._has_started = self._has_begun = False
@@ -140,9 +142,9 @@ class ChildLink:
         """Why it did not begin."""
         self._is_ready = False
         self._is_last = False
-        """Whether it ends after what waits."""
+        """True if the link ends after the queued messages."""
         self._waiting: Final[deque[bytes]] = deque()
-        """What goes down next."""
+        """Queued messages for the child."""
         self._heartbeats = LinkPace(links.heartbeat_seconds, None)
         self._is_beat_due = False
         self._sent_at = self.received_at
@@ -151,10 +153,10 @@ class ChildLink:
         self._view: FederationView | None = None
         self._inherited: federation_pb2.Inherited | None = None
         self._rest_seconds = 0.0
-        """Of reading, that is due."""
+        """Pause in reading that is due."""
         self._rested_at = 0.0
         self._read_on_at = inf
-        """When a rest ends."""
+        """Time when the current pause in reading ends."""
 
     # -- heartbeats that are shared with other links ---------------------------------------------
 
@@ -212,7 +214,7 @@ class ChildLink:
         if self.ended or self._links.is_stopping or (self._is_last and not self._waiting):
             self.is_over = True
             return None
-        if self._is_silent(now):  # also where there is something to send: heartbeats always are
+        if self._is_silent(now):  # before sending: there always is something to send
             self.is_over = True
             return None
         if not self._waiting:
@@ -254,8 +256,8 @@ class ChildLink:
     def _look(self, now: float) -> None:
         """Queues what has changed: the mount, the inherited records, and the table.
 
-        The mount and its inherited records are of one revision, and both follow each welcome. The
-        table is never of a newer tree than the link was notified of.
+        The mount and its inherited records are of one revision; the records are sent on
+        each link, even if unchanged. The table waits if what children inherit changed meanwhile.
         """
         links, federation = self._links, self._links.federation
         view = federation.view()
@@ -285,7 +287,7 @@ class ChildLink:
             self._table_version = version
             self._waiting.extend(tables)
         else:
-            self._is_ready = True  # the table may be newer than what is inherited: after that
+            self._is_ready = True  # the table may be newer than the inherited records: next time
         is_due = self._is_beat_due or now - self._sent_at >= self._heartbeats.seconds
         if not self._waiting and is_due:
             beat = federation_pb2.Heartbeat(revision=view.snapshot.revision)
@@ -344,7 +346,7 @@ class ChildLink:
         if self._rest_seconds < _SHORT_REST_SECONDS:
             self._read_on()
         else:
-            # Not for longer than a heartbeat: what it sent meanwhile waits, and it is not silent.
+            # At most a heartbeat: later messages of the child wait, and it is not taken for silent.
             rest, self._rest_seconds = self._rest_seconds, 0.0
             self._read_on_at = time.monotonic() + min(self._links.heartbeat_seconds, rest)
             self.wake()
@@ -392,7 +394,7 @@ class ChildLinks:
         self._threads: Final = ThreadPoolExecutor(_THREADS, "links")
         self.is_stopping = False
         self._forgotten_sequence = -1
-        """Of the view of which nothing was left to forget."""
+        """Sequence of the last view for which nothing was left to forget."""
         federation.subscribe(self._news)
 
     def stop(self) -> None:
@@ -454,7 +456,7 @@ class ChildLinks:
                 parent_cluster_id=self._cluster_id,
             )
         path, mount = found
-        # It may have moved since it was mounted, and its child was not linked then.
+        # The mount may have moved since it was made, without a link to the child.
         agreed = (str(path), mounted_at(view.snapshot, mount))
         if hello.epoch == 0 and hello.mount not in agreed:
             raise MountMismatch(
@@ -509,7 +511,7 @@ class ChildLinks:
         link = child_state.link_write(hello.cluster_id, self._server_id, hello.topic_count)
         with session.pace.lock:
             self._store((link, *child_state.child_writes(self._replica.snapshot, hello, unix_ms())))
-            # Only now: where this was not committed, what the link before reported is kept yet.
+            # Only after the commit: if it fails, the previous link's reports are stored as before.
             session.link, session.pace.session = link, session
         self.federation.table_changed()
         if session.group_token:
@@ -530,11 +532,11 @@ class ChildLinks:
             if self._sessions.get(cluster_id) is not session:
                 return
             del self._sessions[cluster_id]
-            # With the lock: what comes late confirms nothing, and no newer link is taken for ended.
+            # Locked: a late message confirms nothing, and a newer link is not taken for ended.
             self.federation.note_child_contact(cluster_id, session.topic_count, linked=False)
         self._forgotten_sequence = -1
         with session.pace.lock:
-            if session.is_kept:  # else its row stays until what it reported is kept
+            if session.is_kept:  # else its row stays until its reports are stored
                 self._forget_link(session)
         self.federation.table_changed()
 
@@ -544,8 +546,8 @@ class ChildLinks:
             try:
                 self._writer.put_facts((Delete(link.key),), (KeyEquals(link.key, link.value),))
             except (KdirError, StoreUnreachable) as error:
-                # Another server has the link by now; or the store is away, and this one will be
-                # received again, or be gone.
+                # Another server has the link by now; or the store is unreachable, and the row stays
+                # until the next link replaces it. It counts only while this server is alive.
                 _log.debug("the link of child %s is not forgotten: %s", link.key, error)
 
     def has_loaded_above(self, snapshot: Snapshot) -> bool:
@@ -619,8 +621,8 @@ class ChildLinks:
 
     def _table_below(self, cluster_id: str) -> ReceivedTable:
         def is_below(path: Path) -> bool:
-            # A child reports what is below it and nothing else: its record of another's mount
-            # would be handed down to everybody as ours (R5).
+            # A child may report only mounts below its own: its row of any other would be sent to
+            # all as this cluster's (R5).
             found = self.federation.view().mounts.get(cluster_id)
             return found is not None and found[0].is_prefix_of(path) and path != found[0]
 
@@ -685,7 +687,7 @@ class ChildLinks:
                 pace.due = now + max(_KEEP_SECONDS, size / _KEEP_BYTES_A_SECOND)
                 self._store(writes, KeyEquals(link.key, link.value))
             except WriteConflict:
-                # Another server has the link, or had it since: what came over that is newer.
+                # Another server has, or had, a newer link of this child, with newer reports.
                 session.link = None
             except (KdirError, StoreUnreachable) as error:
                 session.is_kept = False
@@ -700,7 +702,7 @@ class ChildLinks:
         return writes
 
     def _store(self, writes: tuple[Write, ...], *guards: Guard) -> None:
-        if writes:  # a transaction of nothing would be a revision of nothing
+        if writes:  # an empty commit would be a revision without a change
             self._writer.put_facts(writes, guards)
 
     def _heartbeat(self, session: ChildLink, beat: federation_pb2.Heartbeat) -> None:
@@ -731,7 +733,7 @@ class ChildLinks:
         Raises:
             StoreUnavailable: the store cannot be reached.
         """
-        # First: what changes after it is looked at the next time.
+        # Read first: later changes are processed the next time.
         sequence, snapshot = self.federation.view().sequence, self._replica.snapshot
         if sequence == self._forgotten_sequence:
             return
@@ -745,7 +747,7 @@ class ChildLinks:
             self._forgotten_sequence = sequence
             return
         try:
-            # Not where something was mounted meanwhile: what its child reported is not to be lost.
+            # Fails if an entry changed meanwhile: the reports of a new mount's child must stay.
             self._writer.put_facts(writes, (UnchangedSince(ENTRY, snapshot.revision),))
         except WriteConflict:
             return  # the next round looks again
@@ -783,7 +785,7 @@ class ChildLinks:
         self._refuse_loop(cluster_id)
         view = self.federation.view()
         for mount, row in view.rows().items():
-            # Those of this cluster are planning's to refuse, once it has looked whether this very
+            # Mounts of this cluster itself are refused by planning, after the check whether this
             # request was answered before.
             if row.row.cluster_id == cluster_id and mount not in view.own:
                 raise MountLoop(

@@ -136,7 +136,7 @@ _RECENT_SECONDS: Final = 60
 class _Candidate:
     hello: federation_pb2.Hello
     message: str
-    """Why it may not."""
+    """Reason why the link was refused."""
     at: float
 
 

@@ -1,7 +1,7 @@
 """Federation state of one cluster: its mount, the mounts that it knows, and its reports about them.
 
-A view is derived from the replica's newest facts and handed to calls. ``referral.py`` answers paths
-by it; ``parent_link.py`` and ``child_links.py`` hold the streams.
+A view is derived from the replica's newest snapshot and handed to calls. ``referral.py`` makes the
+referrals from it; ``parent_link.py`` and ``child_links.py`` hold the streams.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class FederationState:
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
         self.newest_view: FederationView | None = None
-        """See ``view``; None: nobody has asked yet for one of the tree that is loaded, if it is."""
+        """Newest view; None: none was built yet. ``view`` builds it once the tree is loaded."""
         self.mount = configured_mount
         """Mount point of the cluster; until the tree is loaded, the one of its config."""
         self._listeners: list[Callable[[], None]] = []
@@ -292,7 +292,7 @@ class FederationState:
                 mount: row for mount, row in table.items() if not position.mount.is_prefix_of(mount)
             }
             here = table.get(position.mount)
-            # Not the root: that is where the way up leads, whatever the table says of it.
+            # Without the root: referrals up lead there, whatever the table has for it.
             hints = MountTable.from_rows(
                 (mount, row) for mount, row in above.items() if not mount.is_root
             )
@@ -473,7 +473,7 @@ class FederationState:
 
     def _confirmed(self, row: TableRow, view: FederationView) -> TableRow:
         """Returns a stored row with the age that its link confirms: a row that does not change is
-        not stored again for its age. What was received and is not stored yet is not referred to.
+        not stored again for its age. A received change that is not stored yet is not used.
         """
         newest = self._enlivened(row, view)
         is_same = (newest.row.epoch, newest.row.endpoints) == (row.row.epoch, row.row.endpoints)
@@ -482,8 +482,8 @@ class FederationState:
     def _enlivened(self, one: TableRow, view: FederationView) -> TableRow:
         if one.mount not in view.own:
             received = self._received(one.mount, view)
-            # Another server of this cluster may hold that link by now, and have kept what is newer;
-            # by less than ages are off it is not known to be.
+            # Another server of this cluster may hold that link by now and have stored a newer row:
+            # newer by more than ``AGES_OFF_MS``, the error of ages.
             is_newer = (
                 received is not None and received.owner_time_ms + AGES_OFF_MS >= one.owner_time_ms
             )
@@ -496,7 +496,7 @@ class FederationState:
         row.CopyFrom(one.row)
         row.topic_count = live.topic_count
         row.linked = row.confirmed = live.linked
-        # While the child is linked the record is ours, and fresh.
+        # While the child is linked, this cluster's record of it is current.
         return TableRow(row, self._clock_ms() if live.linked else live.contact_ms)
 
     def _received(self, mount: Path, view: FederationView) -> TableRow | None:
@@ -670,7 +670,7 @@ class _Parts:
                 kept = (value, parent_state.table_row(value))
             made[key] = kept
             row = kept[1]
-            # More than the bound may be kept by an older version, or from before it was set.
+            # More rows than the bound may be stored: by an older version, or before it was set.
             if row is not None and (len(rows) < bounds.table_mounts or row.mount == own_mount):
                 rows[row.mount] = row
         self._table = made

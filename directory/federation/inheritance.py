@@ -1,12 +1,12 @@
-"""What clusters inherit: the row of what this one does, what is read of it, what the clusters do
-that are mounted in its tree, and how large that may be.
+"""Inherited policies and grants: the row that stores those of this cluster, its readers, the levels
+that clusters mounted in its tree inherit, and the limit of their size.
 
     f/inherited        time (8 bytes), then kdir.v1.Inherited
 
 The row is written in one transaction with the mount that it belongs to, and etcd takes 1.5 MiB in
-one. So a cluster inherits at most 1 MiB: a change that would make it more is refused where it is
-written, and what is larger for another reason is neither sent nor kept. What cannot be read counts
-as not received (S21), not as nothing inherited.
+one. So a cluster inherits at most 1 MiB: a change that would exceed it is refused where it is
+written, and a record that is larger for another reason is neither sent nor stored. An unreadable
+row counts as not received (S21), not as nothing inherited.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ MOST_BYTES: Final = 1024 * 1024
 _LEVEL_BYTES: Final = 5
 """Bytes of a level in its message beside its contents: a tag and a length."""
 _KEPT: Final = 8
-"""Rows whose parsed message is cached: each request of a child reads its own."""
+"""Number of rows whose parsed message is cached: each request reads its cluster's row."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,7 +207,7 @@ def _refuse_other_mount(
 def inherited_change_event(
     snapshot: Snapshot, mount: Path, inherited: federation_pb2.Inherited, now_ms: int
 ) -> Put:
-    """Returns the event row for the last of the transactions that store what is inherited."""
+    """Returns the event row of the transaction that stores changed inherited records."""
     root = snapshot.root.directory
     change = EntryChange(
         kind=Kind.DIRECTORY,
@@ -231,8 +231,8 @@ def inherited_change_event(
 
 
 def is_inherited_received(snapshot: Snapshot) -> bool:
-    """True if a parent ever sent inherited records; otherwise nothing inherited is unknown, not
-    empty.
+    """True if inherited records were ever received; until then those of a cluster with a parent are
+    unknown, not empty.
     """
     return snapshot.fact(INHERITED) is not None
 
@@ -347,7 +347,7 @@ def rights_mark() -> Write:
 
 
 def _granted(inherited: federation_pb2.Inherited) -> list[federation_pb2.InheritedLevel]:
-    """Returns the levels without everything that does not decide access."""
+    """Returns the levels with only what decides access: grants and closed directories."""
     return [
         federation_pb2.InheritedLevel(path=one.path, grants=one.grants, closed=one.closed)
         for one in inherited.levels
@@ -356,7 +356,7 @@ def _granted(inherited: federation_pb2.Inherited) -> list[federation_pb2.Inherit
 
 
 def is_other(snapshot: Snapshot, inherited: federation_pb2.Inherited) -> bool:
-    """True if it differs from what is inherited now, at whatever mount."""
+    """True if levels, incarnation or basis differ from the stored record; the mount may differ."""
     known = read_inherited(snapshot)
     if known is None:
         return True
@@ -388,7 +388,7 @@ def inherited_access(snapshot: Snapshot) -> tuple[EvaluatedLevel, ...] | None:
 
 @lru_cache(_KEPT)
 def _access_of(record: InheritedRecord) -> tuple[EvaluatedLevel, ...]:
-    # With each change of the tree this is asked again, and what is inherited is as before.
+    # Called again for each change of the tree, mostly with the same record.
     return tuple(
         EvaluatedLevel(Path.parse(level.path), _rules(level), level.closed)
         for level in record.message.levels
@@ -421,7 +421,7 @@ def level_of(
     )
 
 
-# What clusters inherit that are mounted in this one's tree.
+# Inheritance of the clusters that are mounted in this cluster's tree.
 
 
 def levels_at_mount(

@@ -1,7 +1,7 @@
 """Link groups: links between the same two processes over one connection share heartbeats.
 
-A message on one of them shows that the other process and the connection work for all, so one
-heartbeat is sent in the time in which each link sent one. Each link still sends one now and then,
+A message on one of them shows that the other process and the connection work for all, so a group
+sends one heartbeat per interval instead of one per link. Each link still sends one now and then,
 from threads of its own cluster, so that a single hanging cluster is detected.
 """
 
@@ -20,12 +20,12 @@ _log = logging.getLogger(__name__)
 SILENT_BEATS: Final = 3
 """Number of consecutive missing heartbeats after which the other side counts as disconnected."""
 _SILENT_GROUP_BEATS: Final = SILENT_BEATS - 0.5
-"""The same for a group, including the time between two checks."""
+"""The same for a group, reduced because it is checked only now and then."""
 _RARE_BEATS: Final = 5
 """Each link of a group sends one heartbeat of its own for this many of the group's."""
 _QUIET_BEATS: Final = 4
-"""Heartbeats without a change after which they are sent less often; a change soon after another
-waits for the next heartbeat.
+"""Number of heartbeats without a change after which they are sent less often. Until then they are
+frequent, since a change soon after another waits for the next heartbeat.
 """
 _LOOKS_A_BEAT: Final = 4
 
@@ -34,8 +34,8 @@ class LinkPace:
     """Pace of the heartbeats that one end of a link sends.
 
     Args:
-        heartbeat_seconds: of a link that shares none.
-        group: None: it shares none.
+        heartbeat_seconds: interval of the heartbeats of a link without a group.
+        group: None: the link shares no heartbeats.
     """
 
     def __init__(self, heartbeat_seconds: float, group: LinkGroup | None) -> None:
@@ -83,10 +83,10 @@ class LinkGroup:
         self.key: Final = key
         self.heartbeat_seconds: Final = heartbeat_seconds
         self.link_seconds: Final = _RARE_BEATS * heartbeat_seconds
-        """Each link sends something so often by itself."""
+        """Interval of the heartbeats that each link sends by itself."""
         self._clock: Final = clock
         self._links: dict[GroupedLink, None] = {}
-        """In the order in which they are to beat; replaced, never changed."""
+        """Links in the order of their next heartbeats; the mapping is replaced, never mutated."""
         self._sent_at = self._received_at = clock()
 
     @property

@@ -41,8 +41,8 @@ class _Growing(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class MountTable(Generic[T]):
-    """Mount points with a value each. A lookup costs by the depth of the path, not by the number of
-    mounts.
+    """Mount points with a value each. The cost of a lookup depends on the depth of the path, not on
+    the number of mounts.
     """
 
     _root: _Node[T]

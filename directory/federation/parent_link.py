@@ -1,9 +1,9 @@
 """Child's side of the link: one elected server holds a stream to the parent.
 
-Everything received is committed to the child's own store, fenced by the election, before it is
-used: a mount in one commit with what is inherited there, and until both have arrived nothing
-changes. The mount table follows, in steps, and its contents cost no link. The committed facts
-decide whether the cluster serves.
+The mount and what is inherited there are committed to the child's own store, guarded by the
+election, before they are used. A new mount is stored in one commit with its inheritance; until both
+have arrived nothing changes. The mount table follows, in steps; an invalid row is left out and does
+not end the link. The committed facts decide whether the cluster serves.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TABLE_SHARE = 0.5
 """Part of a heartbeat interval for storing the mount table; then other messages are processed."""
 _TABLE_WRITES = 500
 _FEW_WRITES = 8
-"""Writes that fit a transaction beside its guards."""
+"""Part of a transaction's limit of writes that is left for its guards."""
 _CONTACT_SECONDS = 60
 """Interval at which the last contact with the parent is stored while the link is open."""
 _LOADING_SECONDS = 0.02
@@ -93,7 +93,7 @@ class ParentLink:
     ) -> None:
         self._groups = groups
         self._group: LinkGroup | None = None
-        """Of this link; None: it has heartbeats of its own."""
+        """Group of this link; None: the link shares no heartbeats."""
         self._link_group = ""
         """Names the connection of this link to the parent."""
         self._is_beat_due = False
@@ -116,31 +116,31 @@ class ParentLink:
         self._message = "not tried yet"
         self._received_at: float | None = None
         self._waits_since = 0.0
-        """When it began to wait for a message of the parent, on this link."""
+        """Time since when this link waits for the next message of the parent."""
         self.is_receiving = False
-        """Whether a message is dealt with: until then others wait, and the parent is not silent."""
+        """True while processing a message: others wait, and the parent does not count as silent."""
         self._confirmed_at: float | None = None
         self._confirmed_kept_at: float | None = None
         self._written = 0
-        """The revision of what it wrote last, in this term."""
+        """Revision of the last commit in this leader term; 0: none yet."""
         self._unsure = False
-        """Whether something was written of which nobody knows whether it took effect."""
+        """True if it is unknown whether a commit took effect."""
         self._reported: set[bytes] = set()
-        """The keys of what was received on this link and kept."""
+        """Keys of the records that were received on this link and are stored."""
         self._welcome: federation_pb2.Welcome | None = None
-        """What the parent agreed to last on this link; None: to nothing yet."""
+        """Parent's last welcome on this link; None: none yet."""
         self._awaits_inherited = False
-        """Whether that is kept only with what is inherited there, which did not come yet."""
+        """True while the welcome is not stored: it waits for what is inherited there."""
         self._has_inherited = False
-        """Whether what is inherited came on this link."""
+        """True if what is inherited at this mount arrived on this link."""
         self._table = self._new_table()
         """The mount table that came on this link."""
         self._table_is_new = False
-        """Whether it is not all kept yet."""
+        """True if a part of the table is not stored yet."""
         self._reported_refused: tuple[str, ...] = ()
-        """Where the parent says that it may be asked, and may not be; as was logged."""
+        """Reasons, as last logged, why endpoints that the parent reported are not used."""
         self._attached: bytes | None = None
-        """The attaching since which this link is open; what was sent before it is outdated."""
+        """Stored value of ``ATTACHED_KEY`` when this link began; if it changes, the link ends."""
         federation.subscribe(self._news.set)
 
     def start(self) -> None:
@@ -176,7 +176,7 @@ class ParentLink:
         attempt = -1
         while not self._stop.is_set():
             if not self._take_role():
-                # A tree is loaded in a moment; who holds the role has it for long.
+                # A tree is loaded in a moment; another holder keeps the role for long.
                 loading = self._replica.state is ReplicaState.LOADING
                 self._stop.wait(_LOADING_SECONDS if loading else self._heartbeat_seconds)
                 continue
@@ -199,7 +199,7 @@ class ParentLink:
 
     def _take_role(self) -> bool:
         try:
-            # What is loaded decides what hello says: not before it is.
+            # The hello is made from the loaded tree: raises until it is loaded.
             self._federation.view()
             self._holder = self._leader.campaign() is not None
         except (KdirError, StoreUnreachable) as error:
@@ -303,7 +303,7 @@ class ParentLink:
         if self._linked and kept is not None and now - kept < _CONTACT_SECONDS:
             return
         if not self._linked and kept is None:
-            return  # since that was kept, nothing was confirmed
+            return  # nothing was confirmed since the last one was stored
         self._confirmed_kept_at = now if self._linked else None
         at_ms = unix_ms() - int(1000 * (now - self._confirmed_at))
         try:
@@ -314,8 +314,8 @@ class ParentLink:
     def _hello(self) -> federation_pb2.Hello:
         position = self._federation.view().position
         snapshot = self._replica.snapshot
-        # Also of a cluster that was unmounted: mounted again it follows the parent, wherever that
-        # is. Only one that no parent ever mounted goes by its config, and both must agree.
+        # An unmounted cluster, too, sends the mount that it had last: mounted again, it takes the
+        # parent's. Only a cluster that was never mounted sends its config's, which must match.
         return federation_pb2.Hello(
             cluster_id=self._member.cluster_id,
             cluster=self._member.cluster,
@@ -329,8 +329,8 @@ class ParentLink:
         )
 
     def _send_updates(self, call: grpc.Call, outbox: _Outbox, hello: federation_pb2.Hello) -> None:
-        """Sends the mounts below at each change, itself where it differs from the first hello, and
-        heartbeats when idle. Ends the link if the parent was silent for too long.
+        """Sends the mounts below at each change, another hello if the cluster's feature level or
+        Kafka claim changed, and heartbeats when idle. Ends the link if the parent is silent.
         """
         version = 0
         group: LinkGroup | None = None
@@ -367,7 +367,7 @@ class ParentLink:
             pace.note_sent(marked)
             if group is not None:
                 group.note_sent()
-            is_receiving = self.is_receiving  # before the time since it waits
+            is_receiving = self.is_receiving  # read first: cleared last
             silent = self._clock() - self._waits_since
             if not is_receiving and silent > pace.silent_seconds:
                 self.end()
@@ -397,7 +397,7 @@ class ParentLink:
             group.note_received()
 
     def _may_report_mounts(self, welcome: federation_pb2.Welcome) -> bool:
-        """True if the paths of the mounts below are those that the parent has."""
+        """True if parent and child have the same mount, so that the paths below it agree."""
         return welcome.mount == str(self._federation.mount)
 
     def _handle_message(self, response: federation_pb2.LinkResponse) -> None:
@@ -421,7 +421,7 @@ class ParentLink:
 
     def _join_group(self, welcome: federation_pb2.Welcome) -> None:
         """Shares heartbeats from now on, if the parent does."""
-        token, welcome.link_group = welcome.link_group, ""  # it is of this link: it is not kept
+        token, welcome.link_group = welcome.link_group, ""  # names this link only: not stored
         if token and self._group is None:
             key = (self._link_group, token)
             self._group = self._groups.join(key, self, self._heartbeat_seconds)
@@ -430,7 +430,7 @@ class ParentLink:
         own_id = self._member.cluster_id
         mount, above = Path.parse(welcome.mount), Path.parse(welcome.parent_mount)
         if mount == above or not above.is_prefix_of(mount):
-            # Kept, it would be believed at each start: not even a wrong parent may have that.
+            # Once stored, it would be used at each start: refused even from a wrong parent.
             raise MountMismatch(
                 f"the parent {welcome.parent_cluster} is mounted at {above} itself and "
                 f"mounts this cluster at {mount}, which is not below",
@@ -454,7 +454,7 @@ class ParentLink:
             if self._has_inherited:
                 self._confirmed(welcome)
             else:
-                # Linked only with all: what it inherits now may not be what was kept.
+                # Not linked yet: what is inherited now may differ from what is stored.
                 self._message = (
                     f"the parent {welcome.parent_cluster} mounts this cluster at {mount}, as "
                     f"before, and has not sent yet what is inherited there"
@@ -542,9 +542,10 @@ class ParentLink:
             _log.warning("%d rows of the mount table are not kept: %s", table.left_out, why)
 
     def _keep_table(self) -> None:
-        """Stores part of the mount table, step by step, then returns for the next message.
+        """Stores the mount table in steps; returns for the next message when its time is over.
 
-        It waits for the mount and what is inherited there, and delays neither for long.
+        Starts after the mount and what is inherited there are stored, and delays newer ones of
+        them only briefly.
         """
         if not (self._table_is_new and self._linked):
             return
@@ -580,7 +581,7 @@ class ParentLink:
             and not position.unmounted
             and error.metadata.get("parent_cluster_id") == parent.parent_cluster_id
         ):
-            # The very parent that confirmed the mount says there is none: unmounted while away.
+            # The parent that confirmed the mount has none now: it was removed while disconnected.
             writes: tuple[Write, ...] = (Put(parent_state.UNMOUNTED_KEY, error.message.encode()),)
             try:
                 self._commit(writes)
@@ -594,8 +595,8 @@ class ParentLink:
         return self._replica.snapshot.fact(parent_state.ATTACHED_KEY) != self._attached
 
     def _commit(self, writes: tuple[Write, ...]) -> None:
-        # What was on its way when the cluster was detached must not change what was kept, nor be
-        # taken for the parent's first update where it was attached again before any server noticed.
+        # A message from before a detach must not change what is stored, nor count as the parent's
+        # first update if the cluster was attached again before any server noticed.
         attached = (
             KeyEquals(parent_state.DETACHED_KEY, None),
             KeyEquals(parent_state.ATTACHED_KEY, self._attached),
@@ -605,6 +606,6 @@ class ParentLink:
         try:
             self._written = self._writer.put_facts(writes, guards=(self._leader.guard, *attached))
         except StoreUnavailable:
-            # It may be there, and seen only later: what comes after the next election has seen it.
+            # It may have been committed. The role is taken again: after that the replica has it.
             self._unsure = True
             raise

@@ -1,9 +1,9 @@
 """Stored records of a cluster's parent, as values.
 
-Everything that the parent link receives is committed to the child's own store, so that a restart,
-at any age, continues from it. Ages are stored as the unix time of the owner's update. An unreadable
-record counts as not received (S21): its sender sends it again, and it is written again then. But
-unreadable inherited records do not count as nothing inherited.
+Everything that the parent link receives is committed to the child's own store, so that a restart
+continues from it, however old it is. Ages are stored as the unix time of the owner's update. An
+unreadable record counts as not received (S21): its sender sends it on the next link, and it is
+stored again. But unreadable inherited records do not count as nothing inherited.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def welcome_writes(
 
 
 def _lasting(welcome: federation_pb2.Welcome) -> federation_pb2.Welcome:
-    # The parent's revision moves with every change of the parent; it alone is no news of the mount.
+    # The revision grows with every commit of the parent: alone it is no change of the mount.
     copy = federation_pb2.Welcome()
     copy.CopyFrom(welcome)
     copy.revision = 0
@@ -257,7 +257,7 @@ def table_rows(snapshot: Snapshot) -> Iterator[TableRow]:
 
 
 def table_row(value: bytes) -> TableRow | None:
-    """Returns one stored row of it; None if it cannot be read."""
+    """Returns a stored row of the mount table; None if it cannot be read."""
     reported = try_decode_record(federation_pb2.MountRow, value)
     return None if reported is None else TableRow(*reported)
 
@@ -280,7 +280,7 @@ def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, .
 
 
 def table_steps(writes: Sequence[Write], most_writes: int) -> Iterator[tuple[Write, ...]]:
-    """Yields the same in small transactions: the table is a hint, and may be half old
+    """Yields these writes in small transactions: the table is a hint, and may be partly outdated
     for a moment.
     """
     step: list[Write] = []
@@ -314,10 +314,10 @@ def detached_of(snapshot: Snapshot) -> str:
 
 
 def first_receipt_writes(snapshot: Snapshot) -> tuple[Write, ...]:
-    """Returns the writes that record, with a parent's update, that it was received in this
-    incarnation of the store and since the cluster was last attached; empty if that is recorded.
+    """Returns the writes that record, in one commit with a parent's update, that one was received
+    in this incarnation of the store and since the last attach; empty if that is recorded.
 
-    Until then the stored update is an older one, and what acts on the first new one checks it
+    Until then the stored update is an older one. The record changes the basis of what acts on Kafka
     (``directory.kafka.arming.releases``).
     """
     attached = snapshot.fact(ATTACHED_KEY) or b""
@@ -326,8 +326,8 @@ def first_receipt_writes(snapshot: Snapshot) -> tuple[Write, ...]:
 
 
 def attachment_basis(snapshot: Snapshot) -> str:
-    """Returns a key of the detaches, attaches, first messages and moves, of this cluster and of
-    those above it, on which its inherited records are based; "" if nothing was ever received.
+    """Returns a digest of the detaches, attaches, first receipts and moves, of this cluster and of
+    those above it, on which its inherited records are based; "" if there were none.
     """
     reported = read_inherited(snapshot)
     above = "" if reported is None else reported.message.basis
@@ -336,7 +336,7 @@ def attachment_basis(snapshot: Snapshot) -> str:
         for key in (DETACHED_KEY, ATTACHED_KEY, FIRST_RECEIPT_KEY)
     ]
     if (moved := snapshot.fact(_MOVED_KEY)) is not None:
-        own.append(moved.decode(errors="replace"))  # else one that moves back is as it was before
+        own.append(moved.decode(errors="replace"))  # so a move back gives another digest
     if not (above or any(own)):
         return ""
     return blake2b(json.dumps([above, *own]).encode(), digest_size=8).hexdigest()
@@ -365,7 +365,7 @@ def unreadable_rows(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
 
 
 def ancestors(snapshot: Snapshot, now_ms: int) -> list[policies_pb2.AncestorPosition]:
-    """Returns the ancestors' updates on which this is based, nearest first, with their ages."""
+    """Returns the ancestors' positions behind the inherited records, nearest first, with ages."""
     reported = read_inherited(snapshot)
     parent = parent_of(snapshot)
     if reported is None or parent is None:

@@ -1,8 +1,8 @@
 """Bounds of a mount table: how many rows it may have, and which are left out beyond that. Pure.
 
-A row that is left out costs hops, never an answer: the table is a hint, and each cluster is one
-referral away. The rows that children report are shared out evenly, so that a child that reports too
-many loses its own.
+A row that is left out costs a client hops, never an answer: the table is a hint, and referrals up
+and down reach every cluster. The space is shared fairly among the children, so that a child that
+reports too many mounts loses rows of its own.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def check_kafka_claim(field: str, claim: federation_pb2.KafkaClaim) -> None:
 def fit_rows(
     groups: Mapping[str, Sequence[TableRow]], most_rows: int, most_bytes: int
 ) -> dict[str, Sequence[TableRow]]:
-    """Returns the rows of each group that fit into a total of rows and bytes: all, or of each group
-    as many as its fair share, in order. A row too large for the remaining bytes is skipped without
-    those after it.
+    """Returns the rows of each group that fit into a total of rows and bytes, in order: all, or as
+    many as the group's fair share. A row too large for the bytes left is skipped; later rows may
+    still fit.
     """
     shares = fair_shares({name: len(rows) for name, rows in groups.items()}, most_rows)
     fitting = {name: rows[: shares[name]] for name, rows in groups.items()}

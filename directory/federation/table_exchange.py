@@ -23,13 +23,13 @@ Message = TypeVar("Message")
 _MESSAGE_ROWS: Final = 500
 _MESSAGE_BYTES: Final = 256 * 1024
 _REFRESH_SECONDS: Final = 30
-"""Interval at which rows are sent again if only their counts changed. Rows are never sent for their
-age: each message on a link confirms those that are ``confirmed``, and the others only age.
+"""Interval at which rows are sent again if only their counts and the like changed. Age is no reason
+to send a row: each message on a link confirms the ``confirmed`` rows, and the others only age.
 """
 _REST_SECONDS_A_ROW: Final = 0.01
 _MOST_REST_SECONDS: Final = 2.5
-"""Longest interval between two versions of the table, for the largest tables: if a hundred clusters
-connect at once, each gets their rows together.
+"""Longest pause between two versions of a changing table, for large ones: if a hundred clusters
+connect at once, their rows are sent together.
 """
 _SHARED_MS: Final = 1_000
 """Time for which a message is shared by several links; ages count as of its end."""
@@ -50,16 +50,18 @@ class _Version:
 class _Sent:
     row: TableRow
     made_ms: int
-    """When. While its sender confirms it, a row is no older than it was then."""
+    """Time when the row was made. Each message on a link confirms a confirmed row, so its age is
+    sent as of this time.
+    """
     news: tuple[bytes, bool]
-    """What makes the row another at once."""
+    """Fields whose change is sent at once."""
     vital: tuple[int, int, bool]
-    """What makes it another now and then: its counts, and when it was reported, if that does not go
-    on.
+    """Fields whose change is sent at the next refresh: the time of the owner's update (0 if
+    confirmed), the topic count, and whether the mount is linked.
     """
 
     def aged(self, now_ms: int) -> federation_pb2.MountRow:
-        """Returns the row with the age that it has for a link that is given it now."""
+        """Returns the row with its age: at ``made_ms`` if it is confirmed, else at ``now_ms``."""
         return self.row.aged(self.made_ms if self.row.row.confirmed else now_ms)
 
 
@@ -90,7 +92,7 @@ class SentTable(Generic[Message]):
         self._changed = True
         self._counts_changed = False
         self.marked = 0
-        """How often it was marked as changed."""
+        """Number of times that the table was marked as changed."""
         self._made_at = -_MOST_REST_SECONDS
         self._refreshed_at = clock()
         self._sent: dict[str, _Sent] = {}
@@ -100,8 +102,8 @@ class SentTable(Generic[Message]):
         self._shared_until_ms = 0
 
     def mark_changed(self) -> bool:
-        """Marks the table as changed; returns True if links should check it, False if a new version
-        was just made, or is due already.
+        """Marks the table as changed. Returns True if links should check it now; False if it was
+        marked already, or a new version was just made.
         """
         self.marked += 1
         self._counts_changed = True
@@ -176,7 +178,7 @@ class SentTable(Generic[Message]):
         return _Sent(one, self._clock_ms(), (self._news_of(row), row.confirmed), vital)
 
     def _messages(self, version: int) -> Iterator[federation_pb2.MountTable]:
-        # Nobody is given a row that is younger than it is.
+        # As of the end of sharing: no link gets a row that seems younger than it is.
         at_ms = self._shared_until_ms
         if not version or version < self._versions[0].number - 1:
             yield from messages_of((one.aged(at_ms) for one in self._all()), ())
@@ -238,14 +240,14 @@ class ReceivedTable:
         self._whole: dict[str, TableRow] = {}
         self._whole_bytes = 0
         self._coming: dict[str, TableRow] | None = None
-        """The table with the messages of one table or change that came; None: between two."""
+        """Table with the messages so far of an incomplete table or change; None: there is none."""
         self._bytes = 0
         self.has_come = False
-        """Whether all of a table ever came."""
+        """True once a whole table was received."""
         self.left_out = 0
-        """Rows of the last table or change that were not taken."""
+        """Number of rows that were left out of the last table or change."""
         self.why_left_out = ""
-        """Why, of one of them."""
+        """Reason for the first of them."""
 
     @property
     def rows(self) -> list[TableRow]:

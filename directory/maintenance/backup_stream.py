@@ -69,8 +69,8 @@ class _Digest:
 
 
 def digest_of(rows: Iterable[Row]) -> bytes:
-    """Returns a digest that is equal for equal rows in the same order, without those that another
-    store creates again.
+    """Returns a digest that is equal for equal rows in the same order. The row ``FLOOR_KEY``
+    does not count: each store has its own.
     """
     digest = _Digest()
     for _ in digest.wrap(rows):
@@ -103,7 +103,7 @@ def fill_store(store: Store, rows: Iterable[Row]) -> None:
     put = _Digest()
     try:
         store.fill(put.wrap(_fitting(rows, store.limits.max_bytes)))
-        # What came is read back page by page, but no watch can resume before this.
+        # History still reads the events that came, but no watch can resume before this.
         floor = store.load((FLOOR_KEY,)).revision
         store.fill([(FLOOR_KEY, b"%d" % floor)])
     except ValueError as error:

@@ -114,7 +114,7 @@ class EventIndex:
                 events -= event_count(row.key)
                 is_within = size <= keep_bytes
                 size -= row.size
-                # Of events at least so many stay; of bytes at most.
+                # At least ``keep_events`` stay, unless they exceed ``keep_bytes``.
                 if (events < keep_events and is_within) or len(rows) == limit:
                     break
                 if until is not None and row.revision > until:
@@ -180,7 +180,7 @@ class EventIndex:
         """Returns the number of rows of later revisions, and the time of the first (Unix
         milliseconds; 0 = there is none).
 
-        Reads no store and costs nothing by their number; until the rows from before this server's
+        Does not read the store and is fast for any number. Until the rows from before this server's
         start are read, it is a lower bound.
         """
         with self._lock:
@@ -224,7 +224,7 @@ class EventIndex:
             self._compact()
             end = begin = bisect_left(self._rows, before, key=_revision)
             count = size = 0
-            # Rows without events alone are no page: an empty one means that nothing older is kept.
+            # Goes on until there are events: an empty page means that nothing older is kept.
             while begin and count < limit and (size < _READ_BYTES or not count):
                 begin -= 1
                 count += event_count(self._rows[begin].key)
@@ -236,13 +236,13 @@ class EventIndex:
         return [(one.revision, one.events) for one in reversed(self._fetch(wanted)) if one.events]
 
     def _fetch(self, wanted: dict[bytes, int]) -> list[OutboxCommit]:
-        """Reads rows by ranges of keys in which the wanted ones are close together."""
+        """Reads the wanted rows in pages, each from just below the next wanted key."""
         found: dict[int, OutboxCommit] = {}
         cluster_id = self._store.identity.cluster_id
         keys = sorted(wanted)
         after = b""
         while keys:
-            # Right below the next key that is wanted, or closely so.
+            # Right or closely below the next wanted key.
             after = max(after, keys[0][:-1])
             rows = self._store.read(EVENT, limit=min(_PAGE, 2 * len(keys) + 10), after=after)
             for row in rows:
@@ -281,7 +281,7 @@ class EventIndex:
         older: list[_Row] = []
         after, limit = FLOOR_KEY, _PAGE // 10
         while rows := self._store.read(EVENT, limit=limit, after=after):
-            # Rows may be large: the next page is as many as were about as large as these.
+            # Rows may be large: the next page has as many as fit, at the mean size of these.
             size = 1 + sum(len(row.value) for row in rows) // len(rows)
             limit = max(1, min(_PAGE, _READ_BYTES // size))
             older += [

@@ -34,7 +34,7 @@ Revised = tuple[int, Events]
 _PAGE_EVENTS: Final = 200
 """Older events that are read from the store at a time for one subscription."""
 _READERS: Final = 4
-"""Subscriptions that read a page from the store at the same time."""
+"""Number of subscriptions that may read a page from the store at the same time."""
 _WAIT_SECONDS: Final = 5.0
 
 
@@ -54,8 +54,8 @@ class ChangeHistory:
         queue_bytes: int = 64 << 20,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``kept_events`` and ``kept_bytes``: in memory for all; ``queue_events`` and
-        ``queue_bytes``: the lag that one subscription may have.
+        """``kept_events`` and ``kept_bytes``: limits of the events in memory for all;
+        ``queue_events`` and ``queue_bytes``: limits of the lag of one subscription.
         """
         self._kept_events: Final = kept_events
         self._kept_bytes: Final = kept_bytes
@@ -64,11 +64,11 @@ class ChangeHistory:
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
         self._recent: deque[tuple[Revised, int]] = deque()
-        """With the bytes of each."""
+        """Newest events in memory, by revision, with their bytes."""
         self._recent_count = 0
         self._recent_bytes = 0
         self._loads = 0
-        """How often the tree was loaded: what was read before is no basis to go on from."""
+        """Number of loads of the tree: each ends the subscriptions from before it."""
         self._reading: Final = threading.BoundedSemaphore(_READERS)
         self._recent_after = -1  # _recent holds all events of later revisions; -1: not loaded
         self._subscriptions: set[Subscription] = set()
@@ -195,7 +195,7 @@ class ChangeHistory:
             ) from reason
         finally:
             self._reading.release()
-        self._refuse_forgotten(after)  # asked last: what was trimmed before is missing above
+        self._refuse_forgotten(after)  # last: events trimmed before are missing above
         return found, reached
 
     def _refuse_forgotten(self, after: int) -> None:
@@ -271,12 +271,12 @@ class Subscription:
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
         self._waiter: threading.Event | None = None
-        """Of a thread that waits in ``next``; most subscriptions have none, and ``put`` is called
-        for all of them before a change is acknowledged."""
+        """Event that wakes a thread in ``next``; None: no thread waits, as in most subscriptions.
+        ``put`` is called for all of them before a change is acknowledged."""
         self._after = after
-        """Up to this revision it has read what is past."""
+        """Revision up to which past events were read."""
         self._joined = False
-        """Changes are handed to it."""
+        """True once new events are added to the queue."""
         self._queue: list[Revised] = []
         self._count = 0
         self._bytes = 0
@@ -306,7 +306,7 @@ class Subscription:
                     raise Resync(self._lost)
                 found, self._queue, self._count, self._bytes = self._queue, [], 0, 0
                 return found
-        self._history.forget(self)  # where it joined while it was being closed
+        self._history.forget(self)  # it may have joined while it was being closed
         return []
 
     def _wait(self, seconds: float) -> None:
@@ -347,7 +347,7 @@ class Subscription:
         self._history.forget(self)
 
     def put(self, revised: Revised, size: int, most_events: int, most_bytes: int) -> None:
-        """Adds to the queue, or gives it up if it is full: no watcher slows the replica."""
+        """Adds events, or ends the subscription if the queue is full: the replica must not wait."""
         with self._lock:
             if self._lost or self._closed:
                 return

@@ -85,8 +85,8 @@ NOT_HELD: Final = (
     *(GRANTS_MARK, QUOTA),
 )
 """Prefixes of the rows of a store that its log does not hold: answered requests, history, servers
-and roles, how far the log is; what parent and children report again; marks that only changes at the
-same time compare.
+and roles, the progress of the log; what parent and children report again; marks that only
+concurrent changes compare.
 """
 _CODEC: Final = ProtoCodec()
 _WRITTEN_AT_ONCE: Final = 2_000
@@ -97,10 +97,10 @@ _PUT_ROWS: Final = (
     f"INSERT OR REPLACE INTO store SELECT {SQL_KEY} AS place, {SQL_RECORD} "  # noqa: S608 - constants
     f"FROM mapping WHERE {SQL_KEY_SIZE} > 0 ORDER BY place"
 )
-"""Of a state, the rows that have their key. In the order of the keys, since a table in another
-order, such as that of ids, would be filled at random places."""
+"""Stores the rows of a state that have a key, in key order: in another order, such as that of ids,
+the table would be filled at random places."""
 _GRANTS: Final = f"SELECT value FROM mapping WHERE {SQL_KEY_SIZE} = 0"  # noqa: S608 - constants
-"""The other rows of a state."""
+"""Query of the other rows of a state: grants."""
 _ENTRIES: Final = "SELECT key, value FROM store WHERE key > ? AND key < ?"
 _CLAIM: Final = (
     "INSERT INTO store VALUES (?, ?) "
@@ -109,14 +109,14 @@ _CLAIM: Final = (
 
 
 class UnusableLog(Exception):
-    """Error of a log that no store can be made of: why, for people."""
+    """Error: no store can be made from a log; with the reason for people."""
 
 
 # -- reading ---------------------------------------------------------------------------------------
 
 
 def log_client(config: ChangeLogConfig) -> dict[str, Any]:
-    """Returns librdkafka's properties for the way to a change log.
+    """Returns librdkafka's properties for a connection to a change log.
 
     Raises:
         ConfigError
@@ -128,15 +128,15 @@ def log_client(config: ChangeLogConfig) -> dict[str, Any]:
 def log_rows(
     config: ChangeLogConfig, cluster: str, cluster_id: str
 ) -> Iterator[tuple[admin_pb2.BackupHeader, Callable[[], Iterator[Row]]]]:
-    """Yields what a backup would have of the store that the log of a cluster was made of: header,
-    and what reads the rows, as often as it is called.
+    """Yields header and rows of a backup, made from a cluster's change log. The rows come from a
+    function that may be called more than once.
 
     Args:
         cluster: its name in the config.
-        cluster_id: empty = that of the one log which is of a cluster of this name.
+        cluster_id: empty = that of the only log of a cluster of this name.
 
     Raises:
-        UnusableLog: there is none, or none that is whole.
+        UnusableLog: there is no such log, or not exactly one, or it is incomplete.
         KafkaUnavailable, ConfigError, OSError
     """
     with scratch() as database:
@@ -171,7 +171,7 @@ def _read_log(
     topic = _find_topic(properties, config, cluster, cluster_id)
     registry = SchemaRegistry.at(config.schema_registry)
     with closing(TopicReader(properties, topic)) as reader:
-        # Before it there may be what another cluster had in the topic.
+        # Records before the checkpoint may be of another cluster.
         point = newest_checkpoint(reader, registry)
         of = "" if point is None else point.cluster_id
         log = load_log(reader, StateFold(of, registry, partial(new_table, database)))
@@ -195,12 +195,12 @@ class _Table(MutableMapping[str, bytes]):
         self._database: Final = database
         self._name: Final = name
         self._written: Final[dict[str, bytes]] = {}
-        """Not in the database yet: many at once take a third of the time."""
+        """Values to be written to the database: in batches this takes a third of the time."""
         self._put: Final = self._named("INSERT OR REPLACE INTO mapping VALUES (?, ?)")
         self._run("CREATE TABLE mapping (key TEXT PRIMARY KEY, value BLOB) WITHOUT ROWID")
 
     def run_whole(self, statement: str) -> sqlite3.Cursor:
-        """Runs a statement on all that is in ``mapping``."""
+        """Runs a statement on the whole table, which the statement calls ``mapping``."""
         self._write()
         return self._run(statement)
 
@@ -329,8 +329,8 @@ def _header_of(state: LogState) -> admin_pb2.BackupHeader:
 
 
 def make_rows(state: LogState, database: sqlite3.Connection) -> None:
-    """Makes the rows of the store that a state in this database was made of, but for those of
-    ``NOT_HELD``. Claims and marks are as the entries need them.
+    """Makes the rows of the store from the state of its log in this database, all but those of
+    ``NOT_HELD``. Claims and read-only marks are derived from the entries.
     """
     database.create_function("merged_claims", 2, _merged_claims, deterministic=True)
     table = state.rows_by_key
@@ -377,7 +377,7 @@ def _read_only_marks(entries: Iterable[Row]) -> Iterator[Row]:
 
 
 def _claims(entries: Iterable[Row]) -> Iterator[Row]:
-    """Yields the claim of each topic; several may be of one key."""
+    """Yields the claim of each topic; several may have the same key."""
     names = _CODEC.physical_names([value for key, value in entries if is_topic_key(key)])
     for name in names:
         if name is not None and (claim := claim_value((name,))) is not None:
@@ -385,5 +385,5 @@ def _claims(entries: Iterable[Row]) -> Iterator[Row]:
 
 
 def _merged_claims(one: bytes, other: bytes) -> bytes | None:
-    """Returns the value of two claims of one key."""
+    """Returns the merged value of two claims with the same key."""
     return claim_value({*one.decode().split("\n"), *other.decode().split("\n")})

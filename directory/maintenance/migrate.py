@@ -8,8 +8,8 @@ The steps, each of which survives ``kill -9``:
 4. FROM is sealed again: *moved to TO*. No server starts on it any more.
 5. TO is unsealed, as a new incarnation.
 
-Its progress can be seen in the two stores alone, so that the same command goes on from there, and
-so that it can be undone until step 5. The cluster keeps its id: its parent's mount goes on.
+The two stores alone show the progress: the same command continues from there, and until step 5 the
+migration can be undone. The cluster keeps its id, so that its parent's mount stays valid.
 """
 
 from __future__ import annotations
@@ -107,8 +107,8 @@ def plan_migration(source: str, target: str, *, force: bool = False) -> Migratio
 
 
 def _refuse_unpublished(one: Migration) -> None:
-    """Checks that no changes wait for the change log: in the new store another generation of the
-    log begins, with the waiting ones as differences of the state instead of changes.
+    """Checks that no changes wait for the change log: the new store begins a new generation of the
+    log, in which they would be differences of the state instead of changes.
     """
     with ExitStack() as opened:
         store = one.open_source()

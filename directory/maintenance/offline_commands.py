@@ -1,8 +1,8 @@
 """``kdir restore`` and ``kdir migrate``, which open stores directly, without a server.
 
-Exit codes: 0 done, 2 an argument cannot be used (a damaged backup, another cluster's store), 3 a
-store did not answer, 5 refused because something would be lost. Data on stdout, everything else on
-stderr.
+Exit codes: 0 done, 2 an argument cannot be used (a damaged backup, another cluster's config), 3 a
+store or the change log did not answer, 5 refused (something would be lost, another cluster's
+store). Data on stdout, everything else on stderr.
 """
 
 from __future__ import annotations

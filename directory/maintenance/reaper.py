@@ -67,7 +67,7 @@ class Reaper:
         clock: monotonic seconds.
         now_ms: Unix milliseconds.
         sleep: waits this many seconds, or less if the reaper is to stop.
-        slice_seconds: time of work until other work is checked; at least one step.
+        slice_seconds: time of work in one round, which has at least one step.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Reaper:
         return place is not None and bool(place.containers)
 
     def _over(self) -> Iterator[str]:
-        """Returns expired names: searching a million of them takes a while."""
+        """Returns some of the expired names: a search in a million takes a while."""
         now_ms = self._now_ms()
         snapshot = self._replica.snapshot
         names = (

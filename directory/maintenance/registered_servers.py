@@ -56,6 +56,6 @@ def read_member(value: bytes) -> admin_pb2.Member | None:
 
 
 def _stored_members(store: Store) -> dict[str, admin_pb2.Member]:
-    with contextlib.suppress(StoreIsSealed):  # then who is there may be dead
+    with contextlib.suppress(StoreIsSealed):  # then a server that is listed may be dead
         store.remove_expired(MEMBER)
     return members_of((row.key, row.value) for row in store.read(MEMBER))

@@ -1,11 +1,10 @@
-"""Filling a store from a backup: looked at first, then done in steps that can be cut off anywhere.
+"""Restore of a store from a backup: planned first, then executed in steps that can be interrupted.
 
-Refuses whatever could lose something that nobody agreed to lose: a store that holds something, one
-of another cluster, one that servers are running on. The steps: the store is sealed to be filled (no
-server reads it from then on, and none writes), emptied, filled, read back and compared, and
-unsealed as a new incarnation. Cut off, it stays sealed for this reason, and the same again finishes
-it. What would be lost is counted and named as people know it; rows that cannot be read are counted
-as such.
+A restore is refused into a store of another cluster, and, unless an option allows it, into one that
+holds something or that has running servers. The steps: the store is sealed to be filled (no server
+reads it from then on, and none writes), emptied, filled, read back and compared, and unsealed as a
+new incarnation. An interrupted restore leaves it sealed, and the same command finishes it.
+What would be lost is counted and named by path; unreadable rows are counted as such.
 """
 
 from __future__ import annotations
@@ -209,7 +208,7 @@ class RestoreRefused(Exception):
 
 
 class Backup:
-    """Rows to restore, as the header says. They are counted as they are read for the first time.
+    """Header and rows to restore. The rows are counted when they are read for the first time.
 
     Args:
         rows: reads the rows, in key order, from the first one.
@@ -346,7 +345,7 @@ def plan_restore(
     """Returns the plan of a restore; changes nothing.
 
     Raises:
-        IncompatibleStore: another cluster's store, or none that this version can use.
+        IncompatibleStore: this version cannot use the store.
         StoreUnreachable, DamagedBackup, OSError: the store or the backup cannot be read.
     """
     identity = find_identity(address)
@@ -397,7 +396,7 @@ def _plan_over(
 
 def _losses(backup: Backup, store: Store) -> Losses:
     paths = DirectoryPaths()
-    for rows in (backup.rows(), _all_rows(store)):  # where it is now counts
+    for rows in (backup.rows(), _all_rows(store)):  # the store last: its paths count
         for key, value in rows:
             paths.learn(key, value)
     return losses(_all_rows(store), backup.rows(), paths)
@@ -431,8 +430,8 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
 
 
 def begin_new_incarnation(address: str) -> Identity:
-    """Begins a new incarnation of a store that was restored by other means, which nothing in it
-    shows: earlier tokens and watches expire.
+    """Begins a new incarnation of a store that was restored by other means: earlier tokens and
+    watches expire. Nothing in such a store shows that it was restored.
 
     Its servers may run; they load again. The contents stay. If interrupted, the same call finishes
     it.

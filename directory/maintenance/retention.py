@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 _BATCH: Final = 500
 _BATCHES: Final = 10  # of each kind in one step
 _ROUNDS: Final = 100
-"""Number of times that all answered requests are visited, at most, while one is kept."""
+"""Most rounds of visiting all answered requests in the time for which one is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class RetentionTrimmer:
         self._retention: Final = retention or RetentionLimits()
         self._now_ms: Final = now_ms
         self._batch: Final = min(_BATCH, store.limits.max_writes // 2 - 1)
-        self._after = b""  # the answered request up to which the last step looked
+        self._after = b""  # last key visited in this round; empty: none runs
         self._oldest_ms = 0
-        """When the oldest request was answered that this round, or the last one, left."""
+        """Time of the oldest answer that this round, or the last one, did not remove."""
         self._next_round_ms = 0
 
     def step(self) -> int:
@@ -87,12 +87,12 @@ class RetentionTrimmer:
             return 0
 
     def _trim_requests(self) -> int:
-        """Visits all answered requests, some at each step, since their keys have no age;
-        and again once one of those that were left has expired.
+        """Removes expired answers. Visits all answered requests, some at each step, since their
+        keys show no age; the next round begins once the oldest that was kept has expired.
         """
         now_ms, kept_ms = self._now_ms(), self._retention.requests_ms
         if not self._after:
-            # Later than a whole retention from now: the clock was set back.
+            # Waits, unless for longer than a whole retention: then the clock was set back.
             if now_ms < self._next_round_ms <= now_ms + kept_ms + 1:
                 return 0
             self._oldest_ms = now_ms
@@ -129,7 +129,7 @@ class RetentionTrimmer:
         try:
             answered_at_ms = RequestRecord.from_bytes(row.value).answered_at_ms
         except ValueError:
-            return False  # of a newer version, perhaps; it knows for how long
+            return False  # perhaps a newer version's, which removes it
         if answered_at_ms < before_ms:
             return True
         self._oldest_ms = min(self._oldest_ms, answered_at_ms)

@@ -105,7 +105,7 @@ def compare_rows(
     summary.revision = snapshot.revision
     yield from comparison.differences()
     summary.rows = comparison.row_count
-    # Rows and tree may be of two incarnations then: no difference between them is no proof.
+    # Rows and tree may be of two incarnations: then their equality proves nothing.
     found = {identity.incarnation, snapshot.incarnation, store.refresh_identity().incarnation}
     if len(found) > 1:
         summary.troubles.append(
@@ -172,7 +172,7 @@ def compare_kafka(
     summary: Summary,
 ) -> Iterator[Difference]:
     """Yields the differences between the tree and Kafka. If Kafka cannot be reached or refuses, the
-    summary names it.
+    summary has the reason.
     """
     from directory.kafka.admin_client import ConfluentAdmin
 

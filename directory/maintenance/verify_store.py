@@ -228,7 +228,7 @@ class StoreComparison:
         standing = list(self._snapshot.same_unified(unified))
         self._claims.extend(map(hash, (one for one in claimed if one in standing)))
         if claimed == standing:
-            return  # two hashes met
+            return  # two names have the same hash
         yield Difference(
             Between.STORE,
             _format_value(key),
@@ -416,7 +416,7 @@ def _retired(value: bytes) -> None:
         raise ValueError("not a decimal number, or one and 'awaited'")
 
 
-# A longer prefix is before one that it begins with.
+# A prefix comes before shorter ones that it begins with.
 _READERS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
     FLOOR_KEY: _decimal,
     EVENT: lambda value: unpack(value, 0, ""),

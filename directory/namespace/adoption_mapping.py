@@ -54,8 +54,8 @@ DETACHED_REASON: Final = (
 
 def is_detached(snapshot: Snapshot, observed: ObservedTopic) -> bool:
     """True if this very Kafka topic was left alone when its entry was removed, or if kdir asked for
-    it and removed its entry before Kafka showed it. A topic of the same name with another id was
-    created since, by another client of Kafka.
+    it and removed its entry before Kafka showed it. A topic of the same name with another id is not
+    detached: another client of Kafka created it since.
     """
     value = snapshot.fact(detached_key(observed.physical_name))
     if value is None:

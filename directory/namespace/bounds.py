@@ -56,7 +56,7 @@ DEFAULT_BOUNDS: Final = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class TableBounds:
-    """Bounds of one cluster's mount table; also described there."""
+    """Bounds of one cluster's mount table; ``Limits`` describes these, too."""
 
     child_mounts: int = 2_000
     child_mount_bytes: int = 512 * 1024

@@ -70,7 +70,7 @@ class RemovalImpact:
     detached: int = 0
     """Topics that stay in Kafka, with their data, without an entry."""
     retired: list[str] = field(default_factory=list)
-    """Physical names that new topics cannot get for a day: the first ones."""
+    """The first of the physical names that new topics cannot get for a day."""
     retired_count: int = 0
 
 
@@ -251,8 +251,8 @@ def _deletes(name: str, before: object, after: object) -> bool:
 def newly_exceeded_quotas(
     before: ChangeSide, after: ChangeSide, mount: Path, above: Sequence[PolicyLevel]
 ) -> tuple[tuple[Quota, int], ...]:
-    """Returns the quotas at and above an entry that are exceeded after the change and were not
-    before, each with the amount then.
+    """Returns the quotas at and above an entry that are exceeded after the change, each with the
+    amount used; without those that were exceeded before by the same amount.
 
     A move that exceeds a quota is refused; setting a quota below the current use is not.
     """

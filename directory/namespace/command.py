@@ -124,7 +124,7 @@ class CreateLink:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateMount:
     """Command that mounts a child cluster. The checks of the federation (loops, the child's record)
-    come before.
+    are made before it is planned.
     """
 
     path: Path
@@ -157,8 +157,8 @@ class DeleteEntry:
     mounts below it is always refused.
 
     A directory is moved below ``DELETED_ID`` at once, with its id in hexadecimal as its name;
-    ``ReapDeleted`` finishes. A topic that is deleted in Kafka too stays there as DELETING until
-    ``FinishDelete``.
+    ``ReapDeleted`` finishes. A topic that is deleted in Kafka too is DELETING, below
+    ``DELETED_ID``, until ``FinishDelete``.
     """
 
     path: Path
@@ -166,8 +166,8 @@ class DeleteEntry:
     recursive: bool = False
     etag: str = ""
     deletes_in_kafka: bool = False
-    """Whether Kafka's topics go too (ceiling and policy ``delete``): no request says it, it is
-    filled in on the snapshot that the removal is planned on.
+    """True if Kafka's topics are deleted too (ceiling and policy ``delete``). No request has it: it
+    is set from the snapshot on which the removal is planned.
     """
 
 
@@ -361,8 +361,8 @@ class Plan:
     kafka_topics_deleted: bool = False
     """For a delete: Kafka topics are deleted, too."""
     notes: tuple[str, ...] = ()
-    """For adoption: one sentence for each topic with another path than the mapping's, or without
-    one.
+    """One sentence for each topic that is put at another path than the mapping's, left out or not
+    moved, and for each quota that is exceeded.
     """
     grants: tuple[Grant, ...] = ()
     """For a change of grants: the entry's grants afterwards."""

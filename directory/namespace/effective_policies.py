@@ -1,7 +1,7 @@
 """Effective policies: the own value or the nearest ancestor's, key by key for maps; those after
 each change of a plan; and how many topics inherit a field.
 
-The levels above the mount are one more, outermost level (KIP-37).
+The levels above the mount are the outermost ones (KIP-37).
 """
 
 from __future__ import annotations

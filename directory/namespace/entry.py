@@ -1,4 +1,4 @@
-"""Entries as pure values: directory, topic, link and mount, and the grants of one.
+"""Entries (directory, topic, link, mount) and an entry's grants, as pure values.
 
 The numbers of the enums are those of ``kdir.v1``; ``directory/wire/entry_codec.py`` encodes
 entries.
@@ -117,7 +117,7 @@ class Policies:
     read_only: bool | None = None
     encryption_key_id: str | None = None
     stamps: Mapping[str, Stamp] = field(default_factory=lambda: MappingProxyType({}))
-    """Who set each field, by ``owner`` or ``topic_config[retention.ms]``; not inherited."""
+    """Who set each field, with keys such as ``topic_config[retention.ms]``; not inherited."""
 
 
 NO_POLICIES: Final = Policies()
@@ -216,7 +216,7 @@ class Codec(Protocol):
     """
 
     def encode(self, entry: Entry) -> bytes:
-        """Returns the stored form; the key has the parent and the name."""
+        """Returns the stored form, without parent and name, which are in the key."""
 
     def decode(self, record: bytes) -> Entry:
         """Decodes the stored form.
@@ -226,13 +226,13 @@ class Codec(Protocol):
         """
 
     def policies(self, record: bytes) -> Policies:
-        """Returns the policies of a topic's record; ``NO_POLICIES`` itself, without decoding, for
-        most.
+        """Returns the policies of a topic's record. Most have none: the result is then
+        ``NO_POLICIES`` itself, without decoding.
         """
 
     def look_like_topics(self, records: Sequence[bytes]) -> bool:
         """True if the first bytes of all these records are those of topics: so cheap that a load
-        checks a million. If False, ``physical_names`` finds the others.
+        checks a million. If False, ``physical_names`` finds which records are not topics.
         """
 
     def physical_names(self, records: Sequence[bytes]) -> Sequence[str | None]:

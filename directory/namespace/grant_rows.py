@@ -1,5 +1,5 @@
-"""From stored rows of grants to the ``GrantTree`` of a snapshot: built from all rows, or updated by
-a commit's writes.
+"""Builds the ``GrantTree`` of a snapshot from all stored rows of grants, or updates it by the
+writes of a commit.
 
 A row applies at its entry's path; a row without a path (its entry is removed, or the directory's
 record is unreadable) applies nowhere. A row that cannot be read denies everything to everybody
@@ -144,8 +144,8 @@ def update_grant_tree(
 def _nothing_granted(
     tree: GrantTree, before: Nodes, after: Nodes, facts: Facts, directories: Collection[int]
 ) -> bool:
-    """True if there was no grant and no closed directory, and certainly is none: so it is in most
-    stores, where each new directory would otherwise pay for a search.
+    """True if there was no grant and no closed directory, and certainly is none now. Most stores
+    have none: without this check each new directory there would cost a search.
     """
     return (
         tree.root.is_empty
@@ -180,8 +180,8 @@ def _with_moved(
     moved: Collection[int],
 ) -> GrantTree:
     """Returns the tree with the grants of moved directories at their new places. The deepest are
-    detached first and attached last, so that a directory that moved out of, or into, another moves
-    by itself.
+    detached first and attached last, so that a directory that moved out of, or into, another is
+    moved separately.
     """
     subtrees = {}
     for one, path in sorted(_paths(before, moved), key=lambda found: -len(found[1])):

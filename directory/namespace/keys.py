@@ -5,13 +5,16 @@ Keys are bytes, and entries are listed in their order::
     e/<parent id: 8 bytes, big-endian><t|c><name>   an entry's record (kdir.v1.Entry without path)
     g/<parent id, 8 bytes><t|c><name>               the grants of the entry at that place
                                                     (kdir.v1.Grants); comes, moves and goes with it
-    p/<unified physical name>                       claim: the physical names that share it, by \n
-    r/<physical name>                               retired: unix ms until when, as decimal text;
-                                                    and "awaited" where kdir asked Kafka for it
+    p/<unified physical name>                       claim: the physical names that share it,
+                                                    separated by \n
+    r/<physical name>                               retired: unix ms of its end, as decimal text;
+                                                    then "awaited" if kdir requested the topic from
+                                                    Kafka and it may yet appear
     x/<physical name>                               detached: adoption skips it; Kafka's topic id,
-                                                    and its last path below the mount
-                                                    With a retired name that is not awaited: Kafka
-                                                    has it no more, and both go when that is over
+                                                    and its last path below the mount. If the name
+                                                    is also retired and not awaited, Kafka no longer
+                                                    has the topic; both rows are removed when the
+                                                    retirement ends
     q/<principal>\0<request id>                     an answered request (deduplication, AIP-155)
     o/<change id>                                   the change events of one commit, and which
                                                     facts it wrote (kdir.v1.OutboxRow)
@@ -21,51 +24,54 @@ Keys are bytes, and entries are listed in their order::
     f/child/<cluster id>                            what a child last reported
     f/linked/<cluster id>                           the server that holds this child's link
     f/below/<cluster id>                            the mounts below a child, as it last reported
-    f/grants                                        when grants last changed, here or among what is
-                                                    inherited: the change's id. A write that was
-                                                    authorized on older ones is tried again
+    f/grants                                        id of the last change of grants, here or
+                                                    inherited. A write that was authorized on older
+                                                    grants is tried again
     f/inherited                                     what ancestors above the mount set
     f/detached                                      who detached the cluster from its parent, when
-    f/attached                                      which attaching to the parent was the last, by
-                                                    chance; absent: it was never detached
-    f/first_receipt                                 incarnation of the store and f/attached, as
-                                                    of the first update of the parent since
-    f/moved                                         how often the mount, or the parent, was another
-                                                    than before
-    f/configured_parent                             by which parent of the config it was found
+    f/attached                                      random id of the last attaching to the parent
+                                                    after a detach; absent: there was none
+    f/first_receipt                                 incarnation of the store and f/attached at the
+                                                    parent's first update since they changed
+    f/moved                                         how often the path of the mount, or the parent,
+                                                    changed
+    f/configured_parent                             the config's ``parent`` by which the parent was
+                                                    found
     f/unmounted                                     why this cluster must not serve
-    f/contact                                       last contact with the parent, as far as kept
-    f/mounted/<cluster id>                          claim: the one mount of this child, entry id,
+    f/contact                                       last contact with the parent, as last stored
+    f/mounted/<cluster id>                          claim: the one mount of this child: entry id,
                                                     epoch, and the path at which it was mounted
-                                                    (mounted.py); written whenever it changes
-    f/read_only/<entry id, 16 hex digits>           a directory says that it is read-only, or a
-                                                    topic, whose physical name it holds; written
-                                                    whenever such a one changes
-    f/quota/<entry id, 16 hex digits>               topics or partitions came below a directory with
-                                                    a quota: the change's id. A write that was
-                                                    counted before is tried again
+                                                    (mounted.py); written whenever the mount changes
+    f/read_only/<entry id, 16 hex digits>           a directory that is itself read-only, or such a
+                                                    topic, with its physical name as value; written
+                                                    whenever that entry is
+    f/quota/<entry id, 16 hex digits>               id of the last change that added topics or
+                                                    partitions below a directory with a quota. A
+                                                    write whose quota was checked before is tried
+                                                    again
     k/<name>                                        settings of the Kafka side: pin, when it was
                                                     pinned, stop
-    k/removal/<entry id, 16 hex digits>             of a removed directory: whether Kafka's topics
-                                                    go too, and the path that it had; from level 2
-                                                    on how large it was, when, and who requested it
-    k/change/<id>                                   a large adoption on its way
-                                                    (kdir.v1.LargeChange): what is left is done by
-                                                    the leader
-    k/pushed/<entry id, 16 hex digits>              what was pushed to Kafka of a topic
+    k/removal/<entry id, 16 hex digits>             a removed directory: whether its topics are
+                                                    deleted in Kafka too, its path and size, when,
+                                                    and who requested it
+    k/change/<id>                                   a large adoption in progress
+                                                    (kdir.v1.LargeChange): the leader does what is
+                                                    left
+    k/pushed/<entry id, 16 hex digits>              what was last pushed to Kafka for a topic
     k/acls/<kind><pattern>/<name>                   ACLs of one resource of Kafka that kdir asked
                                                     for: t, g or x (topic, group, transactional
                                                     id), l or p (literal, prefixed)
     k/acl_basis                                     what the grants were based on when ACLs were
                                                     pushed last
     k/armed/<aspect>/<entry id, 16 hex digits>      an entry where an aspect was armed: its plan
-    k/managing                                      how often another cluster began or ended to
-                                                    manage this Kafka, and which of the two was last
+    k/managing                                      how often another cluster began or stopped
+                                                    managing this Kafka, and which of both was last
     k/named/<entry id, 16 hex digits>               a topic that a plan names: its id in Kafka, the
                                                     plan, and a hash of the directories in which it
-                                                    is. What may delete data is pushed to no other
-    k/plan/<plan>                                   a plan that was armed: at which entry, and what
-                                                    the effective policies stood on
+                                                    is. Changes that may delete data are pushed only
+                                                    to such topics
+    k/plan/<plan>                                   a plan that was armed: at which entry, and on
+                                                    which ``inherited_basis``
     k/log                                           the change log: its generation, and how far it
                                                     is published (kdir.v1.ChangeLogState); absent:
                                                     none is kept
@@ -176,7 +182,7 @@ CHANGE_LOG: Final = b"k/log"
 CHANGE_LOG_RESYNC: Final = b"k/log_resync"
 CHANGE_LOG_SKIP: Final = b"k/log_skip"
 LOGGED_PREFIXES: Final = (GRANTS, RETIRED, DETACHED, FEDERATION, KAFKA)
-"""Where ``is_logged_fact`` and the grants of entries are."""
+"""Prefixes of the grants of entries, and of ``is_logged_fact`` rows other than entries."""
 _LOGGED_KINDS: Final = (RETIRED, DETACHED, KAFKA, MOUNTED)
 _LOGGED_FACTS: Final = frozenset(
     (
@@ -216,12 +222,12 @@ def parse_entry_key(key: bytes) -> EntryKey:
 
 
 def is_topic_key(key: bytes) -> bool:
-    """True if this is the key of a topic's record; for many keys, which need not be parsed."""
+    """True if this is the key of a topic's record; cheaper than parsing, for many keys."""
     return key[10:11] == _TOPIC and len(key) > 11 and key.startswith(ENTRY)
 
 
 def grants_key(parent_id: int, kind: Kind, name: str) -> bytes:
-    """Returns the key of an entry's grants: the rest is that of its record's key."""
+    """Returns the key of an entry's grants: but for the prefix, the key of the entry's record."""
     return GRANTS + entry_key(parent_id, kind, name)[len(ENTRY) :]
 
 
@@ -255,7 +261,7 @@ def unify(physical_name: str) -> str:
 
 
 def claim_key(physical_name: str) -> bytes:
-    """Returns the key that guards that no two entries have the same or colliding physical names."""
+    """Returns the key of the claim by which physical names of entries never equal or collide."""
     return CLAIM + unify(physical_name).encode()
 
 
@@ -278,7 +284,7 @@ def detached_value(topic_id: bytes, relative: Sequence[str]) -> bytes:
 
 
 def parse_detached(value: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """Parses ``detached_value``: the topic id, empty = not known, and the path, empty likewise."""
+    """Parses ``detached_value`` into the topic id and the path; each is empty if not known."""
     topic_id, path = value[:_TOPIC_ID_BYTES], value[_TOPIC_ID_BYTES:].decode(errors="replace")
     return topic_id if topic_id.strip(b"\0") else b"", tuple(path.split("/")) if path else ()
 
@@ -304,14 +310,14 @@ def child_key(cluster_id: str) -> bytes:
 
 
 def mounted_key(cluster_id: str) -> bytes:
-    """Returns the key that guards that a cluster mounts no child twice, and changes with every
-    mount.
+    """Returns the key of the claim by which a cluster mounts no child twice; its value changes with
+    every mount.
     """
     return MOUNTED + cluster_id.encode()
 
 
 def read_only_key(entry_id: int) -> bytes:
-    """Returns the key that shows a removal that an entry in the subtree is read-only."""
+    """Returns the key by which a removal finds that an entry in the subtree is read-only."""
     return READ_ONLY + b"%016x" % entry_id
 
 
@@ -321,7 +327,7 @@ def quota_key(entry_id: int) -> bytes:
 
 
 def read_only_id(key: bytes) -> int:
-    """Returns the directory of such a key; 0, which is none, if it cannot be parsed."""
+    """Returns the entry id in a ``read_only_key``; 0, which is no entry's, if it is malformed."""
     try:
         return int(key[len(READ_ONLY) :], 16)
     except ValueError:

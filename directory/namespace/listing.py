@@ -23,7 +23,7 @@ V = TypeVar("V")
 Segments = tuple[str, ...]
 
 LOOKED_AT_MOST: Final = 20_000
-"""Most entries visited for one page: a glob that matches few gets a short page in time."""
+"""Most entries visited for one page: if a glob matches few, the page is short but in time."""
 
 
 class ListedTopic(NamedTuple):
@@ -140,8 +140,8 @@ class _PageTraversal:
     def _from(
         self, node: Node, above: Segments, name: str, *, topics_too: bool, inclusive: bool
     ) -> Iterator[Listed]:
-        # From the container `name` on, or (not inclusive) from right after it; from the topic of
-        # that name on, if it is wanted too.
+        # Containers from `name` on (not inclusive: after it), and topics from `name` on (without
+        # topics_too: after it).
         containers = self._containers(node, above, name, inclusive=inclusive)
         if Kind.TOPIC not in self._kinds:
             for one in containers:

@@ -119,7 +119,7 @@ def _leaving(container: Link | Mount, relative: Segments, depth: int) -> LinkAt 
 
 
 def _missing(snapshot: Snapshot, node: Node, relative: Segments, depth: int) -> Found:
-    # `depth` segments of the path exist.
+    # The first `depth - 1` segments of the path exist, the next one does not or is unreadable.
     kinds = (Kind.TOPIC, Kind.DIRECTORY) if depth == len(relative) else (Kind.DIRECTORY,)
     for kind in kinds:
         reason = snapshot.unreadable(entry_key(node.entry_id, kind, relative[depth - 1]))

@@ -1,11 +1,11 @@
 """Claim of a child's cluster id by its one mount: entry id, epoch, and the path at which it was
 mounted.
 
-f/mounted/<cluster id>: entry id in 16 hex digits, epoch, the path at which an operator mounted it;
-claims of older versions end after the epoch.
+Value of f/mounted/<cluster id>: entry id in 16 hex digits, epoch, path at which an operator mounted
+the child; claims of older versions end after the epoch.
 
-A mount may move before its child has linked, by itself or with its cluster. The child then names
-the path in its config, which is the one at which it was mounted.
+A mount may be moved, alone or with its cluster, before its child has linked. The child then still
+names the path in its config: the one at which it was mounted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def claim_of(mount: Mount, path: Path) -> bytes:
 
 
 def claim_start(mount: Mount) -> bytes:
-    """Returns the prefix of every claim of this mount: without the path at which it was mounted."""
+    """Returns the prefix of every claim of this mount at this epoch: the claim without the path."""
     return b"%016x %d" % (mount.entry_id, mount.epoch)
 
 
@@ -34,15 +34,15 @@ def is_claimed_by(value: bytes, mount: Mount) -> bool:
 
 
 def raised_claim(snapshot: Snapshot, mount: Mount, raised: Mount, path_before: Path) -> bytes:
-    """Returns the claim of a changed mount, whose epoch is higher now, with the path at which it
-    was mounted; if the claim has none, with its path until now.
+    """Returns the claim of ``raised``, a changed mount with a higher epoch. It keeps the path of
+    the previous claim; if that has none, the path is ``path_before``.
     """
     at = mounted_at(snapshot, mount)
     return claim_of(raised, Path.parse(at) if at else path_before)
 
 
 def mounted_at(snapshot: Snapshot, mount: Mount) -> str:
-    """Returns the path at which an operator mounted it; empty if the claim has none."""
+    """Returns the path at which an operator mounted the child; empty if the claim has none."""
     value = snapshot.fact(mounted_key(mount.cluster_id)) or b""
     parts = value.split(b" ")
     if not is_claimed_by(value, mount) or len(parts) < 3:

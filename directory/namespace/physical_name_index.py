@@ -33,7 +33,7 @@ _MOST_TABLES: Final = 16
 _PIECE: Final = 1_000
 """Records that are read in about a millisecond, during which other threads wait."""
 _LOOSE: Final = 4096
-"""New names below which no new base is built, however small the old one is."""
+"""With at most so many later names no new base is built, however small the old one is."""
 
 
 class TopicKey(NamedTuple):
@@ -100,7 +100,7 @@ class PhysicalNameIndex:
         return PhysicalNameIndex(self.base, self._news.set(unified, (*places, place)))
 
     def remove(self, physical_name: str, place: TopicKey) -> PhysicalNameIndex:
-        """Returns the index without a place, if it is not in the base, which is never changed."""
+        """Returns the index without a later place; the base never changes, so its places stay."""
         unified = unify(physical_name)
         places = self._news.get(unified, ())
         if place not in places:
@@ -111,7 +111,7 @@ class PhysicalNameIndex:
 
     @property
     def due(self) -> bool:
-        """True if a new base would be smaller than the map of later names."""
+        """True if the later names exceed a quarter of the base by ``_LOOSE``: a new base is due."""
         return len(self._news) > _LOOSE + self.base.size // 4
 
 
@@ -149,7 +149,7 @@ class _Growing:
         # One text of all names, unified at once: a fifth of the cost of one by one.
         unified = unify("\n".join(physical)).split("\n") if physical else ()
         self._hashes += [hash(one) & _HASH for one in unified]
-        # Sorted pieces are merged in a third of the time, when the interpreter can do nothing else.
+        # The last sort blocks all threads; of pieces that are sorted it takes a third of the time.
         self._order += sorted(range(begin, len(self.names)), key=self._hashes.__getitem__)
 
     def table(self, give_way: Callable[[], object]) -> _Table:

@@ -56,8 +56,8 @@ INTERNAL_TOPICS: Final = frozenset(
 """Kafka's own topics (``Topic#isInternal``, and the log of KRaft)."""
 
 KDIR_TOPICS: Final = frozenset({"__change_events", "__change_history"})
-"""kdir's own topics, of the change log; in a Kafka that several clusters keep theirs in, with
-``.<cluster id>``.
+"""kdir's own topics: those of the change log. If several clusters share a Kafka for them, their
+names end with ``.<cluster id>``.
 """
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
@@ -96,7 +96,7 @@ class SnapshotNames:
         self._used: dict[str, tuple[str, ...]] = {}
 
     def used_like(self, physical_name: str) -> tuple[str, ...]:
-        """Returns ``Snapshot.same_unified``, which is searched for once a name."""
+        """Returns ``Snapshot.same_unified``, searched once for each name."""
         found = self._used.get(physical_name)
         if found is None:
             found = self._used[physical_name] = self._snapshot.same_unified(physical_name)
@@ -273,7 +273,7 @@ def _refuse_used(name: str, names: NameRegistry) -> None:
 def _is_free(name: str, names: NameRegistry) -> bool:
     return (
         is_valid(name)
-        # `_/.consumer_offsets` would become a name that collides with Kafka's own.
+        # `_/consumer_offsets` would become a name that collides with Kafka's own.
         and not is_protected(name)
         and names.owner(name) is None
         and names.colliding(name) is None

@@ -48,8 +48,8 @@ from resolver.path import Path
 __all__ = ["plan"]
 
 _OF_NOBODY = (AdoptTopics, RecordObservations, ReapDeleted, FinishDelete, ForgetRetired)
-"""Commands without a check of rights, which cannot affect grants: they concern new entries,
-observations of Kafka, or entries that are removed already.
+"""Commands without a check of rights. They cannot affect grants: they concern new entries,
+observations of Kafka, entries that are removed already, or retired names.
 """
 
 

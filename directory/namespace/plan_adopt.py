@@ -260,7 +260,7 @@ class _TopicRecord:
     def write(self, draft: PlanBuilder, before: Topic, after: Topic) -> None:
         stamped = draft.stamped(after)
         if not draft.context.principal:
-            # An observation is nobody's change: the stamp of the last change stays.
+            # An observation is nobody's change: `changed_by` stays as it was.
             stamped = replace(stamped, changed_by=before.changed_by)
         if self.node is None:
             # Its removal was an event already; an update now would restore it in the log.

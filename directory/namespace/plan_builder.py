@@ -1,7 +1,7 @@
 """Plan builder: collects the guards, writes, change events and claims of names of one plan.
 
 The modules of the commands (``plan_create.py`` and so on) decide what to add. Reads come from the
-snapshot, and include what this builder has added.
+snapshot, without what this builder has added.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class PlanBuilder:
         self._unreadable: Final = snapshot.unreadable_values
         self.names = physical_names.SnapshotNames(snapshot, mount, context.now_ms)
 
-    # -- policies; what the ancestors above the mount set counts like one more directory ----------
+    # -- policies; those of ancestors above the mount count like those of directories -------------
 
     def directory_path(self, node: Node) -> Path:
         """Returns the absolute path of a directory in the tree."""
@@ -80,12 +80,12 @@ class PlanBuilder:
         return Path((*self.mount.segments, *(relative or ())))
 
     def inherited_policies(self, node: Node) -> Policies:
-        """Returns what holds directly in a directory."""
+        """Returns the effective policies that an entry directly in a directory inherits."""
         above = [level.policies for level in self.context.above]
         return effective([*above, *levels_of(self.snapshot, node.entry_id)])
 
     def require_writable(self, node: Node, own: Policies | None = None) -> None:
-        """Checks ``check_not_read_only``, with the guards of ``require_ancestors``.
+        """Calls ``check_not_read_only``, and adds the guards of ``require_ancestors``.
 
         Raises:
             ReadOnly: names the read-only directory.
@@ -155,7 +155,9 @@ class PlanBuilder:
     def delete_record(
         self, parent_id: int, name: str, entry: Entry, record: bytes | None = None
     ) -> None:
-        """Removes an entry's record, with the guard that it is unchanged: ``record``, if given."""
+        """Removes an entry's record, grants and marks, with the guard that the record is unchanged:
+        ``record``, if given.
+        """
         key = entry_key(parent_id, entry.kind, name)
         if record is None:
             self.expect_entry(parent_id, name, entry)
@@ -206,7 +208,7 @@ class PlanBuilder:
     def _mark_read_only(self, parent_id: int, entry: Directory | Topic) -> None:
         """Records whether an entry is read-only."""
         key = read_only_key(entry.entry_id)
-        self._writes.pop(key, None)  # for a moved entry, the mark that its removal had deleted
+        self._writes.pop(key, None)  # for a moved entry: undoes the delete of its mark
         value = read_only_mark(parent_id, entry)
         if value is not None:
             self.write_fact(key, value)
@@ -227,7 +229,7 @@ class PlanBuilder:
         key, policies = quota_key(directory.entry_id), directory.policies
         if policies.max_topics is not None or policies.max_partitions is not None:
             if isinstance(self._writes.get(key), Delete):
-                # for a moved directory, the mark that its removal had deleted
+                # for a moved directory: undoes the delete of its mark
                 del self._writes[key]
         elif directory.entry_id != ROOT_ID:  # the root's also counts for quotas above the mount
             self.forget_facts(key)
@@ -237,15 +239,15 @@ class PlanBuilder:
         if entry.entry_id == ROOT_ID:
             self._expect_root()
             return
-        # Records come back from `decode` so that `encode` gives the very same bytes.
+        # `encode` returns exactly the bytes that the entry was decoded from.
         record = self.snapshot.codec.encode(entry)
         self.require_value(entry_key(parent_id, entry.kind, name), record)
 
     def find_entry(self, path: Path, kind: Kind | None) -> LocatedEntry:
         """Returns the entry of a command.
 
-        If the command names no kind, adds the guard that the kind stays the same: a topic that is
-        created beside a container would be meant instead.
+        If the command names no kind and a container is found, adds the guard that no topic is
+        created beside it: the command would then mean the topic.
 
         Raises:
             Absent, InvalidNamespace, NotAuthoritative: as ``traversal.locate_entry``.
@@ -272,8 +274,8 @@ class PlanBuilder:
         self.require_value(key, None)
 
     def require_sibling_unchanged(self, parent_id: int, name: str, path: Path) -> None:
-        """Adds the guard that the container with the name of a topic is unchanged: no mount is
-        added.
+        """Adds the guard that the container with a topic's name is unchanged or still absent, so
+        that it does not become a mount.
 
         Raises:
             AlreadyExists: there is one that this version cannot read.
@@ -322,9 +324,9 @@ class PlanBuilder:
         )
 
     def _takes_rights_along(self, entry: Entry, path: Path) -> bool:
-        """True if grants, or a closed directory, are removed with an entry. The version mark holds
-        the revision of the last change of rights: entries removed before that took their rights
-        along then.
+        """True if grants, or a closed directory, are removed with an entry. The revision of the
+        version mark is that of the last change of rights: an entry that was removed earlier took
+        its rights along at that time.
         """
         if not self.mount.is_prefix_of(path) or DELETED in path.segments:
             return False
@@ -332,8 +334,8 @@ class PlanBuilder:
         return self.snapshot.grants.node_at(place) is not None
 
     def _changes_rights(self, entry: Entry, before: Entry | None, path_before: Path | None) -> bool:
-        """True if grants, or a closed directory, arrive at a new place: a caller authorized for
-        a whole subtree must not commit by the grants of before.
+        """True if grants or a closed directory arrive at a new place, or a directory is closed or
+        opened: a caller authorized for a whole subtree must not commit by older grants.
         """
         if path_before is not None:
             relative = path_before.below(self.mount)
@@ -349,7 +351,7 @@ class PlanBuilder:
         """Adds an entry at a free place; in a new directory of this plan every place is free."""
         if not parent_is_new:
             self.require_free(parent_id, entry.kind, name, path)
-            # Any that were left behind would be another entry's (P6).
+            # Grants left behind there would be another entry's (P6).
             self.put_grants(parent_id, entry.kind, name, None)
         self.write_record(parent_id, name, entry)
         self.record_new_state(entry, parent_id, path)
@@ -390,7 +392,7 @@ class PlanBuilder:
     # -- physical names --------------------------------------------------------------------------
 
     def claim_name(self, physical_name: str) -> None:
-        """Records that the physical name is in use, and reserved no longer."""
+        """Records that the physical name is in use, and no longer retired or detached."""
         self._claimants(physical_name).add(physical_name)
         self.forget_facts(retired_key(physical_name), detached_key(physical_name))
 
@@ -494,8 +496,8 @@ class PlanBuilder:
 
 
 def read_only_mark(parent_id: int, entry: Entry) -> bytes | None:
-    """Returns the value of an entry's ``read_only_key``, which leads back to the entry; None if it
-    needs none.
+    """Returns the value of an entry's ``read_only_key``, by which ``read_only_place`` finds the
+    entry again; None if the entry needs no such row.
     """
     if not isinstance(entry, Directory | Topic) or not entry.policies.read_only:
         return None

@@ -148,8 +148,8 @@ def _desired_topic(
     defaults = draft.inherited_policies(parent)
     own = command.policies
     if command.partitions and defaults.partitions not in {None, command.partitions}:
-        # The entry's own setting from the start: otherwise arming would grow it to the inherited
-        # value.
+        # Set on the entry itself from the start: otherwise arming would grow the topic to the
+        # inherited value.
         own = replace(own, partitions=own.partitions or command.partitions)
     return Topic(
         entry_id=draft.fresh_id(),
@@ -169,8 +169,8 @@ def _desired_topic(
 
 
 def _takes_over(standing: Topic, observed: ObservedTopic) -> bool:
-    """True if an adoption gives the existing entry Kafka's topic as it is: one whose topic was
-    replaced in Kafka, or that kdir could not create because Kafka had one of its name.
+    """True if adoption gives the existing entry Kafka's topic as it is: the entry's topic was
+    replaced in Kafka, or kdir could not create it because Kafka had one of its name.
     """
     return observed.physical_name == standing.physical_name and standing.provision in TAKEN_OVER
 
@@ -362,8 +362,8 @@ def check_names(path: Path, relative: Sequence[str]) -> None:
 
 
 def check_name_free(draft: PlanBuilder, parent: Node, name: str, kind: Kind, path: Path) -> None:
-    """Checks that a new entry of this kind may exist at a place: beside it, at most a topic beside
-    a directory or link of its name, or the other way round. Adds the guards that keep it so.
+    """Checks that a new entry of this kind may exist at a place: a topic may share its name with a
+    directory or link, not with a mount. For a topic, adds the guard that this stays so.
 
     Raises:
         AlreadyExists: names the existing entry.

@@ -85,7 +85,7 @@ def _is_asked_for(topic: Topic) -> bool:
 
 
 def is_deleted_in_kafka(topic: Topic, *, goes_in_kafka: bool) -> bool:
-    """True if, by its record, removing the entry deletes a topic in Kafka."""
+    """True if removing the entry deletes a topic in Kafka, as far as its record shows."""
     fate = kafka_fate_of(topic, goes_in_kafka=goes_in_kafka)
     return fate is KafkaFate.DELETED and topic.provision is not Provision.MISSING
 

@@ -232,7 +232,8 @@ def _raise_mounts_below(draft: PlanBuilder, path: Path, new_path: Path) -> None:
 
 
 def _mark_read_only_below(draft: PlanBuilder, path: Path) -> None:
-    # A concurrent removal of the target directory must conflict with them: one mark is enough.
+    # A concurrent removal of the target directory must conflict with the read-only entries that
+    # are moved there: writing one of their marks is enough.
     prefix = path.below(draft.mount)
     for key, value in draft.snapshot.facts(READ_ONLY):
         at = read_only_place(draft.snapshot, key, value)

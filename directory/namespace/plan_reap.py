@@ -48,9 +48,9 @@ from resolver.units import plural
 
 __all__ = ["finish_delete", "forget_retired", "reap_deleted", "why_held_up"]
 
-# Only the reaper writes below a removed directory: every change guards the directories above its
-# entry by value, and a removed one is not among them. The reaper is elected and fenced, so a step
-# guards only the entries that it removes.
+# Only the reaper writes below a removed directory: any other change guards the records of the
+# directories above its entry, and that guard fails once one of them is removed. The reaper is
+# elected and fenced, so a step guards only the entries that it removes.
 
 _GUARDS_EACH: Final = 2
 _WRITES_EACH: Final = 3
@@ -138,9 +138,9 @@ def _leaves(draft: PlanBuilder) -> Iterator[_ReapTarget]:
 def why_held_up(snapshot: Snapshot) -> str:
     """Returns why a removed directory may not be finished; empty = it may.
 
-    The entries of a directory with an unreadable record are found only by that record. So it and
-    the directories above it stay until a version that can read it runs, or until an operator has
-    removed it; otherwise the entries, and their topics in Kafka, would never be found.
+    The entries of a directory with an unreadable record are found only by that record. So that
+    record and the directories above it stay until a version runs that can read it, or an operator
+    removes it; otherwise the entries, and their topics in Kafka, would never be found.
     """
     removed = [
         key
@@ -157,8 +157,8 @@ def why_held_up(snapshot: Snapshot) -> str:
 
 
 def _unreadable_directories(snapshot: Snapshot) -> Iterator[tuple[int, bytes]]:
-    """Yields the places of unreadable records of containers, each with its key; none below which
-    nothing can be.
+    """Yields the parent's id and the key of each unreadable record of a container; nothing if no
+    directory without a readable record has entries.
     """
     if not snapshot.has_lost:
         return
@@ -245,10 +245,10 @@ def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
         case _:
             assert_never(entry)
     if leaf.top:
-        # The event of its removal was written when it was marked.
+        # The event of its removal was written when it was moved below DELETED_ID.
         draft.delete_fact(removal_key(entry.entry_id))
     else:
-        # Other entries may be at its old path by now: the event is about its place at the removal.
+        # Other entries may be at its old path by now: that is only the event's `path_before`.
         where = Path((*draft.mount.segments, DELETED, deleted_name(entry.entry_id)))
         draft.record_removal(leaf.parent_id, leaf.name, entry, where, leaf.path)
 

@@ -70,9 +70,9 @@ def update_entry(draft: PlanBuilder, command: UpdateEntry) -> Plan:
 def _check_exclusions(
     draft: PlanBuilder, found: LocatedEntry, before: Policies, after: Policies, path: Path
 ) -> None:
-    """Checks that the change does not undo an exclusion: an entry excluded from an armed directory
-    is armed again by a plan that an operator has read, since changes made meanwhile would otherwise
-    be pushed to Kafka at once.
+    """Checks that the change does not undo an exclusion from an armed directory. Only a plan that
+    an operator has read may arm the entry again: otherwise changes made meanwhile would be pushed
+    to Kafka at once.
     """
     for aspect in _PUSHED:
         if before.manage.get(aspect) is not False or aspect in after.manage:
@@ -92,8 +92,8 @@ def _check_exclusions(
 
 
 def _check_growth(draft: PlanBuilder, node: Node, path: Path, before: Topic, after: Topic) -> None:
-    """Checks the quotas for requested partitions. Partitions by policy are counted when they are
-    pushed: until then they are only desired.
+    """Checks the quotas for requested partitions, the topic's own policy included. Partitions by
+    inherited policies are counted when they are pushed: until then they are only desired.
     """
     desired_config = max(after.partitions, after.policies.partitions or 0)
     known = max(before.partitions, before.policies.partitions or 0)

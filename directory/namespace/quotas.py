@@ -1,8 +1,8 @@
 """Quotas: the limits of topics and partitions below a directory, and how much of them is used.
 
-All levels count: the quota of each directory above binds, and so do those inherited from above the
-mount, for each cluster by itself. ``check_quota`` refuses a plan that would exceed one. Counted are
-the topics of the tree and their recorded partitions, one for a topic whose number is unknown.
+The quota of each directory above applies, and so do those inherited from above the mount, to each
+cluster separately. ``check_quota`` refuses a plan that would exceed one. Quotas count the topics of
+the tree and their recorded partitions; a topic whose number is unknown counts as one partition.
 System directories directly below the directory with the quota are not counted.
 """
 
@@ -121,8 +121,8 @@ def quotas_at(
 def outermost_quota_directory(
     snapshot: Snapshot, above: Sequence[PolicyLevel], node: Node
 ) -> int | None:
-    """Returns the outermost directory whose quota applies in this one; None = none does. Whatever
-    any of the quotas counts is below that directory.
+    """Returns the outermost directory whose quota applies in this one; None = none does. Every
+    topic that one of the quotas counts is below that directory.
     """
     if any(any(quota_limits(level.policies)) for level in above):
         return ROOT_ID
@@ -172,7 +172,7 @@ def check_quota(
     arriving: Mapping[int, Amount] = NOTHING,
     known: bool = True,
 ) -> bool:
-    """Checks every quota that applies in ``node``; returns whether there is any.
+    """Checks every quota in ``node`` that counts what is added; returns whether there is any.
 
     Args:
         unless: directories whose quota counts the added amount already.
@@ -242,8 +242,8 @@ def require_subtree_unchanged(draft: PlanBuilder, node: Node) -> None:
 
 
 class QuotaAdditions:
-    """Amounts that one plan adds without a check, because Kafka has the topics; and the quotas that
-    they exceed.
+    """Amounts that one plan adds, and the quotas that they exceed: adopted topics are added without
+    a check, because Kafka has them.
     """
 
     def __init__(self, draft: PlanBuilder) -> None:

@@ -38,7 +38,7 @@ class Removal:
     principal: str
 
     def to_bytes(self) -> bytes:
-        """Returns the stored form: one field a line; further lines are those of a later release."""
+        """Returns the stored form: one field a line; a later release may append lines."""
         principal = self.principal.replace("\n", " ")
         fate = _TEXTS[self.goes_in_kafka]
         lines = [fate, str(self.path), str(self.entries), str(self.started_at_ms), principal]
@@ -73,7 +73,7 @@ class Removal:
 
 
 class RemovalInProgress(NamedTuple):
-    """Removed directory that is not finished."""
+    """Removed directory that the reaper has not finished."""
 
     entry_id: int
     removal: Removal | None
@@ -82,8 +82,8 @@ class RemovalInProgress(NamedTuple):
 
 
 def removals(snapshot: Snapshot) -> Iterator[RemovalInProgress]:
-    """Yields the removed directories that wait for the reaper, by entry id; costs nothing per entry
-    below.
+    """Yields the removed directories that wait for the reaper, by entry id; the entries below them
+    are not visited.
     """
     place = snapshot.nodes.get(DELETED_ID)
     if place is None:

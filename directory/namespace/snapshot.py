@@ -78,7 +78,7 @@ class Snapshot:
         tree = snapshot_update.apply(self.tree, self.codec, writes)
         return Snapshot(self.codec, self.incarnation, revision, tree)
 
-    # What there is.
+    # Counts and unreadable records.
 
     @property
     def topic_count(self) -> int:
@@ -115,8 +115,8 @@ class Snapshot:
     def unreadable_values(self) -> Mapping[bytes, str]:
         """Keys of stored records that are not in the tree, with the reason.
 
-        The key of a directory's range is there for all records directly in a directory whose own
-        record is missing or unreadable.
+        If a directory's own record is missing or unreadable, its ``directory_range`` is one key for
+        all records directly in it.
         """
         tree = self.tree
         if not tree.loose and not tree.physical.base.unreadable:
@@ -230,8 +230,8 @@ class Snapshot:
         for a million topics. It also decodes every record, so that ``unreadable_values`` is
         complete.
 
-        ``give_way`` is called every millisecond or so, to let other threads work, until one waits
-        for the index.
+        ``give_way`` is called every millisecond or so, to let other threads work, until another
+        thread waits for the index.
         """
         self.tree.physical.prepare(give_way)
 
@@ -291,17 +291,17 @@ class Snapshot:
     # Facts.
 
     def facts(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yields (key, value) of the keys with a prefix that are not entries', in key order."""
+        """Yields the rows with a key prefix that are not entries: (key, value), in key order."""
         for key, value in self.tree.facts.items(prefix):
             if not key.startswith(prefix):
                 return
             yield key, value
 
     def _record(self, parent_id: int, name: str) -> bytes | None:
-        # Of a topic.
+        # The record of a topic.
         contents = self._contents_of(parent_id)
         return None if contents is None else contents.topics.get(name)
 
     def _contents_of(self, directory_id: int) -> Node | Contents | None:
-        # Also of a directory that has no readable record.
+        # The contents also of a directory without a readable record.
         return self.tree.nodes.get(directory_id) or self.tree.loose.get(directory_id)

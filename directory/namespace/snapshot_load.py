@@ -64,13 +64,13 @@ class _Rows:
         self.unreadable: dict[bytes, str] = {}
         self.root = Directory(entry_id=ROOT_ID)
         self._codec = codec
-        # The directory whose topics are being read: one may go on for many pages.
+        # The directory whose topics are being read; it may span many pages.
         self._parent_id = 0
         self._names: list[str] = []
         self._records: list[bytes] = []
 
     def add_page(self, page: Sequence[Row]) -> None:
-        """Adds a page, run by run: the rows of one directory and kind."""
+        """Adds a page run by run; a run is the rows of one directory and kind."""
         start = 0
         while start < len(page):
             prefix = page[start][0][:_PREFIX]
@@ -139,8 +139,8 @@ class _Rows:
 
 def _names(prefix: bytes, run: Sequence[Row]) -> list[str]:
     """Returns the names in the keys of a run; empty if one of them is not legal."""
-    # All keys as one text, cut at their common prefix. No name holds the prefix's `/`, so it is
-    # found nowhere else; and should one, or any other odd byte, the names are not legal.
+    # All keys as one text, split at their common prefix. No legal name has the prefix's `/`, so the
+    # prefix is found only where a key begins; a name with `/` or another odd byte is not legal.
     keys = b"".join([key for key, _ in run]).decode("latin-1")
     names = keys.split(prefix.decode("latin-1"))
     del names[0]

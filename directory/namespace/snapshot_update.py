@@ -54,7 +54,7 @@ def readable_container(codec: Codec, record: bytes) -> Container:
     """Returns the directory, link or mount of a record.
 
     Raises:
-        ValueError: it is none, in one sentence.
+        ValueError: the record is none of these; the message is one sentence.
     """
     entry = codec.decode(record)
     if isinstance(entry, Topic):
@@ -63,10 +63,10 @@ def readable_container(codec: Codec, record: bytes) -> Container:
 
 
 def readable_root(codec: Codec, record: bytes) -> Directory:
-    """Returns the root directory of its record.
+    """Returns the root directory, decoded from its record.
 
     Raises:
-        ValueError: it is none, in one sentence.
+        ValueError: the record is not the root directory's; the message is one sentence.
     """
     entry = codec.decode(record)
     if not isinstance(entry, Directory) or entry.entry_id != ROOT_ID:
@@ -75,10 +75,10 @@ def readable_root(codec: Codec, record: bytes) -> Directory:
 
 
 class _Change:
-    """Writes of one commit, on their way into a tree.
+    """Change of a tree by the writes of one commit.
 
-    Containers first, removals before puts: a moved directory is a removal and a put of the same id,
-    in either order. Topics follow, directory by directory.
+    Containers are applied first, removals before puts: a moved directory is a removal and a put of
+    the same id, in either order. Topics follow, directory by directory.
     """
 
     def __init__(self, tree: Tree, codec: Codec) -> None:
@@ -99,7 +99,7 @@ class _Change:
         self._new_topics: dict[int, list[tuple[bytes, str, bytes | None]]] = {}
 
     def add_write(self, write: Write) -> None:
-        """Sorts one write by what it changes."""
+        """Applies a write of a fact or of the root; collects others, by kind, for ``tree``."""
         key, record = write.key, write.value if isinstance(write, Put) else None
         if not key.startswith(ENTRY):
             if is_fact(key):

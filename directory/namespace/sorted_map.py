@@ -21,8 +21,8 @@ D = TypeVar("D")
 
 # A B+ tree of plain tuples. A branch is (separators, children), where child i holds the keys k with
 # separators[i-1] <= k < separators[i]. A leaf is (keys, values, tags), the tags being one byte of
-# each key's hash: `get` finds a key by them and so touches one key's memory instead of the seven
-# that a bisection of a hundred does, which is what a lookup in a million costs (1.7 → 1.0 µs).
+# each key's hash: `get` finds a key by its tag and so reads the memory of one key; a bisection of a
+# hundred keys reads seven, which is most of the cost of a lookup in a million (1.7 → 1.0 µs).
 #
 # Tuples, because they are the smallest thing that Python has, and because its collector stops
 # looking at a tuple that holds nothing it tracks: a map of a million names to bytes costs a
@@ -52,7 +52,7 @@ class SortedMap(Generic[K, V]):
     __slots__ = ("_root", "_size", "height")
 
     def __init__(self, root: _Node = _EMPTY, height: int = 0, size: int = 0) -> None:
-        # Without arguments the empty map; what they say is this module's business alone.
+        # Without arguments: the empty map. Only this module passes any.
         self._root = root
         self.height = height
         self._size = size
@@ -156,7 +156,7 @@ class SortedMap(Generic[K, V]):
         return SortedMap(root, self.height + risen, self._size + 1)
 
     def delete(self, key: K) -> SortedMap[K, V]:
-        """Returns the map without this key; itself, when the key is not there."""
+        """Returns the map without this key; the map itself if it does not have the key."""
         old, path = self._descend(key)
         keys = old[0]
         index: int = bisect_left(keys, key)
@@ -194,7 +194,7 @@ class SortedMap(Generic[K, V]):
         return node, path
 
     def _leaves(self, start: K | None) -> Iterator[_Node]:
-        # A stack of iterators over children, the innermost last: nothing is copied.
+        # A stack of iterators over the children that are left, the innermost last.
         node = self._root
         stack: list[Iterator[_Node]] = []
         for _ in range(self.height):
@@ -229,8 +229,8 @@ def _replace(path: list[tuple[_Node, int]], node: _Node) -> _Node:
 
 
 def _split(path: list[tuple[_Node, int]], left: _Node, key: Any, right: _Node) -> tuple[_Node, int]:
-    # Puts two nodes where there was one, splitting branches that become too wide; gives the new
-    # root, and by how much the tree has risen.
+    # Replaces a node by two and splits branches that become too wide; returns the new root, and by
+    # how much the height has grown.
     while path:
         (separators, children), index = path.pop()
         node = (
@@ -244,8 +244,8 @@ def _split(path: list[tuple[_Node, int]], left: _Node, key: Any, right: _Node) -
 
 
 def _shrink(path: list[tuple[_Node, int]], node: _Node) -> tuple[_Node, int]:
-    # Puts a smaller node where there was one, joining it with a neighbour when it is too small;
-    # gives the new root, and by how much the tree has fallen.
+    # Replaces a node by a smaller one and joins it with a neighbour if it is too small; returns the
+    # new root, and by how much the height has shrunk.
     is_leaf = True
     while path:
         if len(node[1]) >= LEAST:
@@ -272,7 +272,7 @@ def _join(left: _Node, key: Any, right: _Node, *, is_leaf: bool) -> _Node:
 
 
 def _halve(node: _Node, *, is_leaf: bool) -> tuple[tuple[_Node, ...], tuple[Any, ...]]:
-    # The node as it is, or as two with the key between them when it is too large for one.
+    # Returns the node unchanged, or, if it is too large, two nodes and the key between them.
     if len(node[1]) <= MOST:
         return (node,), ()
     half = len(node[1]) // 2

@@ -20,7 +20,7 @@ class TimeBudget:
         self._go_on: Final = go_on
         self._left = _SLICE
         self.is_over = False
-        """Something was not looked at: what was counted is the least that there is."""
+        """True if the budget is spent: entries were left out, and counts are lower bounds."""
 
     def spend(self, entries: int = 1) -> bool:
         """True if this many more entries may be visited."""

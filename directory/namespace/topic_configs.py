@@ -86,8 +86,8 @@ NAMES: Final = frozenset(_DEFINITIONS)
 
 
 def problem_with(name: str, value: str) -> str:
-    """Returns what is wrong with a config, as the end of a sentence; empty = nothing. For an
-    unknown name, the nearest known one.
+    """Returns what is wrong with a config, as the end of a sentence; empty = nothing. The text for
+    an unknown name suggests the nearest known one.
     """
     definition = _DEFINITIONS.get(name)
     if definition is None:

@@ -111,7 +111,7 @@ def require_directory(
     """Returns the directory at a path; ``rest`` is what the caller wants below it.
 
     Raises:
-        InvalidNamespace: there is none; names the nearest. Or the path leads through a link.
+        InvalidNamespace: there is none, or the path leads through a link; names the nearest.
         NotAuthoritative: the path leads through a mount.
     """
     way = traverse(snapshot, relative)

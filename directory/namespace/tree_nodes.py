@@ -76,7 +76,7 @@ class PartitionCounts:
 
     @property
     def kept(self) -> Sums | None:
-        """Counts, if any were ever used; else they are not made."""
+        """Counts, if those of any version of the tree were ever used; else None, not made."""
         return self._all() if self._asked.ever else None
 
     def after(self, make: Callable[[], Sums], sums: Sums | None) -> PartitionCounts:
@@ -94,7 +94,7 @@ class PartitionCounts:
                 sums = self._sums
                 if sums is None:
                     sums = self._sums = self._make()
-                    # What it holds of the tree is of no more use.
+                    # Frees what `make` holds of the tree.
                     self._make = immutables.Map
         return sums
 
@@ -116,7 +116,7 @@ def entry_place(key: bytes) -> EntryKey:
     """Parses an entry's key and checks the name.
 
     Raises:
-        ValueError: not the key of an entry that a path could name, in one sentence.
+        ValueError: no path can name an entry with this key; the message is one sentence.
     """
     found = parse_entry_key(key)
     if found.name.encode().translate(None, LEGAL):

@@ -179,8 +179,8 @@ def apply_changes(
     bounds: Bounds = DEFAULT_BOUNDS,
     check: Callable[[], None] = lambda: None,
 ) -> Entry:
-    """Returns the entry with these fields changed; not stamped, so that equal entries mean no
-    difference. ``check`` is called periodically, and raises when the caller has gone.
+    """Returns the entry with these fields changed. It is not stamped, so it equals the old one if
+    nothing differs. ``check`` is called periodically, and raises when the caller has gone.
 
     Raises:
         InvalidArgument: an unknown field (names the nearest known one), one that this kind of entry
@@ -360,8 +360,8 @@ def _unknown(field: str, kind: Kind | None) -> InvalidArgument:
 def check_targets(
     path: Path, targets: Sequence[Path], bounds: Bounds, before: Sequence[Path] = ()
 ) -> None:
-    """Checks that a link has a target, none twice, and none at or below itself, which would never
-    end.
+    """Checks that a link has a target, none twice, and none at or below the link itself, where it
+    would never end.
 
     Raises:
         InvalidArgument: names the target and the rule.

@@ -33,8 +33,8 @@ _AGAIN_SECONDS: Final = 1.0
 
 
 class AccessHistory:
-    """``Authorizer`` of each revision. Thread-safe. To be made before the subscribers that pass
-    changes on, and before the replica is started.
+    """``Authorizer`` of each revision. Thread-safe. It must be created before the subscribers that
+    pass changes on, and before the replica is started.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class AccessHistory:
         self._failed_at = float("-inf")
         self._failure = ""
         self._revisions: list[int] = []
-        """From which on each holds."""
+        """First revision of each of ``_accesses``."""
         self._accesses: list[Authorizer] = []
         self._new_grants: list[int] = []
-        """How many inherited grants each does not share with the one before."""
+        """Inherited grants that each of ``_accesses`` does not share with the one before it."""
         self._inherited: bytes | None = None
-        """As the newest was made of it."""
+        """Value of the inherited record that the newest of ``_accesses`` was made of."""
         self._is_extended = False
-        """The first holds from as far back as the store can say."""
+        """True if the first revision cannot be set any earlier by a read of the store."""
         replica.subscribe(self._applied)
 
     def at(self, revision: int) -> Authorizer | None:
@@ -126,7 +126,7 @@ class AccessHistory:
             self._inherited = inherited
             access, new_grants = _sharing(self._access_at(snapshot), known)
             if same and access == known:
-                return  # other policies are inherited, and the same rights
+                return  # other inherited policies, but the same rights
             self._revisions.append(applied.revision)
             self._accesses.append(access)
             self._new_grants.append(new_grants)
@@ -141,7 +141,7 @@ class AccessHistory:
         rights.
 
         Raises:
-            StoreUnavailable: the store cannot be reached; not every caller asks it again.
+            StoreUnavailable: the store cannot be reached, or failed within ``_AGAIN_SECONDS``.
         """
         with self._asking:
             with self._lock:
@@ -154,7 +154,7 @@ class AccessHistory:
                     return  # loaded again meanwhile
                 self._is_extended = True
                 if marked == 0 and _has_grants(access):
-                    return  # of a version that set no mark
+                    return  # the rights are of a version that set no mark
                 if marked <= first:
                     self._revisions[0] = marked
 

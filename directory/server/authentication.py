@@ -221,9 +221,9 @@ class Tokens:
         )
         if not self._keys.value():
             raise ConfigError(f"auth.jwks: {auth.jwks}: holds no key that can be used")
-        # A call brings the same token as the one before it; to verify one costs as much as to
-        # resolve twenty paths. Kept beside the keys that they were verified by, so that a key
-        # taken out counts, also where the keys are replaced while a token is verified.
+        # Calls repeat the same token, and verifying one costs as much as resolving twenty paths.
+        # Verified tokens are kept beside the keys that verified them, so that a removed key counts
+        # at once, even if the keys are replaced while a token is verified.
         self._verified: tuple[Sequence[TokenKey], OrderedDict[str, _Verified]] = ((), OrderedDict())
 
     @staticmethod
@@ -360,8 +360,8 @@ def _why(error: Exception) -> str:
 
 
 def read_keys(auth: AuthConfig) -> tuple[TokenKey, ...]:
-    """Returns the keys of the file in ``[auth]``; of a JWKS those that can verify tokens, possibly
-    none, since it revokes every other key.
+    """Returns the keys of the file in ``[auth]``. Of a JWKS: the keys that can verify tokens; there
+    may be none, since a JWKS revokes all keys that it lacks.
 
     Raises:
         ConfigError: it is missing, or neither a key nor a set of keys.

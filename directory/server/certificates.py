@@ -212,9 +212,9 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 _RECONNECT_MS: Final = 1_000
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", _MOST_BYTES),
-    # A connection a channel: gRPC shares them otherwise, beyond the calls that a server takes.
+    # One connection per channel: else gRPC shares it, beyond the calls that a server accepts.
     ("grpc.use_local_subchannel_pool", 1),
-    # While others hold a channel it is not made again for who links again.
+    # A channel that others still use is not made again for a new link: it must reconnect soon.
     ("grpc.initial_reconnect_backoff_ms", _RECONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", _RECONNECT_MS),
 )
@@ -225,7 +225,7 @@ _CHANNELS: Final = SharedChannels()
 class PeerCredentials:
     """Connections of one cluster's servers to others; ``resolver.transport.Credentials``.
 
-    Without ``[tls]`` there are no certificates on either side (mTLS between all parts).
+    With ``[tls]`` both sides have certificates (mTLS between all parts); without it neither has.
     """
 
     def __init__(self, tls: TlsConfig | None) -> None:

@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _OwnFacts:
-    """What the facts of a tree say of the cluster itself: read once for all trees with the same."""
+    """Facts of a tree about the cluster itself; read once for all trees with the same facts."""
 
     facts: object
     position: parent_state.Position
@@ -221,8 +221,8 @@ class Cluster:
         )
 
     def _reconciler(self) -> Reconciler | None:
-        """Kafka's client, which a server without a Kafka need not have installed, is imported when
-        the reconciler first reaches for its Kafka.
+        """Returns the reconciler; None without a Kafka. Kafka's client is imported when the
+        reconciler first calls its Kafka: a server without one need not have it installed.
         """
         if self.config.kafka is None:
             return None
@@ -332,7 +332,7 @@ class Cluster:
             self._maintain_once()
 
     def _maintain_once(self) -> None:
-        """Trims rows whose retention is over."""
+        """Trims rows whose retention is over; stores and drops records of children."""
         try:
             self._maintenance.step()
             if self.replica.state is ReplicaState.SERVING:
@@ -347,7 +347,7 @@ class Cluster:
 
     @property
     def mount(self) -> Path:
-        """Where this cluster hangs now."""
+        """Current mount of this cluster."""
         return self.federation.mount
 
     def access_at(self, snapshot: Snapshot) -> Authorizer:
@@ -406,7 +406,7 @@ class Cluster:
 
         Raises:
             Unmounted: the parent reported that no mount names it.
-            NotReady: nothing is loaded yet.
+            NotReady: nothing is loaded yet, or this server must not serve.
         """
         if self.members.refused:
             raise NotReady(self.members.refused)
@@ -512,7 +512,7 @@ class Cluster:
         position, stop = own.position, own.held.stop
         stop_reason = ""
         if kafka is not None and stop is not None:
-            # Not the message of the stop: these count and name topics, and everybody gets this.
+            # Not the message of the stop, which counts and names topics: every caller gets this.
             stop_reason = "too many topics vanished from Kafka at once, or changed their topic id"
             if stop.kafka_id:
                 stop_reason = (

@@ -1,5 +1,5 @@
-"""Arguments of ``kdir server``: parsed, checked, and the configs that they select. Every error is a
-``ConfigError`` with one sentence.
+"""Parses and checks the arguments of ``kdir server``, and loads the configs that they select. Every
+error is a ``ConfigError`` with one sentence.
 """
 
 from __future__ import annotations

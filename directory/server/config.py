@@ -70,7 +70,7 @@ class Limits:
     max_call_seconds: float = 30.0
     """No call works longer than this, whatever deadline it came with, or without one."""
     max_stale_seconds: float = 86_400.0
-    """With the store away, reads are answered (marked stale) for so long."""
+    """Time for which reads are answered, marked stale, while the store is away."""
     max_request_bytes: int = 4 * 1024 * 1024
     """Largest request."""
     metadata_bytes: int = 16 * 1024
@@ -85,11 +85,11 @@ class Limits:
     """One answer: a page of a listing, scan or history ends there, and the paths of a batch that
     are left get LIMIT_EXCEEDED."""
     unsent_bytes: int = 256 * 1024 * 1024
-    """Large answers that their callers have not taken yet, of all callers."""
+    """Large answers that callers have not received yet, all callers together."""
     principal_unsent_bytes: int = 64 * 1024 * 1024
     """The same of one caller."""
     remembered_bytes: int = 64 * 1024 * 1024
-    """Answers that are remembered of each cluster, while nothing changes."""
+    """Answers of each cluster that are cached while nothing changes."""
     max_streams: int = 2_000
     """Watches, scans and links at a time; one in eight is for links only."""
     principal_streams: int = 1_000
@@ -131,11 +131,11 @@ class Limits:
     negative_ttl_seconds: int = 5
     """TTL of an absent (negative caching)."""
     inherited_grants_max_age_seconds: float = inf
-    """An allow from above the mount ends when no parent confirmed it for so long; denies stay."""
+    """Time unconfirmed by a parent after which allows from above the mount end; denies stay."""
     link_heartbeat_seconds: float = 2.0
     """Parent and child are never silent for longer."""
     drain_seconds: float = 5.0
-    """After SIGTERM, calls under way have so long to end."""
+    """Time after SIGTERM in which calls under way can end."""
     watch_queue_events: int = 10_000
     """Changes that a watcher may lag behind before its watch ends with RESYNC."""
     watch_queue_bytes: int = 64 * 1024 * 1024
@@ -145,8 +145,8 @@ class Limits:
     retained_change_bytes: int = 256 * 1024 * 1024
     """The same in bytes."""
     outbox_changes: int = 1_000_000
-    """Commits that may wait for the change log; of what takes rights away, of elected roles and of
-    operators twice as many."""
+    """Commits that may wait for the change log; twice as many for commits that take rights away, or
+    are of elected roles or operators."""
     policy_text_bytes: int = DEFAULT_BOUNDS.policy_text_bytes
     """One text of an entry: owner, description, a key or value of a map, a name."""
     policy_tags: int = DEFAULT_BOUNDS.policy_tags
@@ -162,13 +162,13 @@ class Limits:
     link_targets: int = DEFAULT_BOUNDS.link_targets
     """Targets of one link."""
     mount_endpoints: int = DEFAULT_BOUNDS.mount_endpoints
-    """Endpoints of one mount, and those a child says it has."""
+    """Endpoints of one mount, and those that a child reports."""
     child_mounts: int = DEFAULT_TABLE_BOUNDS.child_mounts
     """Mounts below one child that it may report; its further ones are left out."""
     child_mount_bytes: int = DEFAULT_TABLE_BOUNDS.child_mount_bytes
     """The same in bytes."""
     table_mounts: int = DEFAULT_TABLE_BOUNDS.table_mounts
-    """Rows of the mount table; of more, each child that reports too many loses its own."""
+    """Rows of the mount table; beyond it, children that report too many lose rows of their own."""
     table_bytes: int = DEFAULT_TABLE_BOUNDS.table_bytes
     """The same in bytes."""
 

@@ -29,7 +29,7 @@ class KafkaConfig:
     split_on: str = ""
     """Adopted names are split at this; empty = they stay flat."""
     mapping_rules: tuple[MappingRule, ...] = ()
-    """Come before ``split_on``. Rules that were adopted with (`kdir adopt --map`) come before."""
+    """Rules before ``split_on``. Those of an adoption (`kdir adopt --map`) replace them."""
     listeners: tuple[Listener, ...] = ()
     client: ClientProperties = field(default_factory=ClientProperties)
     """Properties of kdir's own Kafka clients."""
@@ -37,17 +37,17 @@ class KafkaConfig:
     """From one metadata sweep to the next; longer where a sweep itself takes long. What changes in
     between is looked for 15 times as often (``adoption/sweep.py``)."""
     configs_per_second: float = 500.0
-    """Topics whose configs are read in a second at most, to see what others changed: Kafka says of
-    no config that it changed. Each costs 0.19 ms of a processor here and 0.07 ms of a broker's."""
+    """Most topics a second whose configs are read to find external changes, which Kafka does not
+    report. Each costs 0.19 ms of a processor here and 0.07 ms of a broker's."""
     changes_per_second: float = 500.0
-    """Topics changed in Kafka in a second, where armed: its controller serves others."""
+    """Most topics changed in Kafka a second, where armed: its controller serves others too."""
     revert_external_changes: bool = False
     """True: values that others changed in Kafka, where kdir pushes, are reverted."""
     max_acls: int = 2_000
     """Most ACLs in Kafka, by anybody: each costs every broker."""
 
     def placing(self, adopted: tuple[MappingRule, ...] = ()) -> tuple[MappingRule, ...]:
-        """Returns the rules in force, in order: first those that an operator adopted with."""
+        """Returns the rules in force: ``adopted`` or ``mapping_rules``, then ``split_on``."""
         return (*(adopted or self.mapping_rules), *split_on(self.split_on))
 
 
@@ -96,7 +96,7 @@ def _listeners(
     table: Table | None, bootstrap: tuple[str, ...], client: ClientProperties
 ) -> tuple[Listener, ...]:
     if table is None:
-        # What the properties say is looked at with them, by Kafka's own client.
+        # Protocol and mechanism are of the properties, which Kafka's own client checks.
         _checked(Listener("default", bootstrap), "kafka", "bootstrap", "", "")
         return (Listener("default", bootstrap, *client.listener()),)
     listeners = []

@@ -1,5 +1,5 @@
-"""Membership: the live servers of one cluster: registers this one, lists the others, raises the
-feature level.
+"""Membership of the live servers of one cluster: registers this server, lists the others, raises
+the feature level.
 
 Each server registers under ``m/<server id>``, by an ephemeral key, and reads the others in its
 replica. A server that does not support the cluster's finalized level must not serve, and is not
@@ -159,7 +159,7 @@ class Membership:
         self._wake: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self.announcement: EphemeralKey | None = None
-        """The key by which others know that it is alive; None while it has none."""
+        """Ephemeral key that shows others that this server is alive; None while it has none."""
         self._notified = b""
         self._swept_at = -math.inf
         self._trouble = ""
@@ -196,7 +196,7 @@ class Membership:
         """
         live = self.live()
         staying = live
-        if self._stop.is_set():  # only used if there is no other
+        if self._stop.is_set():  # this server's are only returned if it is the last one
             staying = [one for one in live if one.server != self._server_id]
         found = dict.fromkeys(at for member in staying or live for at in member.endpoints)
         return tuple(found)[:MAX_ENDPOINTS]
@@ -238,7 +238,7 @@ class Membership:
         before, self._roster = self._roster, LiveServers.from_snapshot(applied.after)
         if applied.reloaded or self._server_id not in self._roster.servers:
             self._wake.set()
-        # One that lived before the level was spoiled goes on: what was finalized it supports.
+        # With an unreadable level a running server goes on: it supports what was finalized.
         if self.finalized > self.level:
             self._refuse(ServerTooOld(self.finalized, self.level))
         if self._roster != before:
@@ -306,7 +306,7 @@ class Membership:
         if announcement is None or not announcement.is_alive():
             self.announcement = self._announce(value)
             if announcement is not None:
-                # Its row is the new one's by now; its lease or lock would last for ever otherwise,
+                # Its row belongs to the new one by now, but its lease or lock would last for ever,
                 # such as when the store began a new incarnation.
                 announcement.delete()
         elif value != self._notified:
@@ -322,7 +322,7 @@ class Membership:
         for _ in range(_TRIES):
             found = _read(self._store, keys.LEVEL)
             _refuse_behind(found, self.level)
-            # The level cannot be raised in between: who raises it guards that nobody came.
+            # The level cannot be raised in between: raising it fails if a server has registered.
             done = self._store.create_ephemeral(
                 keys.member_key(self._server_id), value, (KeyEquals(keys.LEVEL, found),)
             )

@@ -1,7 +1,8 @@
 """Mapping rules from a certificate's names to a principal; refuses patterns that could backtrack.
 
-As Kafka's ``ssl.principal.mapping.rules``, in order, the first that matches decides; but by parts
-instead of regular expressions. A rule is ``KIND:PATTERN -> PRINCIPAL``, or ``DEFAULT``::
+The first rule that matches decides, as in Kafka's ``ssl.principal.mapping.rules``; but rules match
+parts of names and are no regular expressions. A rule is ``KIND:PATTERN -> PRINCIPAL`` or
+``DEFAULT``::
 
     URI:spiffe://prod/ns/*/sa/* -> User:$2
     DNS:*.clients.example.com   -> User:$1

@@ -4,8 +4,8 @@ It opens the clusters behind each listening address, and serves them once all ar
 servers of its own may be unreachable at the start; until it answers, calls get NOT_READY (S5).
 Permanent errors, such as another cluster's store or a damaged file, end the process.
 
-Exit codes: 0 after SIGTERM or SIGINT, 2 for a config, port or store that cannot be used (one
-sentence on stderr, nothing changed).
+Exit codes: 0 after SIGTERM or SIGINT; 2 for a config, port or store that cannot be used (one
+sentence on stderr, nothing changed); 3 for an embedded store that cannot be opened.
 """
 
 from __future__ import annotations
@@ -160,11 +160,11 @@ def _run(
 
     Args:
         configs: its clusters.
-        form: of its log lines.
+        form: format of its log lines.
         metrics: where Prometheus is answered; one address, or none.
         levels: the feature levels that it supports.
         bound: where it listens, by ``_own_address``, as one process of several.
-        joining: others of these serve there already.
+        joining: True if other such processes serve there already.
     """
     from directory.api.rpc.grpc_internals import set_longest_wait
     from directory.api.rpc.switch_interval import SWITCH_SECONDS
@@ -223,7 +223,7 @@ def _places(
     joining: bool,
 ) -> Iterator[ServedAddress]:
     """Yields each address with the configs of the clusters behind it; nothing is opened yet."""
-    # Heavy, and nothing for a supervisor or a check.
+    # A heavy import, which a supervisor or ``--check`` does not need.
     from directory.server.cluster import Cluster
 
     def open_cluster(config: ServerConfig) -> Cluster:
@@ -369,7 +369,7 @@ def _identities(configs: Sequence[ServerConfig]) -> Authenticator | None:
             )
     if all(config.tls is None and not config.auth.has_tokens for config in configs):
         return None
-    from directory.server.authentication import identities_of  # needs gRPC: nothing for --check
+    from directory.server.authentication import identities_of  # imports gRPC
 
     return identities_of([(config.cluster, config.tls, config.auth) for config in configs])
 
@@ -394,8 +394,8 @@ class ServedAddress:
         configs: configs of the clusters.
         listen: the address.
         shared: True if other processes of the same supervisor listen at the address too.
-        joining: True if some of these serve already: this process binds the address only when all
-            its clusters are loaded, so that no caller gets *not ready* by chance.
+        joining: True if some of those processes serve already: this one binds the address only when
+            all its clusters are loaded, so that no caller gets *not ready* by chance.
         open_cluster: opens one cluster.
         bound: called with the address once it is known.
         announce: prints a line on stdout.

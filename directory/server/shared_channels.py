@@ -1,7 +1,7 @@
 """Connections of a process to other servers, each shared by the links of all of its clusters.
 
-A channel of grpcio has a thread that looks five times a second whether something happened, and so
-had the link of each cluster.
+Each channel of grpcio has a thread that looks for events five times a second; without sharing, the
+link of each cluster would have one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SharedChannel:
 
     channel: grpc.Channel
     token: str = field(default_factory=lambda: secrets.token_hex(16))
-    """Names it to the other side."""
+    """Identifies the channel to the other side."""
     users: int = 0
 
 
@@ -40,7 +40,7 @@ class SharedChannels:
 
     @contextmanager
     def use(self, key: Hashable, create: Callable[[], grpc.Channel]) -> Iterator[SharedChannel]:
-        """Yields one of the channels of this key for one call, made if none has room for it."""
+        """Yields a channel of this key for one call; creates one if none has room for it."""
         with self._lock:
             shared = self._open.setdefault(key, [])
             found = next((one for one in shared if one.users < CALLS), None)

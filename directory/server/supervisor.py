@@ -82,7 +82,7 @@ class Ports:
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
         self.addresses: dict[str, str] = {}
-        """As bound, by key."""
+        """Bound addresses, by key."""
 
     def hold(self, key: str, listen: str) -> None:
         """Binds ``listen`` for the processes, under ``key``.
@@ -165,7 +165,7 @@ class Supervisor:
         count: how many processes.
         addresses: by key, as held; for ``--bound``.
         clusters: how many serving lines a process prints.
-        drain_seconds: so long after SIGTERM calls may still be under way.
+        drain_seconds: time after SIGTERM in which calls may still be under way.
         out: where the serving lines go, once.
     """
 
@@ -188,14 +188,15 @@ class Supervisor:
         self._drain_seconds = drain_seconds
         self._out = out
         self._clock = clock
-        # Its put may be called by a signal handler, whatever the main thread is doing.
+        # A signal handler may call ``put`` at any time, whatever the main thread is doing.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._reported = False
 
     def run(self) -> int:
-        """Runs until SIGTERM or SIGINT, and returns 0; else the exit code of the first process that
-        ended before it served: it has logged why, and the others would fail likewise. Returns 2
-        also once all processes fail with it, such as after the cluster's feature level was raised.
+        """Runs until SIGTERM or SIGINT, and returns 0. If the first process ends before it serves,
+        returns its exit code: it has logged why, and the others would fail likewise. Without a code
+        above 0 returns 1. Returns 2 once all processes fail with 2, such as after the cluster's
+        feature level was raised.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._events.put(_Stop()))

@@ -49,9 +49,9 @@ class Watchdog:
     """Check, every second, that the reads of a process go on, for systemd's watchdog.
 
     Args:
-        servers: that answer here; may grow.
-        stuck_seconds: reads that have waited for a thread for so long, while no call ended, are
-            stuck: as long as no call may work.
+        servers: servers of this process; the sequence may grow.
+        stuck_seconds: reads are stuck if some wait for a thread and no call has ended for this
+            time, as long as a call may work.
         notify: sends systemd a state.
     """
 
@@ -68,7 +68,7 @@ class Watchdog:
         self._clock: Final = clock
         self._notify: Final = notify
         self._moved: Final[dict[ServerCounters, tuple[int, float]]] = {}
-        """How many calls had ended when that last changed, or when nothing waited, and when."""
+        """Ended calls of each server when they last changed or no read waited; and that time."""
         self.is_stuck = False
         """Whether reads of this process were stuck at the last look."""
 

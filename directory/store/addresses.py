@@ -85,7 +85,7 @@ def describe_address(address: str) -> str:
 
 def is_same_place(one: str, other: str) -> bool:
     """True if two addresses lead to the same store, however they are written: addresses of etcd may
-    list other members, in another order, and other users. A malformed address is the same as none.
+    list other members, in another order, and other users. False for a malformed address.
     """
     try:
         first, second = describe_address(one), describe_address(other)

@@ -1,7 +1,7 @@
 """Contract of a store: ordered keys and values of one cluster, guarded transactions, a watch.
 
 Every store passes the same suite (``tests/conformance/store``). Keys and values are opaque here.
-Promises
+A store promises:
 
 *Atomic*: a commit is visible whole or not at all. *Ordered*: every commit gets the next revision;
 revisions of one incarnation only rise. *Durable*: what ``commit`` returned survives ``kill -9`` of
@@ -133,7 +133,7 @@ class Limits:
         return guards <= self.max_guards and writes <= self.max_writes
 
     def __str__(self) -> str:
-        """Returns the number of operations, for people."""
+        """Returns the most guards and writes of one transaction, for people."""
         if self.max_guards is None:
             return f"{self.max_writes} together"
         return f"{self.max_guards} guards and {self.max_writes} writes"
@@ -162,8 +162,7 @@ class UnchangedSince:
     count.
 
     It never holds for a revision that this incarnation of the store has not reached, and need not
-    hold for
-    one whose history is forgotten: then plan on a newer snapshot.
+    hold for one whose history is forgotten: then plan on a newer snapshot.
     """
 
     prefix: bytes
@@ -175,7 +174,7 @@ Guard = KeyEquals | UnchangedSince
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Set a key."""
+    """Write that sets a key."""
 
     key: bytes
     value: bytes
@@ -183,7 +182,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a key; removing one that does not exist is no error."""
+    """Write that removes a key; removing one that does not exist is no error."""
 
     key: bytes
 
@@ -193,7 +192,7 @@ Write = Put | Delete
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Set of guards and writes: all guards hold and all writes happen, or nothing does. Each key is
+    """Set of guards and writes: if all guards hold, all writes happen, else none. Each key is
     written at most once.
     """
 
@@ -298,11 +297,11 @@ class Watch(Protocol):
     def giving_own_to(
         self, take: Callable[[Sequence[CommittedWrites]], None]
     ) -> AbstractContextManager[None]:
-        """Context manager, for any thread that commits in its block through the same store object:
-        at its end ``take`` is called in that thread with what ``next`` would return, commits of
-        other threads too, if that is known without asking the store. ``take`` is only called while
-        another thread waits in ``next``, which goes on when it has returned. If it fails, ``next``
-        raises ``RuntimeError``, and what it was given is lost. Else ``next`` returns the commits.
+        """Context manager for a thread that commits in its block through the same store object. At
+        its end that thread calls ``take`` with what ``next`` would return, commits of other threads
+        included, if this is known without asking the store. ``take`` is only called while another
+        thread waits in ``next``, and that thread continues after it. If ``take`` fails, its commits
+        are lost and ``next`` raises ``RuntimeError``. If it is not called, ``next`` returns them.
         """
 
     def close(self) -> None:
@@ -436,8 +435,8 @@ class Store(Protocol):
         """Removes the ephemeral keys of processes that ended, if the store does not do so by
         itself; returns how many.
 
-        With a prefix also keys below it that are not ephemeral: written by hand, they would stay
-        for ever. Every server calls it every few seconds.
+        With a prefix, also removes keys below it that are not ephemeral: they were written by hand
+        and would stay for ever. Every server calls this every few seconds.
 
         Raises:
             StoreUnreachable: the store cannot be reached.
@@ -446,9 +445,9 @@ class Store(Protocol):
     def seal(self, why: str) -> None:
         """Refuses changes from now on, by anybody; those under way are committed or refused whole.
 
-        Sealing again replaces the reason. The seal survives every process. Open watches find it in
-        ``identity`` soon after. If the reason begins with ``FILLED_FROM`` every watch raises
-        ``HistoryCompacted`` instead, since the next writes are no changes of the tree.
+        Sealing again replaces the reason. The seal survives every process. While a watch is open,
+        ``identity`` shows the seal soon after. If the reason begins with ``FILLED_FROM``, every
+        watch raises ``HistoryCompacted`` instead, since the next writes are no changes of the tree.
 
         Raises:
             StoreUnreachable: effect unknown.

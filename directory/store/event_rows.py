@@ -1,10 +1,10 @@
 """Change events as the store keeps them.
 
-An ``o/`` row holds all events of one commit as a ``kdir.v1.OutboxRow``. Revision and cluster are
-not in it, since they are unknown before the commit: the reader fills them in. The row also names
-the facts that the commit wrote and that a change log needs; their values are read when they are
-published. Its change id begins with the time, so that keys are roughly ordered by revision and a
-page of history is a short range; and it contains the number of events, so that they can be counted
+An ``o/`` row holds all events of one commit as a ``kdir.v1.OutboxRow``. It has no revision, which
+is unknown before the commit, and no cluster: the reader fills both in. The row also names the facts
+that the commit wrote and that a change log needs; their values are read when they are published.
+The change id in its key begins with the time, so that keys are roughly ordered by revision and a
+page of history is a short range; it also contains the number of events, so that they can be counted
 without being read.
 """
 
@@ -77,8 +77,8 @@ class Operation:
 
 
 def operated_change(snapshot: Snapshot, mount: Path, operation: Operation) -> EntryChange:
-    """Returns the event of an operator's act: on the directory at the mount, so that callers who
-    may not see that directory are not shown it.
+    """Returns the event of an operator's act. It is an event of the directory at the mount, so
+    callers who may not see that directory do not see the event either.
     """
     root = snapshot.root.directory
     return EntryChange(
@@ -95,8 +95,8 @@ def operated_change(snapshot: Snapshot, mount: Path, operation: Operation) -> En
 def random_bits() -> int:
     """Returns a random number of 64 bits, for ids, from the system's source.
 
-    Many are fetched at a time: each system call switches to other threads of the process, which
-    costs a write more than the number does.
+    One system call fetches many: each call switches to other threads of the process, which delays
+    a write more than making the number does.
     """
     while True:
         try:
@@ -106,7 +106,7 @@ def random_bits() -> int:
 
 
 def new_change_id(now_ms: int, count: int) -> str:
-    """Returns a new id of a commit with so many events: ``<unix ms>-<count>-<random>``, in hex."""
+    """Returns a new commit id for ``count`` events: ``<unix ms>-<count>-<random>``, in hex."""
     return f"{now_ms:012x}-{count:x}-{random_bits() >> 16:012x}"
 
 
@@ -152,7 +152,7 @@ def pack(
         LimitExceeded: an entry is too large for a record.
     """
     message = watch_pb2.OutboxRow(logged_facts=facts)
-    # It is the same for many topics of one directory: made once.
+    # Effective policies are one object for many topics of a directory: encoded once.
     effective: dict[int, policies_pb2.Policies] = {}
     for position, change in enumerate(changes):
         holds = change.effective

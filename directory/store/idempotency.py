@@ -1,6 +1,6 @@
 """Record of an answered request, by which a repeated request gets the same answer (AIP-155).
 
-It has no revision, which is that of the row, and none of the plan's writes.
+The record holds no revision, since its row has one, and none of the plan's writes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Identity of a new store, and what it must be for a store to be used; on sqlite and on etcd."""
+"""Makes the identity of a new store and checks that of an existing one, for sqlite and etcd."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refuse_newer(version: int, known: int) -> None:
 
 
 def refuse_foreign(found: Identity, cluster: str, cluster_id: str | None) -> None:
-    """Checks that a store is that of this cluster; without an id, of one of this name.
+    """Checks that a store is this cluster's: by name and, if ``cluster_id`` is given, by id.
 
     Raises:
         IncompatibleStore: why it is not, without its address.

@@ -43,7 +43,7 @@ class KeyedLock:
         self._held: tuple[bytes, _Queue] | None = None
 
     def acquire(self, key: bytes, deadline: float) -> bool:
-        """Waits for the lock of a key; returns whether another thread had it before.
+        """Waits for the lock of a key, unless one is held already; returns True if it had to wait.
 
         Raises:
             DeadlineExceeded: it was not free in time.

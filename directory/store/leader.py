@@ -28,7 +28,7 @@ class LeadershipLost(Exception):
 
 
 class Leader:
-    """Candidacy of a server for one role, and the term in which it holds it.
+    """Candidacy of a server for one role, and its term while it holds the role.
 
     For one thread, which campaigns, acts and resigns; any thread may read ``leads``.
 
@@ -70,8 +70,8 @@ class Leader:
         return leadership.guard
 
     def campaign(self) -> Leadership | None:
-        """Returns the leadership if this server holds it, after one attempt if it does not; None
-        while another server does. Another object is another term.
+        """Returns this server's leadership, after one attempt to get the role if it does not hold
+        it; None while another server holds it. Another object is another term.
 
         Raises:
             NotReady: the replica has loaded nothing to act by.
@@ -84,12 +84,12 @@ class Leader:
         return self._leadership
 
     def has_reached_election(self, written: int = 0) -> bool:
-        """True if the tree is at least as new as the election, and so as all commits of earlier
-        terms, and as revision ``written``, the last one of this term. An older tree may lack a
-        stop, a removal or an attempt that was committed since.
+        """True if the replica's tree is at least as new as this term's election, thus as all
+        commits of earlier terms, and as revision ``written``, the last one of this term. An older
+        tree may lack a stop, a removal or an attempt that was committed since.
 
         Raises:
-            LeadershipLost: this server resigned, or by the tree another server is elected.
+            LeadershipLost: this server resigned, or the tree shows a later election.
         """
         guard, snapshot = self.guard, self._replica.snapshot
         if snapshot.fact(guard.key) != guard.value:
@@ -124,7 +124,7 @@ class RoleThread:
 
     Args:
         step: returns the seconds until the next step, unless woken.
-        on_applied: called with each commit, as a callback of the replica, for what is to wake it.
+        on_applied: called with each commit, as a callback of the replica; it may wake the thread.
         on_bug: called with an error of a step, which must not end the thread in silence; returns
             the seconds until the next step.
         on_end: called in the thread once it is stopped.
@@ -163,7 +163,7 @@ class RoleThread:
         self._wake.set()
 
     def stop(self, timeout_seconds: float) -> None:
-        """Ends the thread after its current step, for which it waits so long."""
+        """Ends the thread after its current step; waits at most ``timeout_seconds`` for that."""
         self.stopping.set()
         self._wake.set()
         self._unsubscribe()

@@ -33,8 +33,8 @@ __all__ = [
 SCHEMA_VERSION: Final = 1
 _APPLICATION_ID: Final = 0x6B646972  # "kdir", as `file` shows it
 _INCARNATION_STEP: Final = 1_000_000
-"""Distance of a new incarnation's first revision from all seen of the previous one: a guard from an
-old snapshot is never valid by accident.
+"""Distance of a new incarnation's first revision from the highest one known of the previous
+incarnation, so that a guard from an old snapshot never holds by accident.
 """
 
 _ANNOUNCED: Final = """CREATE TABLE IF NOT EXISTS announced (  -- keys that go with their process

@@ -1,8 +1,8 @@
 """Carries out commands: plan on the newest tree, commit under the plan's guards, wait to see it.
 
-What ends without a commit (a refusal, or nothing to change) is answered only from a tree that is as
-new as the store was when the request came (``Writer.decide``): another server of the store may have
-acknowledged what this one's replica has not seen yet.
+A request that ends without a commit (refused, or nothing to change) is answered only from a tree
+that is as new as the store was when the request came (``Writer.decide``), since another server may
+have acknowledged commits that this one's replica has not received yet.
 
 ``namespace/plan.py`` plans a command, ``api/entry_writes.py`` authorizes it. The same request id
 never has a second effect, whatever happened to the first answer: the request's row is written in
@@ -75,7 +75,7 @@ __all__ = ["CommitResult", "Writer"]
 _log = logging.getLogger(__name__)
 
 _TRIES: Final = 16
-"""So often a command is planned again after others changed what it had read."""
+"""Most tries of a command while others change what it read; conflicts on quotas do not count."""
 _FACTS_SECONDS: Final = 5.0
 _NOT_LOGGED: Final = KeyEquals(CHANGE_LOG, None)
 """Guard that holds while the cluster keeps no change log."""
@@ -96,21 +96,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """Result of a command. ``repeated``: by an earlier request of the same id, whose answer this
-    is; ``plan`` then holds its path, entry, counts and notes only.
+    """Result of a command. ``repeated``: this is the stored answer to an earlier request of the
+    same id, and ``plan`` has no guards, writes or changes.
     """
 
     plan: Plan
     revision: int
     repeated: bool = False
     snapshot: Snapshot | None = None
-    """What it was planned on, where it was only planned."""
+    """Snapshot that a ``validate_only`` command was planned on; else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Whose request it is, and what it asks, as ``Writer.commit_command`` has it; empty
-    ``request_id``: it cannot be asked again.
+    """Arguments of one call of ``Writer.commit_command``; empty ``request_id``: a repetition of it
+    is not recognized.
     """
 
     command: Command
@@ -131,7 +131,7 @@ class _Request:
 
 @dataclass(slots=True)
 class _Decision:
-    """What one request decides by the replica: of one thread, from its beginning to its answer."""
+    """State of one decision by the replica, in one thread, from its beginning to its answer."""
 
     deadline: float
     oldest: int = -1
@@ -139,14 +139,14 @@ class _Decision:
     newest: int | None = None
     """The store's newest revision at some moment after the request came; None: not asked yet."""
     wrote: bool = False
-    """Something was committed: the guards of that say what it was true of."""
+    """Something was committed, or may have been: its guards confirm the tree that it needs."""
 
     def is_confirmed(self) -> bool:
         return self.newest is not None and self.oldest >= self.newest
 
 
 class _Deciding(threading.local):
-    """What the thread decides right now."""
+    """Decision that the current thread makes now; None: none."""
 
     decision: _Decision | None = None
 
@@ -154,17 +154,17 @@ class _Deciding(threading.local):
 class Writer:
     """Writer to one store, for any thread: how every module writes while its cluster serves.
 
-    ``commit_command`` changes the tree, ``put_facts`` writes rows that are no entries, ``decide``
-    is for what is read first. An elected role passes its ``Leader.guard`` to either. Only what
-    trims old rows (``RetentionTrimmer``) and begins a new store goes to the store itself.
+    ``commit_command`` changes the tree, ``put_facts`` writes rows that are no entries; an elected
+    role passes its ``Leader.guard`` to these two. ``decide`` is for writes that depend on what was
+    read first. Only the code that trims old rows (``RetentionTrimmer``) or begins a new store
+    writes to the store itself.
 
     Args:
         mount: where the cluster was mounted at a snapshot.
         allow: raises for writes that not every server of the cluster can deal with yet.
         check: raises for a plan, on its snapshot and mount, that clusters below cannot take.
-        check_outbox: raises for a change while too many wait for the change log; it is called with
-            True for one that is not to wait: that takes rights away, is of an elected role, or of
-            an operator.
+        check_outbox: raises for a change while too many wait for the change log; with True more
+            may wait: for a change that takes rights away, or is of an elected role or an operator.
         bounds: how much a command may put into an entry.
     """
 
@@ -201,8 +201,8 @@ class Writer:
 
     @property
     def under_way(self) -> int:
-        """How many commands are being committed: who does much in small steps lets those of others
-        go first in between.
+        """Number of commands being committed: work that is done in many small steps lets these go
+        first in between.
         """
         return self._under_way
 
@@ -230,28 +230,28 @@ class Writer:
         complete: Callable[[Snapshot], Command] | None = None,
         as_shown: Callable[[Plan, Snapshot], Plan] = lambda planned, _: planned,
     ) -> CommitResult:
-        """Carries out a command, or only says what it would do (``validate_only``).
+        """Carries out a command, or only plans it (``validate_only``).
 
-        What ends without a commit is decided as ``decide`` says. ``extra_guards`` and
-        ``extra_writes`` go into the same transaction; an extra guard that does not hold ends it,
-        since planning again would not help. ``authorize`` is asked before each try, on the snapshot
-        that it is planned on; it raises, or answers the guards under which the right holds still.
-        ``complete`` is called once the caller may: it returns the command with what is looked up
-        for it, such as Kafka's topic, or whether topics go in Kafka too, or raises; a repeated
-        request is known by the command as it was before. ``as_shown`` returns the plan with the
-        entry and the numbers that the caller is shown; they are kept with the request id, so that a
+        A command that ends without a commit is confirmed as in ``decide``. ``extra_guards`` and
+        ``extra_writes`` go into the same transaction; an extra guard that does not hold ends the
+        command, since planning again would not help. ``authorize`` is called before each try, on
+        the snapshot of that try; it raises, or returns guards under which the right still holds.
+        ``complete`` is called after it: it returns the command with what is looked up for it, such
+        as Kafka's topic or whether topics are deleted in Kafka too, or raises; a repeated request
+        is recognized by the command as it was before. ``as_shown`` returns the plan with the entry
+        and counts that the caller is shown; these are stored with the request id, so that a
         repeated request gets the same.
 
         Raises:
-            KdirError: whatever planning says of the command.
+            KdirError: the plan, ``authorize`` or ``complete`` refuses the command.
             RequestIdReused: the request id was used for another command.
             LimitExceeded: it does not fit one transaction of this store, or the store is full.
             OutboxFull: too many changes wait for the change log; nothing was written.
             LevelNotFinalized: some server of the cluster could not deal with it.
             WriteConflict: others were quicker every time, or an extra guard does not hold.
             StoreSealed: the store takes no changes, for now or for good; nothing was written.
-            StoreUnavailable: the store is away. ``effect=unknown`` among the facts: it may have
-                taken effect; the same request id finds out.
+            StoreUnavailable: the store is away. With ``effect=unknown`` among its facts the command
+                may have taken effect; repeat it with the same request id to find out.
             NotReady: nothing is loaded yet.
             DeadlineExceeded
         """
@@ -277,17 +277,17 @@ class Writer:
         *,
         ask_first: bool = False,
     ) -> T:
-        """Calls ``attempt``, which decides by the replica what to write and may write it, and
-        returns what it returned or raises what it raised.
+        """Calls ``attempt``, which decides by the replica what to write and may write it; returns
+        or raises what ``attempt`` does.
 
-        Where that ended without a commit, it is true at a revision that the store held after this
-        call began: the store's newest revision is read then, and if the replica was older when the
-        attempt began, it is called once more when the replica has come there. So it must take what
-        it knows of the tree from the replica, within itself. What it calls ``commit_command`` and
-        ``put_facts`` for is part of the same decision, as is another ``decide``.
+        If the attempt ends without a commit, its result is true at a revision that the store held
+        after this call began: the store's newest revision is read, and if the replica was older
+        when the attempt began, ``attempt`` is called again once the replica has reached that
+        revision. So each attempt must read the tree from the replica itself. Its calls of
+        ``commit_command``, ``put_facts`` and ``decide`` are part of the same decision.
 
-        ``ask_first``: the store is asked before the first attempt: for what is costly to do twice,
-        for what writes several times, and where what was written stays wrong for ever.
+        ``ask_first``: the store's newest revision is read before the first attempt, for an attempt
+        that is costly to repeat, writes several times, or writes what would stay wrong for ever.
 
         Raises:
             StoreUnavailable: the store could not be asked; nothing was written.
@@ -306,7 +306,7 @@ class Writer:
         *,
         ask_first: bool = False,
     ) -> T:
-        """``final``: errors of the attempt that are not looked into."""
+        """``final``: errors of the attempt that are raised without asking the store."""
         if self._deciding.decision is not None or self._replica.in_callback:
             # In a callback of the replica nothing newer can come while the attempt runs.
             return attempt()
@@ -336,10 +336,10 @@ class Writer:
         self._catch_up(decision.newest, decision.deadline)
 
     def _confirm(self, decision: _Decision) -> bool:
-        """True if what was decided by the replica is true of the store.
+        """True if the replica was as new as the store, so that the decision holds.
 
         Raises:
-            StoreUnavailable: nobody can say; nothing was written.
+            StoreUnavailable: the store cannot be asked; nothing was written.
             DeadlineExceeded
         """
         if decision.newest is None:
@@ -368,12 +368,12 @@ class Writer:
                             raise WriteConflict(
                                 f"{guard} does not hold any more; nothing was written"
                             )
-                        # All that comes below a quota collides, so that is no sign of anything
-                        # being wrong: one of them came through, and the deadline is bound enough.
+                        # Writes below one quota always conflict, and one of them succeeds: such
+                        # conflicts are not counted, since the deadline is bound enough.
                         tries += not _counts(guard)
                         self._catch_up(revision, request.deadline)
                     case None:
-                        pass  # it was counted before another write came
+                        pass  # it waited for the lock: its plan may count too little by now
         raise WriteConflict(
             f"others changed the same thing {_TRIES} times in a row; nothing was written",
             tries=_TRIES,
@@ -423,8 +423,8 @@ class Writer:
         guards: Sequence[Guard] = (),
         operation: Operation | None = None,
     ) -> int:
-        """Writes facts that are no entries, in one transaction; answers its revision.
-        ``operation``: the act of an operator that this is; it becomes a change event.
+        """Writes facts that are no entries, in one transaction; returns its revision.
+        ``operation``: the operator's act, if this is one; it becomes a change event.
 
         Raises:
             WriteConflict: a guard does not hold; nothing was written.
@@ -434,7 +434,7 @@ class Writer:
         deadline = self._clock() + _FACTS_SECONDS
         done = self._put_facts(writes, guards, operation, deadline)
         if isinstance(done, Conflict) and done.guard == _NOT_LOGGED:
-            # The change log was begun meanwhile: from now on it is to have them.
+            # The change log was begun meanwhile, and must get these facts.
             self._catch_up(done.revision, deadline)
             done = self._put_facts(writes, guards, operation, deadline)
         if isinstance(done, Conflict):
@@ -466,9 +466,9 @@ class Writer:
     def _for_change_log(
         self, facts: Sequence[bytes]
     ) -> tuple[tuple[Guard, ...], tuple[Write, ...]]:
-        """Returns what a transaction without events that writes these facts has besides, so that
-        the change log gets them: the row that names them, or, where none is kept, a guard that
-        this is still so.
+        """Returns guards and writes to add to a transaction without events that writes these
+        facts: for the change log, a row that names the facts or, if the cluster keeps no change
+        log, a guard that it still keeps none.
         """
         if not facts:
             return (), ()
@@ -496,7 +496,7 @@ class Writer:
     def _commit_once(
         self, transaction: Transaction, seconds: float, *, is_urgent: bool
     ) -> Committed | Conflict:
-        """Commits what the store, and every server of the cluster, can take.
+        """Commits a transaction, if the store and every server of the cluster can take it.
 
         Raises:
             LimitExceeded, LevelNotFinalized, OutboxFull, StoreSealed
@@ -515,8 +515,8 @@ class Writer:
             raise _store_full_error(reason) from reason
 
     def _own_decision(self) -> _Decision | None:
-        """Returns what this thread decides; None in a callback of the replica, which may run in a
-        thread that decides something else.
+        """Returns this thread's decision; None in a callback of the replica, since the thread may
+        be deciding something else.
         """
         return None if self._replica.in_callback else self._deciding.decision
 
@@ -537,9 +537,8 @@ class Writer:
     def _keep_answer(
         self, request: _Request, planned: Plan, snapshot: Snapshot, now_ms: int
     ) -> CommitResult | Conflict:
-        """Answers that there is nothing to change; keeps that for a request that can come again.
-
-        Kept before it is confirmed, the answer would stand though it was never true.
+        """Returns the result that there is nothing to change, and stores it with the request id,
+        if any. It is stored only once confirmed: otherwise it may never have been true.
         """
         unchanged = CommitResult(planned, snapshot.revision)
         decision = self._own_decision()
@@ -549,7 +548,7 @@ class Writer:
 
     def _commit(self, request: _Request, planned: Plan, now_ms: int) -> CommitResult | Conflict:
         change_key = event_key(new_change_id(now_ms, len(planned.changes)))
-        # First, so that a conflict with our own earlier self is found before all others.
+        # First, so that a conflict with this request's earlier try is found before all others.
         guards: list[Guard] = [KeyEquals(request.key, None)] if request.request_id else []
         guards += [*planned.guards, *request.extra_guards]
         writes = [*planned.writes, *request.extra_writes]
@@ -609,7 +608,7 @@ class Writer:
                 return done
 
     def _revision_of(self, key: bytes) -> int | None:
-        """At which revision a key that is written once was written; None: not, or not known."""
+        """Returns the revision that wrote a write-once key; None: not written, or unknown."""
         try:
             row = _read_row(self._store, key)
         except StoreUnreachable:
@@ -645,23 +644,21 @@ class Writer:
                 "needs a new id",
                 request_id=request.request_id,
             )
-        # That the replica comes there is part of confirming the answer (``_confirm``).
+        # Confirming the answer (``_confirm``) makes sure that the replica reaches this revision.
         return CommitResult(record.replay_plan(self._codec), revision, repeated=True)
 
     # -- waiting -----------------------------------------------------------------------------
 
     def _refuse_while_away(self) -> None:
-        """A write is refused at once while the store is known to be away (S4), or takes
-        no changes.
-        """
+        """Refuses a write at once while the store is known to be away (S4) or takes no changes."""
         if why := self._store.identity.sealed:
             raise _store_sealed_error(why)
         if self._replica.state is ReplicaState.STALE:
             raise StoreUnavailable("the store is away, so nothing can be written")
 
     def _catch_up(self, revision: int, deadline: float) -> Snapshot:
-        """Waits until the replica holds what the plan collided with, or may not have known;
-        planning on the same tree would only come to the same.
+        """Waits until the replica holds the revision that the plan conflicted with, or may have
+        lacked: planning again on the same tree would end the same.
         """
         try:
             return self._replica.wait_for(revision, max(0.0, deadline - self._clock()))
@@ -674,8 +671,8 @@ class Writer:
             ) from error
 
     def _see(self, revision: int, deadline: float) -> None:
-        """Waits until the local replica holds a write. It holds even if that takes too long: the
-        answer's token makes later reads wait.
+        """Waits until the local replica has a write. If that takes too long, the write is still
+        valid: the answer's token makes later reads wait.
         """
         if self._replica.in_callback:
             return
@@ -685,8 +682,8 @@ class Writer:
             _log.warning("revision %d is written, but not seen yet: %s", revision, reason)
 
 
-# What a store answers to a write that it does not make, as errors of the contract. Where the store
-# is, and what its operator has to do, goes to the log and never to callers.
+# Errors of the contract for a write that the store does not make. Where the store is, and what its
+# operator has to do, goes to the log and never to callers.
 
 
 def _store_unavailable_error(reason: StoreUnreachable, effect: str = "none") -> StoreUnavailable:
@@ -738,9 +735,9 @@ def _unconfirmed() -> StoreUnavailable:
 
 
 def _without_what_is_hidden(known: CommitResult, error: KdirError) -> CommitResult:
-    """Returns an answer of before, for a caller who would not be let do it any more: that it was
-    done is the caller's own doing, and may be what took the right away; what is there is not
-    shown.
+    """Returns the earlier answer for a caller who may not run the command any more, since the
+    command itself may have removed the right: without grants and, if the right cannot be
+    shown, without the entry.
     """
     plan = replace(known.plan, grants=(), grants_changed=())
     if isinstance(error, PermissionDenied | NotReady):
@@ -754,7 +751,7 @@ def _counts(guard: Guard) -> TypeGuard[KeyEquals]:
 
 
 def _waits_for_log(writes: Sequence[Write]) -> bool:
-    """True if the change log is to have a commit of these writes, which are not about the log
+    """True if a commit of these writes has events for the change log, and does not concern the log
     itself.
     """
     keys = [write.key for write in writes]
@@ -768,7 +765,7 @@ def _is_of_role(guard: Guard) -> bool:
 
 
 def _takes_rights(command: Command) -> bool:
-    """True if a command can only take rights away: that does not wait for Kafka."""
+    """True if a command can only take rights away: more such ones may wait for the change log."""
     match command:
         case RemoveGrants(grants=grants):
             return all(grant.permission is Permission.ALLOW for grant in grants)
@@ -784,6 +781,6 @@ def _new_id() -> int:
 
 
 def _read_row(store: Store, key: bytes) -> tuple[bytes, int] | None:
-    """Value and revision of one key."""
+    """Returns value and revision of one key; None: there is no such key."""
     rows = store.read(key, limit=1)
     return (rows[0].value, rows[0].revision) if rows and rows[0].key == key else None

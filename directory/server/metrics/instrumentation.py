@@ -185,10 +185,9 @@ class MeasuredStore:
             outcome: Histogram(COMMIT_SECONDS)
             for outcome in ("committed", "conflict", "unavailable", "full", "sealed", "error")
         }
-        """How long commits took, by what came of them; *failed*: refused as a bug of the caller's.
-        """
+        """Durations of commits by outcome; ``error``: refused as a bug of the caller."""
         self.last_commit_seconds: float | None = None
-        """What the last one took that the store answered."""
+        """Duration of the newest commit that the store answered."""
         self._full: tuple[str, float] | None = None  # reason and time of the last commit
         self._lock: Final = threading.Lock()
         self._reads = {"ok": 0, "error": 0}
@@ -202,8 +201,8 @@ class MeasuredStore:
 
     @property
     def full(self) -> tuple[str, float] | None:
-        """Why the last commit found no space, and the seconds since then; None: it found some. Only
-        a commit shows whether there is space again.
+        """Why the last commit found no space, and the seconds since then; None: it found
+        space. Only a later commit shows that there is space again.
         """
         full = self._full
         return None if full is None else (full[0], self._clock() - full[1])

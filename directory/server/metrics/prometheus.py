@@ -441,7 +441,7 @@ class _Server(ThreadingMixIn, TCPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)  # as many as may are being answered
+            self.shutdown_request(request)  # _AT_ONCE requests are being answered
             return
         try:
             super().process_request(request, client_address)

@@ -54,14 +54,14 @@ _REBUILD_SECONDS: Final = 1.0
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", _MAX_RECEIVE_BYTES),
     ("grpc.max_send_message_length", _MAX_RECEIVE_BYTES),
-    # Members are watched by pings while calls are under way; etcd takes one in 5 s, not more.
+    # Members are pinged while calls are under way; etcd accepts at most one ping in 5 s.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 2_000),  # also how long connecting may take
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    ("grpc.enable_retries", 0),  # it cannot know what may be sent twice
+    ("grpc.enable_retries", 0),  # gRPC cannot know which calls may be sent twice
     # Channels with one target share a connection otherwise, also with a forked child's.
     ("grpc.use_local_subchannel_pool", 1),
     # A stream of answers is read by the thread that wants it: else each commit wakes one more.
@@ -123,7 +123,7 @@ class Channels:
         return grpc.secure_channel(endpoint, credentials, OPTIONS)
 
     def drop(self, number: int) -> None:
-        """Drops this channel: the next caller gets a new one, unless there is a new one already."""
+        """Drops this channel, unless it is new itself: the next caller gets another one."""
         with self._lock:
             stubs = self._stubs[number]
             if stubs is not None and self._clock() - stubs.made_at > _REBUILD_SECONDS:
@@ -397,7 +397,7 @@ class EtcdConnection:
 
     # -- member by member --------------------------------------------------------------------
 
-    # What follows is for who must know which member answers, as a watch does.
+    # What follows is for callers that must know which member answers, such as a watch.
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -405,8 +405,8 @@ class EtcdConnection:
         return self.address.endpoints
 
     def dial(self, number: int) -> grpc.Channel:
-        """Opens a new channel to one endpoint, which the caller closes: a watch that gave up a
-        member does not wait for that channel when the member is back.
+        """Opens a new channel to one endpoint, which the caller closes: a watch that returns to a
+        member need not wait until an earlier channel to it reconnects.
 
         Raises:
             StoreUnreachable: the connection is closed.
@@ -555,7 +555,7 @@ class EtcdConnection:
                 try:
                     answer = attempt(number)
                 except Unsent as error:
-                    message = str(error) or message  # not for want of time alone
+                    message = str(error) or message  # empty: only the time was over
                 except grpc.RpcError as error:
                     message = error_text(error)
                     trouble = trouble_of(error)

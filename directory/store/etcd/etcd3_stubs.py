@@ -81,9 +81,7 @@ def _descriptor_in(source: str) -> bytes:
 
 
 def _brought_up_to_date(serialized: bytes) -> bytes:
-    """Returns the descriptor with the fields of etcd 3.4, where it is the one that they
-    belong to.
-    """
+    """Returns the descriptor; adds the fields of etcd 3.4 to that of ``etcdserverpb``."""
     file = FileDescriptorProto.FromString(serialized)
     if file.package != "etcdserverpb":
         return serialized
@@ -100,10 +98,10 @@ def _brought_up_to_date(serialized: bytes) -> bytes:
 
 
 def _build() -> None:
-    """Puts modules of today's make where ``etcd3`` will import its own from.
+    """Puts modules built for today's protobuf into ``sys.modules`` in place of ``etcd3``'s own.
 
-    In a pool of their own: the default one knows files by name, and many packages have a
-    ``rpc.proto``.
+    Their descriptors are in a pool of their own: the default one knows files by name, and many
+    packages have an ``rpc.proto``.
     """
     folder, pool = _folder(), DescriptorPool()
     for name in _MODULES:

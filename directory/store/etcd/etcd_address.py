@@ -24,7 +24,7 @@ _DEFAULT_PORT: Final = 2379
 _FILES: Final = ("ca", "cert", "key", "password_file")
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._-]+)+")
 _MAX_PREFIX: Final = 200
-"""Bytes reserved in each transaction for the prefix of each key."""
+"""Most bytes of a prefix: each transaction has room for so many at each key."""
 _HOST: Final = re.compile(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+")
 
 

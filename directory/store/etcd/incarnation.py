@@ -19,8 +19,8 @@ __all__ = ["SCHEMA_VERSION", "Incarnation"]
 
 SCHEMA_VERSION: Final = 1
 _INCARNATION_STEP: Final = 1_000_000_000
-"""Distance of a new incarnation's first revision from those known of the previous one. What a
-restore lost need not be known, and etcd's revisions count the changes of all its users.
+"""Distance of a new incarnation's first revision from those known of the previous one. It is large,
+as revisions that a restore lost may be unknown, and all users of etcd share its revisions.
 """
 
 
@@ -113,7 +113,7 @@ class Incarnation:
 
 
 def _written(incarnation: Incarnation) -> Incarnation:
-    """With what is to stand in etcd."""
+    """Returns the incarnation with ``stored`` set to its value in etcd."""
     one = incarnation.identity
     document = {
         "store_id": one.store_id,

@@ -10,9 +10,9 @@
                                the store's, its version the number of commits
     <prefix>/meta/identity     whose store this is, and which incarnation of it (``incarnation.py``)
 
-No row has a lease of its own: it would go in a revision that is nobody's commit. What a dead
-process leaves under ``alive`` goes by itself, and the rows that depended on it by the commit of
-the sweeper. ``alive`` and ``announced`` sort before what is watched.
+No row has a lease of its own: etcd would remove the row in a revision that is no commit. The keys
+of a dead process under ``alive`` expire; then a commit of the sweeper removes the rows that
+depended on them. ``alive`` and ``announced`` sort before what is watched.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ another process, the transaction of a process that has not read the new identity
 reads the identity and continues.
 
 A restore is noticed by a process that has seen a newer commit than etcd has (``why_restored`` is
-the rule, ``Keyspace.refresh`` the one place that applies it). It begins a new incarnation, once, by
-a transaction that compares the identity too. A restore of etcd under the same cluster id while no
-server of the cluster runs cannot be noticed (see ``docs/how-to/run-on-etcd.md``).
+the rule, ``Keyspace.refresh`` the one place that applies it). That process begins a new incarnation
+by a transaction that compares the identity, so that only one process does. A restore of etcd under
+the same cluster id while no server of the cluster runs cannot be noticed (see
+``docs/how-to/run-on-etcd.md``).
 
 A restore is proven only by two reads in order: a commit was seen, and a linearizable read that
 *began afterwards* finds an older revision, or another commit at that one. A commit that was seen
@@ -259,7 +260,7 @@ class Keyspace:
     # -- incarnations ------------------------------------------------------------------------
 
     def note(self, stored: bytes) -> Identity:
-        """Parses the identity that a watch read.
+        """Parses the identity that a watch read; records it if it is of the same incarnation.
 
         Raises:
             ValueError: it cannot be read.

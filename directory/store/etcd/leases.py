@@ -139,7 +139,7 @@ class Leases:
         return lease
 
     def revoke(self, lease: Lease) -> None:
-        """Revokes a lease now or, if etcd is unreachable, soon."""
+        """Revokes a lease; if etcd is unreachable, the lease soon expires by itself."""
         lease.end()
         self._drop(lease)
         try:
@@ -355,7 +355,7 @@ def _remove(keyspace: Keyspace, dead: Sequence[Any]) -> int:
 
 
 def _remove_stray(keyspace: Keyspace, stray: Sequence[Any]) -> int:
-    """Removes rows that are not ephemeral, if that is still true of all; returns them."""
+    """Removes rows if all are still unchanged and not ephemeral; returns how many."""
     layout = keyspace.layout
     compares: list[Any] = []
     for kv in stray:

@@ -86,9 +86,9 @@ def response_of(layout: Layout, message: Any) -> Response:
 def watch_request(layout: Layout, start: int, *, fragment: bool) -> Any:
     """Returns the request for every revision of rows and ``meta/`` from ``start``.
 
-    With fragments etcd can send changes larger than one message. It measures the rest again with
-    each event: 40,000 small events took it 5 s, against 0.1 s without (etcd 3.6.6). So they are
-    used only if one message is not enough.
+    With fragments etcd can send changes larger than one message, but measures the rest again for
+    each event: 40,000 small events took it 5 s, against 0.1 s without (etcd 3.6.6). So fragments
+    are used only if one message is not enough.
     """
     create = etcdrpc.WatchCreateRequest(
         key=layout.rows,
@@ -114,12 +114,12 @@ class Stream:
         self._changed: Final = threading.Condition()
         self._arrived: deque[tuple[Any, int]] = deque()
         self.unread_bytes = 0
-        """Of what arrived and was not taken yet."""
+        """Size of the messages that arrived and were not taken yet."""
         self._failure: grpc.RpcError | None = None
         self._ended = False
         self._closed = False
-        # One request and a stream of answers, which no thread but the reader's has to serve. etcd
-        # goes on with a watch that sends no more.
+        # One request and a stream of responses: no thread but the reader's has to serve it. etcd
+        # continues a watch whose client sends no more.
         open_watch = channel.unary_stream(
             _WATCH, etcdrpc.WatchRequest.SerializeToString, etcdrpc.WatchResponse.FromString
         )
@@ -200,8 +200,8 @@ class Members(Protocol):
         """
 
     def metadata(self, number: int, timeout_seconds: float) -> Metadata:
-        """Returns the metadata of every call: that a leader is required, without which a member
-        without a quorum is silent; and the token, which may need a login.
+        """Returns the metadata of every call: that a leader is required (else a member without a
+        quorum never answers), and the token, which may need a login.
 
         Raises:
             StoreUnreachable: no login, temporarily or for good.

@@ -357,7 +357,7 @@ class IncarnationWatch:
     def giving_own_to(
         self, take: Callable[[Sequence[CommittedWrites]], None]
     ) -> AbstractContextManager[None]:
-        """Gives nothing: each commit is counted as etcd sends it (0023)."""
+        """Does nothing: commits are counted as etcd sends them (decision 0023)."""
         return nullcontext()
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ __all__ = ["EtcdWatch"]
 
 _log = logging.getLogger(__name__)
 
-_ENOUGH_WRITES: Final = 20_000  # so many at once are handed out, but whole responses
+_ENOUGH_WRITES: Final = 20_000  # of one result; the response that reaches it is added whole
 _CLOSE_SECONDS: Final = 2.0
 _PATIENCE: Final = WatchTimeouts()
 
@@ -81,12 +81,12 @@ class EtcdWatch:
         self._members: Final = members
         self._layout: Final = layout
         self.follower: Final = follower
-        """How far it is, and what it knows of the store."""
+        """Position of the watch, and what it has received of the store's state."""
         self._patience: Final = patience
         self._clock: Final = clock
         self._lock: Final = threading.Lock()  # held by the thread in next(), while it waits too
-        # What ends a wait. Nothing of gRPC's threads may ever wait for us: closing a channel waits
-        # for them.
+        # Ends a wait. gRPC's threads must never wait for this one: closing a channel waits for
+        # them.
         self._woken: Final = threading.Event()
         self._closed = False
         self._link: MemberConnection | None = None
@@ -167,7 +167,7 @@ class EtcdWatch:
             self._woken.wait(seconds)
 
     def _forgive_a_pause(self) -> None:
-        """Resets the timeouts after a time in which nobody called ``next``, or this process was
+        """Extends the timeouts by a time in which nobody called ``next``, or this process was
         paused.
         """
         pause = self._clock() - self._expected_at
@@ -188,8 +188,8 @@ class EtcdWatch:
             raise StoreUnreachable(self._trouble)
 
     def _newly_away(self, now: float) -> bool:
-        """Returns whether the store became unreachable: the first time at once, so that writes are
-        refused; later after a delay.
+        """True if the store has become unreachable just now: then ``next`` raises at once, so that
+        writes are refused; later calls raise after their timeout.
         """
         if self._away or not self._is_away(now):
             return False
@@ -300,12 +300,12 @@ class EtcdWatch:
         elif error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and (
             link.received_at > question.asked_at
         ):
-            link.question = None  # it has no time for questions, but brings what we ask for
+            link.question = None  # too busy for probes, but its stream delivers
         else:
             self._judge(link, WatchRefused(reported, login=trouble_of(error) is FailureKind.LOGIN))
 
     def _examine(self, link: MemberConnection, question: HeadProbe, head: Head) -> None:
-        """Checks, before a stream is opened, that it is the store that was followed."""
+        """Checks, before a stream is opened, that the member has the store that was followed."""
         if question.past:
             found: ReloadRequired | int | None = self.follower.examine_past(head)
         else:
@@ -330,8 +330,8 @@ class EtcdWatch:
         self._opened += 1
         self._readers = [one for one in self._readers if one.is_alive()]
         self._readers.append(link.stream.thread)
-        # It counts as contact when it brings something, or shows by this that there is nothing: a
-        # member that answers questions and refuses the watch is no store to follow.
+        # The stream counts as contact when it delivers, or when this probe shows that nothing is
+        # missing: a member that answers probes but refuses the watch cannot be followed.
         self._probe_head(link)
 
     def _compare(self, link: MemberConnection, question: HeadProbe, head: Head) -> None:
@@ -406,7 +406,7 @@ class EtcdWatch:
                 assert_never(verdict)
 
     def _fail(self, endpoint: str, reason: str) -> None:
-        """Moves on to the next member at once; after all of them waits, longer each time."""
+        """Moves on to the next member: at once or, if all have failed, after a growing wait."""
         self._drop_link()
         self._trouble = f"{endpoint}: {reason}"
         # While etcd is unreachable each member fails with the same error several times a second.

@@ -3,8 +3,8 @@
 Every transaction writes ``meta/commit``, so that key's version counts the cluster's commits. That
 count is trusted more than the order and completeness of a watch: a commit event that is not the
 next one shows that events were lost, and a linearizable read of the key shows whether everything
-was seen, and up to which revision the cluster has no changes. So no progress notification is
-needed, which etcd has sent ahead of its events (etcd 15220). Further faults of that kind: S10, S12.
+was seen, and up to which revision the cluster has no changes. So progress notifications, which etcd
+has sent ahead of its events (etcd 15220), are not needed. Further faults of that kind: S10, S12.
 """
 
 from __future__ import annotations
@@ -157,15 +157,16 @@ class Follower:
         return self._checked + 1
 
     def examine(self, head: Head) -> ReloadRequired | int | None:
-        """Returns whether the store that answers is the one that was followed. An int: the values
-        of ``meta/`` at that revision decide; pass them to ``examine_past``.
+        """Checks that the store that answers is the one that was followed; returns None if it is,
+        or why to load again. An int: the values of ``meta/`` at that revision decide; pass them to
+        ``examine_past``.
         """
         gone = self.other_incarnation(head, self.revision)
         if gone is not None:
             return gone
         if head.commit_revision <= self.revision:
             return self._same_commit(head)
-        if self.revision == 0:  # no read answers as of 0: there was nothing of ours
+        if self.revision == 0:  # etcd has no read as of 0; the cluster had no keys then
             self._commits, self._checked = 0, max(self._checked, head.born - 1)
             return None
         return self._checked
@@ -179,8 +180,8 @@ class Follower:
         return self._same_commit(past)
 
     def other_incarnation(self, head: Head, since: int) -> ReloadRequired | None:
-        """Returns whether ``head``, read when ``revision`` was ``since``, is of another
-        incarnation.
+        """Returns why to load again, if ``head``, read when ``revision`` was ``since``, is of
+        another incarnation; else None.
         """
         gone = self._other_cluster(head.etcd_cluster)
         if gone is None and head.revision < since:

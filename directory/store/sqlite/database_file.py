@@ -1,4 +1,4 @@
-"""One sqlite file of one cluster: connections to it, and who may write it when.
+"""One sqlite file of one cluster: connections to it, and the lock and note of its writers.
 
 ``schema.py`` has the tables, ``store.py`` keys and guards. The database file is never opened except
 through sqlite: POSIX drops all locks of a process on a file when the process closes any descriptor
@@ -59,12 +59,12 @@ _INCARNATION_SUFFIX: Final = "-life"
 _NOTE_BYTES: Final = 256
 _POLL_SECONDS: Final = 0.002
 _BUSY_STEP_MS: Final = 100
-"""So much longer than asked for a connection may wait for others: to set it takes a statement."""
+"""A connection may wait for others this much longer than asked: setting it takes a statement."""
 
 
 @contextmanager
 def away_on_error(path: Path) -> Iterator[None]:
-    """Raises what sqlite or the system reports as ``StoreUnreachable``, or one of its kinds."""
+    """Raises errors of sqlite and the system as ``StoreUnreachable`` or a subclass of it."""
     try:
         yield
     except (sqlite3.Error, OSError) as error:
@@ -85,7 +85,7 @@ def _damaged(path: Path, found: str) -> str:
 
 
 def find_identity(path: Path) -> Identity | None:
-    """Returns whose store the file is, as it is now; None: there is none, or nothing in it.
+    """Returns the identity of the store in the file, read now; None: no file, or nothing in it.
 
     Raises:
         IncompatibleStore: it is something else, or cannot be read.
@@ -117,7 +117,7 @@ class FileStamp:
     modified_ns: int
     size: int
     changed_ns: int
-    """Unlike ``modified_ns`` it cannot be set back, so that ``cp -a`` shows. Renames show too."""
+    """Cannot be set back, unlike ``modified_ns``, so it shows ``cp -a``; it shows renames too."""
 
     def same_content(self, other: FileStamp) -> bool:
         """True if the file was not written between the two."""
@@ -140,7 +140,7 @@ class FileStamp:
 
 @dataclass(frozen=True, slots=True)
 class CommitNote:
-    """The newest commit when it was written, and the database file right after it."""
+    """The newest commit when the note was written, and the database file right after the commit."""
 
     incarnation: str
     revision: int
@@ -185,9 +185,9 @@ class WriterLockFile:
         self._sleep: Final = sleep
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._written = b""
-        """The note that was written here last, and"""
+        """Bytes of the note that this object wrote last."""
         self._note: CommitNote | None = None
-        """what it says: it is not parsed while nobody else wrote one."""
+        """That note: the file is parsed only if other bytes are in it."""
 
     def lock(self, timeout_seconds: float) -> None:
         """Waits for the lock, which no other open store has then, in this process or another.
@@ -262,8 +262,8 @@ class DatabaseFile:
         self._reader: tuple[sqlite3.Connection, int] | None = None
         self._reader_lock: Final = threading.Lock()
         self._identity_lock: Final = threading.Lock()
-        self._inode = 0  # of the file that _writer is to, when it was last noted
-        self._busy_ms = 0  # so long _writer waits for others
+        self._inode = 0  # of the file that _writer opened last
+        self._busy_ms = 0  # time that _writer waits for others
         self._refuse_unusable()
         try:
             self._incarnation: Final = WriterLockFile(
@@ -337,10 +337,10 @@ class DatabaseFile:
             self._reader = None
 
     def stamp(self) -> FileStamp:
-        """Returns the file that is at the path now.
+        """Returns the stamp of the file that is at the path now.
 
         Raises:
-            StoreUnreachable: none does.
+            StoreUnreachable: there is none.
         """
         with away_on_error(self.path):
             return FileStamp.read(self.path)
@@ -373,7 +373,7 @@ class DatabaseFile:
             self._incarnation.lock(deadline - self._clock())
             try:
                 connection = self._current_writer()
-                # Others than us may write too, such as sqlite's own tool: no longer for them.
+                # Other programs may write too, such as sqlite's tool: wait no longer for them.
                 left_ms = max(0, round(1000 * (deadline - self._clock())))
                 if not 0 <= self._busy_ms - left_ms <= _BUSY_STEP_MS:
                     connection.execute(f"PRAGMA busy_timeout = {left_ms}")
@@ -408,15 +408,16 @@ class DatabaseFile:
             self._writer = None
 
     def _current_writer(self) -> sqlite3.Connection:
-        """Returns each time it looks whether the file is as the last writer left it: after a
-        restore under a running server nothing must be written as if nothing had happened.
+        """Returns the connection, after checking each time that the file is as the last writer left
+        it: after a restore under a running server a new incarnation begins before anything else is
+        written.
         """
         with away_on_error(self.path):
             note = self._incarnation.read()
             found = FileStamp.read(self.path)
             noted = note.stamp if note is not None else None
             untouched = noted is not None and noted.same_content(found)
-            # Once, when the store is opened: a rename or a hard link of a file in use does as much.
+            # Only when the store is opened: a rename or hard link in use changes the stamp too.
             put_back = untouched and not self._inode and noted != found
             if not untouched or found.inode != self._inode:
                 self._drop_writer()  # it may hold pages of the file as it was
@@ -459,7 +460,7 @@ class DatabaseFile:
     # -- whose it is -------------------------------------------------------------------------
 
     def refresh_identity(self) -> Identity:
-        """Reads whose store this is again.
+        """Reads the identity of the store again.
 
         Raises:
             StoreUnreachable, IncompatibleStore
@@ -479,8 +480,8 @@ class DatabaseFile:
                 self.identity = replace(self.identity, sealed=sealed)
 
     def _refuse_unusable(self) -> None:
-        """Looks before anything is written; an empty or missing file is a new store, unless
-        ``_refuse_lost``.
+        """Checks the file before anything is written; an empty or missing one becomes a new store,
+        unless ``_refuse_lost`` raises.
         """
         folder = self.path.parent
         if not folder.is_dir():
@@ -515,7 +516,7 @@ class DatabaseFile:
         a new cluster would report the entries of the lost store as absent. A restore, which names
         the cluster, may fill it.
         """
-        # The note first: it is written after the file.
+        # The note is read before the file is looked at: it is written after the file.
         note = self._incarnation.read()
         if note is None or self._cluster_id is not None:
             return
@@ -529,8 +530,8 @@ class DatabaseFile:
             )
 
     def _create_privately(self) -> None:
-        """So that only the owner can read it, and what sqlite puts beside it. Closed again before
-        sqlite opens it.
+        """Creates the file so that only its owner can read it and the files that sqlite puts beside
+        it. The file is closed again before sqlite opens it.
         """
         try:
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

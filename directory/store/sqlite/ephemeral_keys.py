@@ -53,11 +53,11 @@ class LivenessFile:
 
     @property
     def held(self) -> bool:
-        """Until it is removed."""
+        """True until the file is removed."""
         return self._descriptor >= 0
 
     def remove(self) -> None:
-        """Ends it. The name goes first: a file that is there and not locked has no process."""
+        """Removes the file, then unlocks it: an existing file without a lock has no process."""
         if self.held:
             self._path.unlink(missing_ok=True)
             os.close(self._descriptor)
@@ -102,8 +102,8 @@ class SqliteAnnouncement:
     def delete(self) -> None:
         if not self._alive.held:
             return
-        # First: who sees the key go is to find that this is not alive. At the latest the next sweep
-        # finds the key without its process.
+        # The file first: a watcher that sees the key removed must find this not alive. If the key
+        # is not removed here, the next sweep finds it without its process.
         token = self._alive.token
         self._alive.remove()
         with contextlib.suppress(StoreUnreachable, StoreIsSealed, IncompatibleStore):
@@ -111,13 +111,13 @@ class SqliteAnnouncement:
 
 
 def note(connection: sqlite3.Connection, key: bytes, token: str) -> None:
-    """Records whose key it is, in place of any before."""
+    """Records the token that a key belongs to, in place of any earlier one."""
     connection.execute("INSERT OR REPLACE INTO announced VALUES (?, ?)", (key, token))
 
 
 def announced(connection: sqlite3.Connection, database: Path) -> tuple[set[str], dict[bytes, str]]:
-    """Returns the tokens of the announcements that have their process, and the keys, with their
-    tokens, of those that have none.
+    """Returns the tokens of announcements whose process is alive, and the keys, with tokens, of
+    those whose process has ended.
     """
     living: set[str] = set()
     dead: dict[bytes, str] = {}

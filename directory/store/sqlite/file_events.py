@@ -1,8 +1,7 @@
-"""What Linux reports of writes to files (inotify): one thread of the process reads it for all of
-its stores.
+"""Reads Linux's reports of writes to files (inotify), in one thread for all stores of the process.
 
-It reports what processes of this kernel do in a directory. No others can share a database: sqlite's
-write-ahead log needs memory that they share.
+Only writes by processes of this kernel are reported. No others can share a database, since sqlite's
+write-ahead log needs shared memory.
 """
 
 from __future__ import annotations
@@ -25,7 +24,8 @@ __all__ = ["FileEvents", "Subscription", "subscribe"]
 _log = logging.getLogger(__name__)
 
 TOGETHER_SECONDS: Final = 0.01
-"""Events of so long are taken together: a commit writes its files some ten times, its note last."""
+"""Events of this time are handled at once: a commit writes its files some ten times, the note last.
+"""
 _EVENT: Final = struct.Struct("iIII")  # watch descriptor, mask, cookie, bytes of the name
 _BYTES: Final = 65_536
 _MODIFIED: Final = 0x0000_0002
@@ -73,13 +73,13 @@ class FileEvents:
         self._descriptor: Final = self._call(self._libc.inotify_init1, os.O_NONBLOCK | os.O_CLOEXEC)
         self._lock: Final = threading.Lock()
         self._watched: Final[dict[int, list[Subscription]]] = {}
-        """By the kernel's number of the directory: one has one, whatever path leads to it."""
+        """By the kernel's watch number, of which a directory has one, whatever path leads to it."""
         threading.Thread(target=self._run, name="file-events", daemon=True).start()
 
     def subscribe(
         self, directory: Path, names: Collection[str], callback: Callable[[], object]
     ) -> Subscription:
-        """Calls back after each change of these files, in a thread of its own: be quick.
+        """Calls ``callback`` after changes of these files, in the thread of the events: be quick.
 
         Raises:
             OSError: the directory cannot be watched, or no more directories can.
@@ -158,7 +158,7 @@ def _of_this_process() -> FileEvents | None:
 def subscribe(
     directory: Path, names: Collection[str], callback: Callable[[], object]
 ) -> Subscription | None:
-    """Calls back after each change of these files; None: they have to be polled."""
+    """Calls ``callback`` after changes of these files; None: they have to be polled."""
     with _OPENING:
         events = _of_this_process()
     if events is None:

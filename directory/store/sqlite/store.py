@@ -54,16 +54,16 @@ __all__ = ["HISTORY_WRITES", "LIMITS", "SqliteStore", "database_path"]
 
 LIMITS: Final = Limits(max_writes=20_000, max_bytes=16 * 1024 * 1024)
 HISTORY_WRITES: Final = 100_000
-"""So many writes a watch may be behind before it has to load again."""
+"""Number of writes that a watch may be behind before it has to load again."""
 _PAGE_ROWS: Final = 2_000
 _CLEARED_ROWS: Final = 20_000
 _FILLED_ROWS: Final = 5_000
 _FILLED_BYTES: Final = 8 * 1024 * 1024
 _SEALED_SECONDS: Final = 30.0
 _ROWS_AT_ONCE: Final = 1_000
-"""Beyond so many rows no further transaction is taken into a batch: who is in it waits for all."""
+"""Rows from which a batch takes no further transaction: each of its callers waits for all of it."""
 _REVISION_ROWS: Final = 100
-"""So many rows share a revision: of change events, which are rows, a page is read by revision."""
+"""Rows of one revision when filling: change events are rows, read in pages by revision."""
 _ROLE: Final = re.compile(r"[a-z0-9-]{1,64}")
 _SCHEME: Final = "sqlite:///"
 
@@ -128,7 +128,7 @@ class SqliteStore:
         self._queue: Final[deque[_Queued]] = deque()
         """Transactions that nobody commits yet, in the order in which they came."""
         self._write_lock: Final = threading.Lock()
-        """Held by who commits what is queued, its own and those of others who wait."""
+        """Held by the thread that commits the queue: its own transaction and those of others."""
 
     @classmethod
     def open(cls, address: str, cluster: str, cluster_id: str | None = None) -> Self:
@@ -216,7 +216,7 @@ class SqliteStore:
         of its own, under its guards, as if one after the other. ``mine`` may be behind the bound.
 
         Raises:
-            StoreUnreachable: nothing was taken from the queue but ``mine``.
+            StoreUnreachable: ``mine`` failed, with all others of its batch.
         """
         taken: list[_Queued] = []
         try:
@@ -226,7 +226,7 @@ class SqliteStore:
                     try:
                         one = self._queue.popleft()
                     except IndexError:
-                        break  # who waits for too long takes its own away
+                        break  # a thread that waited too long removed its own
                     taken.append(one)
                     rows += len(one.transaction.writes)
                     one.outcome = change.commit(one.transaction)
@@ -373,7 +373,7 @@ class SqliteStore:
 
     @property
     def incarnation(self) -> str:
-        """Of ``identity``."""
+        """Incarnation of ``identity``."""
         return self.identity.incarnation
 
     def update_announced(self, key: bytes, token: str, value: bytes) -> bool:
@@ -431,7 +431,7 @@ class SqliteLeadership:
 
 
 class SqliteLoading:
-    """A read transaction: writers go on, and it sees nothing of it."""
+    """A read transaction: writers continue, and it does not see their commits."""
 
     def __init__(
         self, path: Path, connection: sqlite3.Connection, prefixes: Sequence[bytes]
@@ -456,7 +456,7 @@ class SqliteLoading:
         return self._head.commit_id
 
     def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
-        """Yields pages once; its end, or its being dropped, ends the transaction."""
+        """Yields the pages, once; the transaction ends when the generator ends or is dropped."""
         try:
             for prefix in self._prefixes:
                 where, bounds = key_range(prefix)

@@ -25,7 +25,7 @@ from directory.store.schema import Head
 __all__ = ["SqliteTransaction", "key_range"]
 
 _KEYS_AT_ONCE: Final = 100
-"""Guarded keys that are read by one statement; those of more are read one by one."""
+"""Guarded keys that are read by one statement; any further ones are read one by one."""
 _PRUNE_WRITES: Final = 4_000  # about so many a commit, so that no single one is slow
 
 
@@ -38,7 +38,7 @@ def key_range(prefix: bytes, column: str = "key") -> tuple[str, tuple[bytes, ...
 
 
 class SqliteTransaction:
-    """A transaction under way. ``history_writes``: so many are kept for watches."""
+    """A transaction under way. ``history_writes``: number of writes that are kept for watches."""
 
     def __init__(
         self,
@@ -48,9 +48,9 @@ class SqliteTransaction:
     ) -> None:
         self.connection: Final = connection
         self.head = head
-        """What it builds on; once something is written, the newest that it makes."""
+        """Commit that the transaction builds on; once it has written, its own newest commit."""
         self.made: Final[list[CommittedWrites]] = []
-        """What was written, a revision each."""
+        """Commits that the transaction has written, one per revision."""
         self._history_writes: Final = history_writes
 
     def commit(self, transaction: Transaction) -> Committed | Conflict:
@@ -111,8 +111,8 @@ class SqliteTransaction:
         self.made.append(CommittedWrites(revision, commit_id, writes))
 
     def _prune(self, head: Head) -> None:
-        """Forgets the oldest commits, but never those whose writes are within the bound; more than
-        each commit adds, so that a backlog melts.
+        """Forgets the oldest commits, but never those whose writes are within the bound. It forgets
+        some ``_PRUNE_WRITES`` at a time, more than most commits add, so that a backlog shrinks.
         """
         connection = self.connection
         (begin,) = connection.execute(
@@ -153,9 +153,10 @@ def _select_values(count: int) -> str:
 def _written_after(
     connection: sqlite3.Connection, prefix: bytes, revision: int, head: Head
 ) -> bool:
-    """By the log: a directory may hold a million keys, while the changes since a snapshot are few.
-    A key that was written and removed since does not count. What the log does not have, for its
-    revision is of another incarnation or pruned, counts as written: a newer snapshot will show.
+    """True if a key with the prefix was put after the revision. The log is read: a directory may
+    hold a million keys, while the changes since a snapshot are few. A key that was removed since
+    does not count. A revision of another incarnation, or pruned from the log, counts as changed: a
+    newer snapshot will show.
     """
     (oldest,) = connection.execute("SELECT min(revision) FROM commits").fetchone()
     if not oldest <= revision <= head.revision:

@@ -1,12 +1,11 @@
-"""Following a sqlite store's log.
+"""Follows a sqlite store's log.
 
-Changes of other processes are found by asking sqlite's ``data_version`` (some 80 µs, measured) once
-the system reports that the files were written, or every ``POLL_SECONDS`` where it does not. Those
-of this process end the wait at once, if the thread that made them does not take them in the place
-of the one that waits, and are not read from the file where they follow the commit that a watch is
-at: commit ids are random. They are reported by the system too, so that a report is
-passed over for ``POLL_SECONDS`` after a commit of this process; then the file is looked at once, if
-none came that follows.
+Commits of other processes are found by asking sqlite's ``data_version`` (some 80 µs, measured) once
+the system reports that the files were written, or every ``POLL_SECONDS`` where it does not. A
+commit of this process wakes the watches at once, unless its thread takes it in the place of the
+waiting one. It is not read from the file if it follows the commit that a watch is at, as the random
+commit ids show. The system reports it too, so reports are ignored for ``POLL_SECONDS`` after it;
+then the file is looked at, unless a commit that follows has come.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ from directory.store.sqlite.file_events import subscribe
 __all__ = ["AGAIN_SECONDS", "POLL_SECONDS", "REPORTED_SECONDS", "CommitSignal", "SqliteWatch"]
 
 POLL_SECONDS: Final = 0.02
-"""From one look at the file to the next where the system reports no writes,"""
+"""Interval between looks at the file where the system does not report writes."""
 REPORTED_SECONDS: Final = 4.0
-"""and where it does: another directory may have been put in the place of this one."""
+"""The same where it does: another directory may have been put in the place of this one."""
 AGAIN_SECONDS: Final = 0.25
-"""After a report the file is looked at once more: sqlite writes its log, waits for the disk, and
-makes the commit visible in memory, of which there is no report."""
+"""Time from a report to one more look at the file: sqlite writes its log, waits for the disk, and
+then makes the commit visible in memory, which is not reported."""
 _RECENT: Final = 256
 _RECENT_BYTES: Final = 16_384
 """Commits that are larger are read from the file."""
-_REVISIONS: Final = 500  # at most so many at once,
-_WRITES: Final = 20_000  # and so many writes, but at least one revision
+_REVISIONS: Final = 500  # most revisions of one read
+_WRITES: Final = 20_000  # most writes of one read, which has at least one revision
 
 
 class CommitSignal:
@@ -47,17 +46,17 @@ class CommitSignal:
         self._clock: Final = clock
         self._changed: Final = threading.Condition()
         self.settled_at = -math.inf
-        """Until then reports are passed over: each watch looks at the file then,"""
+        """Until this time reports are ignored; then each watch looks at the file."""
         self.again_at = -math.inf
-        """and then."""
+        """Time of one more look at the file, ``AGAIN_SECONDS`` after the newest report."""
         self._count = 0
         self._recent: Final[deque[tuple[str, CommittedWrites]]] = deque(maxlen=_RECENT)
-        """The newest small ones, each with the id of the commit before it."""
+        """The newest small commits, each with the id of the commit before it."""
         self._newest = ""
-        """Id of the newest; empty where something else happened since."""
+        """Id of the newest commit; empty if something else happened since."""
         self._watches = 0
         self._holding = 0
-        """Threads that take what they commit from the watch, so that it need not be woken."""
+        """Number of threads that take their own commits from the watch: it need not wake."""
         self._sleeps_until = math.inf
         """When a watch that waits wakes up by itself; infinite where none waits."""
 
@@ -67,15 +66,15 @@ class CommitSignal:
             self._watches += watches
 
     def count(self) -> int:
-        """Returns the count, to be read before looking, and given to ``wait`` when there was
-        nothing.
+        """Returns the count of notifications: read before a look at the file, and passed to
+        ``wait`` if that finds nothing.
         """
         with self._changed:
             return self._count
 
     def notify(self, before: str = "", made: Sequence[CommittedWrites] = ()) -> None:
-        """Counts what was committed after the commit of the id ``before``, and wakes the watches,
-        or leaves that to ``release``.
+        """Records ``made``, the commits that follow that of id ``before``, and wakes the watches or
+        leaves that to ``release``. Without commits: something else happened.
         """
         with self._changed:
             self._count += 1
@@ -96,7 +95,7 @@ class CommitSignal:
             self._holding += 1
 
     def release(self, commit_id: str) -> None:
-        """Ends it, with the id of the commit that the watch is at: it is woken if there is more."""
+        """Ends that time; wakes the watch if ``commit_id``, where it is, is not the newest."""
         with self._changed:
             self._holding -= 1
             if self._newest != commit_id:
@@ -136,7 +135,7 @@ class CommitSignal:
         return self._newest == commit_id != ""
 
     def wait(self, count: int, until: float) -> None:
-        """Waits until it is woken after ``count`` was read, or that time has come."""
+        """Waits until the count is no longer ``count``, or the time ``until`` has come."""
         with self._changed:
             self._sleeps_until = until
             seconds = max(0.0, until - self._clock())
@@ -174,17 +173,17 @@ class SqliteWatch:
         self._after = after
         self._commit_id = commit_id
         self._poll_at = clock()
-        """When the file is looked at again, though nothing happened that this watch knows of."""
+        """When the file is looked at again even if nothing was reported."""
         self._polled_at = -math.inf
         self._polled_count = -1
         """Count of ``news`` at the last look."""
         self._closed = False
         self._lock: Final = threading.Lock()
-        """Held by who looks for commits, or gives them away, or closes."""
+        """Held by the thread that looks for commits, gives them to ``take``, or closes."""
         self.is_waiting = False
         """A thread is in ``next`` and has nothing."""
         self._failure: Exception | None = None
-        """Raised by who took commits: what they changed is not known."""
+        """Raised by the next call of ``next``: a ``take`` failed, its effect is unknown."""
         self._version: int | None = None
         self._stamp = file.stamp()
         self._connection, self._inode = file.connect()
@@ -219,7 +218,7 @@ class SqliteWatch:
                 if changes or now >= deadline:
                     return changes
                 self.is_waiting = True
-            # One wake for both, where they are close: it costs more than the look.
+            # One wake-up for both times if they are close: it costs more than the look.
             is_close = 0 <= deadline - self._poll_at < self._poll_seconds() / 10
             until = deadline if is_close else min(self._poll_at, deadline)
             self._news.wait(count, min(until, self._settled_at()))
@@ -246,7 +245,7 @@ class SqliteWatch:
             try:
                 take(changes)
             except BaseException as error:
-                # They are lost here: next raises it, so that everything is loaded again.
+                # The commits are lost here: next raises, so that everything is loaded again.
                 self._failure = RuntimeError(f"commits were not taken: {error!r}")
                 self._failure.__cause__ = error
                 self._news.notify()
@@ -260,7 +259,7 @@ class SqliteWatch:
         return count != self._polled_count and not self._news.is_newest(self._commit_id)
 
     def _follow(self) -> list[CommittedWrites]:
-        """Takes the commits that follow, as far as this process holds them."""
+        """Moves on to the commits that follow, as far as this process holds them; returns them."""
         changes = self._news.following(self._after, self._commit_id)
         if changes:
             self._after, self._commit_id = changes[-1].revision, changes[-1].commit_id
@@ -309,7 +308,7 @@ class SqliteWatch:
         return changes
 
     def _notice_restore(self) -> None:
-        """The file changes at each checkpoint, which is seldom, and when one is put over it."""
+        """Raises if another file was put there; a new stamp can also mean a (rare) checkpoint."""
         stamp = self._file.stamp()
         if stamp.same_content(self._stamp):
             return
