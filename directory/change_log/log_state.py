@@ -87,7 +87,7 @@ def refuse_full_outbox(
     snapshot: Snapshot, index: EventIndex, most: int, *, is_urgent: bool
 ) -> None:
     """Checks that fewer than ``most`` commits wait for the change log; twice as many where
-    ``is_urgent``. Costs nothing by how many wait.
+    ``is_urgent``. Its cost does not grow with how many wait.
 
     Raises:
         OutboxFull

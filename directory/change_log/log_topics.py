@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["LogEnd", "LogRecord", "LogRefused", "LogTopics", "TopicWriter", "WaitsForOperator"]
 
 _MOST_BYTES: Final = 8 * 1024 * 1024
-"""Of one record with its key and Kafka's own framing, at least (``MOST_RECORD_BYTES``)."""
+"""Least ``max.message.bytes``: a record, its key, Kafka's framing (``MOST_RECORD_BYTES``)."""
 _DAY_MS: Final = 24 * 3600 * 1000
 _SETTINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
@@ -111,12 +111,12 @@ class LogTopics:
     # -- the topics themselves -------------------------------------------------------------------
 
     def make_and_check(self, admin: KafkaAdmin, *, were_there: bool) -> None:
-        """Makes the topics where they are missing, unless they ``were_there`` before, and looks
-        whether they are as the log needs them.
+        """Makes the topics that are missing, unless they ``were_there`` before, and checks that
+        both are as the log needs them.
 
         Raises:
-            WaitsForOperator: one of them was there, and is not.
-            LogRefused: one of them is not as needed, and how to mend it.
+            WaitsForOperator: one of them was there before, and is missing now.
+            LogRefused: one of them is not as needed; the message has how to mend it.
             KafkaUnavailable, KafkaRejected
         """
         names = {"state": self.state, "history": self.history}
@@ -164,8 +164,8 @@ class LogTopics:
             )
 
     def framings(self) -> dict[str, bytes]:
-        """Returns what is in front of the records of each topic, by this kdir's schema; registers
-        it where there is a registry. Empty = by the schema's fingerprint.
+        """Returns the framing of records of this kdir's schema, by topic; registers the schema
+        where there is a registry. Empty = framed by the schema's fingerprint.
 
         Raises:
             LogRefused: the registry refuses the schema.
@@ -253,7 +253,7 @@ class LogTopics:
         return closing(TopicReader(self._client(), topic, keep_on=keep_on))
 
     def writer(self, transactional_id: str) -> TopicWriter:
-        """Returns a producer that has ended what others of its transactional id had begun.
+        """Returns a producer that has ended the transactions of others with its transactional id.
 
         Raises:
             KafkaUnavailable
@@ -296,7 +296,7 @@ class TopicWriter:
         returns.
 
         Raises:
-            KafkaUnavailable: whether they are is not known.
+            KafkaUnavailable: whether the records are committed is not known.
         """
         producer = self._producer
         self._call(lambda _: producer.begin_transaction())
@@ -338,8 +338,8 @@ class TopicWriter:
         self._last_error = str(error.str())
 
     def _on_delivery(self, error: Any, _: object) -> None:
-        """Keeps why a record was not delivered, which a commit that fails for it does not name. One
-        that was purged is no reason: the transaction had failed before.
+        """Keeps why a record was not delivered: the error of the failed commit does not name that.
+        A purged record is no reason: the transaction had failed before.
         """
         from confluent_kafka import KafkaError
 
@@ -368,8 +368,8 @@ def _make(admin: KafkaAdmin, name: str, settings: Mapping[str, str]) -> None:
 
 
 def _wait_until_shown(admin: KafkaAdmin, names: list[str]) -> Mapping[str, KafkaTopic | Rejected]:
-    """Returns what the brokers show of topics of which some were just made: each of them may learn
-    of it a moment later.
+    """Returns what the brokers show of topics of which some were just made; waits a while until
+    they show all, since a broker may show a new topic a moment later.
     """
     found: Mapping[str, KafkaTopic | Rejected] = {}
     for attempt in range(_SHOWN_ATTEMPTS):

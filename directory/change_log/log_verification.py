@@ -1,7 +1,8 @@
 """Compares a cluster's change log with its store; the store is right, and nothing is mended.
 
-The log is read first, then the tree is taken, and what was changed since the log's checkpoint is
-left out: the outbox names it. So nothing is waited for, and nothing that is on its way counts.
+The log is read first, then the tree is taken, and what was changed since the log's checkpoint,
+which the outbox names, is left out. So the publisher is not waited for, and changes on their way to
+the log are no differences.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def compare_log(
     summary: Summary,
 ) -> Iterator[Difference]:
     """Yields where the state topic differs from the tree. A Kafka that is away, and a log that is
-    not whole or of an earlier incarnation, is a trouble.
+    not whole or of another incarnation, are reported in ``summary.troubles``.
 
     Raises:
         StoreUnreachable

@@ -1,8 +1,8 @@
 """Records of the change log, from rows of the outbox and of the tree; computation only.
 
-State keeps one record a row of the store: that of an entry, of its grants, or of a fact, under a
-key that stays the same where the entry is moved (``resolver/changes/record.py``). History keeps
-one record a change event.
+The state topic keeps one record for each row of the store: of an entry, of its grants, or of a
+fact. A record's key stays the same if the entry is moved (``resolver/changes/record.py``). The
+history topic keeps one record for each change event.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _OF_THE_CLUSTER: Final = frozenset(
 """Scopes of events that leave their entry as it was."""
 
 _PLAIN_ROOT: Final = ProtoCodec().encode(Directory(entry_id=ROOT_ID))
-"""Record of a root directory on which nothing is set: as well as none, and none in the log."""
+"""Record of a root directory on which nothing is set: counts as no record; the log has none."""
 
 StateRecords = Mapping[str, Change | None]
 """The newest value of each key of the state topic; None = the row is gone."""
@@ -101,8 +101,8 @@ def page_records(
     generation: int,
     now_ms: int,
 ) -> tuple[StateRecords, list[Change]]:
-    """Returns what state and history get of some commits, in order. Facts are as in the tree, which
-    is newer.
+    """Returns the records that state and history get of some commits, in order. Facts have their
+    values in the tree, which is newer than the commits.
     """
     state: dict[str, Change | None] = {}
     history: list[Change] = []
@@ -205,8 +205,8 @@ def stored_form(entry: entry_pb2.Entry) -> bytes:
 
 
 class LoggedRow(NamedTuple):
-    """Row of a tree that the state topic holds. Of a million most are equal to those that it has:
-    what else is in a record is computed for the others alone.
+    """Row of a tree, for the state topic. Of a million rows the topic has most already: the other
+    fields of a record are computed only for the rest.
     """
 
     state_key: str
@@ -328,5 +328,5 @@ def _fields_of_row(
 
 
 def row_digest(key: bytes | None, value: bytes | None) -> bytes:
-    """Returns what two rows of the state are compared by."""
+    """Returns the hash by which two rows of the state are compared."""
     return hashlib.blake2b((key or b"") + b"\0" + (value or b""), digest_size=16).digest()

@@ -8,8 +8,8 @@ transaction of Kafka: the state, the history, and a checkpoint in each topic.
 
 Where the log and the store do not meet (first use, another incarnation of the store, an outbox that
 was trimmed), the state topic is read to its end, compared with the tree, and the difference
-published (``_resync``). It does not publish into a log that is another cluster's, that has a
-later incarnation than the store's, or of which much would vanish, until an operator confirms it.
+published (``_resync``). Until an operator confirms it, the publisher does not publish into a log
+of another cluster, with a later incarnation than the store's, or of which much would vanish.
 """
 
 from __future__ import annotations
@@ -88,17 +88,17 @@ _PART_VANISHING: Final = 0.05
 
 @dataclass(slots=True)
 class _Session:
-    """One producer's time: from its first look at the log to its first error."""
+    """State of one producer, from its first look at the log to its first error."""
 
     writer: TopicWriter
     framings: Mapping[str, bytes]
-    """What is in front of the records of each topic; see ``LogTopics.framings``."""
+    """By topic; see ``LogTopics.framings``."""
     generation: int
     incarnations: tuple[str, ...]
     revision: int = 0
-    """Up to this one everything is in the log."""
+    """Everything up to this revision is in the log."""
     checkpoint: int = 0
-    """The revision of the log's newest checkpoint; there is nothing of the log between the two."""
+    """The revision of the log's newest checkpoint; from there to ``revision`` nothing is logged."""
     last_order: tuple[int, int, int] = (0, 0, 0)
     """Of the newest change that the history had when the session began."""
     has_schema: bool = False
@@ -181,8 +181,8 @@ class ChangeLogPublisher:
         return _REFUSED_SECONDS
 
     def _on_applied(self, applied: AppliedCommit) -> None:
-        """A callback of the replica. What waits for brokers or an operator must not be woken by
-        every change, but by what operators do.
+        """Wakes the thread, as a callback of the replica. While it has no session and waits for
+        brokers or an operator, only what operators do wakes it, not every change.
         """
         acts = (CHANGE_LOG_RESYNC, CHANGE_LOG_SKIP, LEVEL)
         if self._session is not None or any(write.key in acts for write in applied.writes):
@@ -245,7 +245,7 @@ class ChangeLogPublisher:
         elif confirmed is None:
             return _IDLE_SECONDS if self._note(session) else _NOTE_SECONDS
         if confirmed is not None and session.revision >= snapshot.revision:
-            # Once all changes are there: what differs then is no change.
+            # Once the log has all changes: what differs then is not just a change on its way.
             self._resync(session, snapshot, is_confirmed=True)
             self._settle(CHANGE_LOG_RESYNC, confirmed)
         self._note(session)
@@ -257,7 +257,7 @@ class ChangeLogPublisher:
         # The tree is swapped before the index: what was read is of this incarnation, too.
         self._snapshot_for(session)
         if self._index.floor() > session.revision:
-            # Trimmed while it was read, or before: what is missing shows in the state only.
+            # Rows were trimmed, just now or before: what is missing shows in the state only.
             self._resync(session, snapshot)
         elif commits:
             now_ms = self._now_ms()
@@ -313,9 +313,9 @@ class ChangeLogPublisher:
             begin = partial(_Session, writer, framings)
             session = self._meet(begin, snapshot.incarnation, is_confirmed=is_confirmed)
             if _is_cut(session, noted):
-                # Before it is noted: who goes on after a crash is to see it, too.
+                # Before the note: after a crash the next session has to see the loss, too.
                 self._resync_facts(session, self._snapshot_for(session))
-            # Every server's writer names facts for the log from this commit on, so what is
+            # From this commit on every server's writer names facts for the log. The tree that is
             # compared with the log is at least as new.
             self._note_first(session, noted, snapshot)
             snapshot = self._snapshot_for(session)
@@ -341,14 +341,14 @@ class ChangeLogPublisher:
     def _meet(
         self, begin: Callable[..., _Session], incarnation: str, *, is_confirmed: bool
     ) -> _Session:
-        """Compares the log's newest checkpoint with the store, which is in this incarnation."""
+        """Returns a session by the log's newest checkpoint and the store's ``incarnation``."""
         found, order = self.topics.end(self.topics.history, self._goes_on)
         state, _ = self.topics.end(self.topics.state, self._goes_on)
         point = None if found is None else found.checkpoint
         if found is None or point is None:
             if state is None or state.checkpoint is None:
                 return begin(1, (incarnation,))
-            # The history was made again. To readers of the state what comes must not be older.
+            # The history was made again. For readers of the state, new records must not be older.
             before = (one for one in state.checkpoint.incarnations if one != incarnation)
             return begin(state.generation + 1, (*before, incarnation))
         if point.incarnations[-1] == incarnation:
@@ -364,7 +364,7 @@ class ChangeLogPublisher:
             if state is None:
                 # The state topic was made again: the next generation, so that readers see it.
                 return begin(found.generation + 1, point.incarnations)
-            # Both are of one transaction. Where they differ one topic was cut off.
+            # One transaction writes both checkpoints. If they differ, a topic lost its end.
             at = found.revision if state.order == found.order else 0
             return begin(found.generation, point.incarnations, at, at, last_order=order)
         if incarnation in point.incarnations and not is_confirmed:
@@ -389,9 +389,9 @@ class ChangeLogPublisher:
         is_confirmed: bool = False,
         skip: watch_pb2.ChangeLogSkip | None = None,
     ) -> None:
-        """Brings the log in line with a tree, and goes on after it; with ``skip`` after what was
-        given up, of which the history gets a record. ``is_confirmed``: by an operator, whatever
-        vanishes from the log.
+        """Brings the log in line with a tree, and goes on after its revision; with ``skip`` after
+        the revisions that were given up, of which the history gets a record. ``is_confirmed``: by
+        an operator, whatever vanishes from the log.
         """
         revision = snapshot.revision if skip is None else skip.revision
         now_ms = self._now_ms()
@@ -437,8 +437,8 @@ class ChangeLogPublisher:
 
     def _resync_facts(self, session: _Session, snapshot: Snapshot) -> None:
         """Brings the facts of a log whose end was lost in line with a tree: rows of the outbox that
-        name nothing but facts go once they were published. Its position and all else stay: the
-        events are published again.
+        name only facts are gone once published. Its position and all else stay: the events are
+        published again.
         """
         entries = (f"{self._cluster_id}/e/", f"{self._cluster_id}/g/")
         at, now_ms = session.revision, self._now_ms()
@@ -488,8 +488,8 @@ class ChangeLogPublisher:
         )
 
     def _next_position(self, session: _Session, revision: int) -> int:
-        """Returns the first position in a revision that neither a change of the store has nor one
-        of a resync of this revision that was cut off.
+        """Returns the first free position in a revision: after the changes of the store, and after
+        those of a resync of this revision that was cut off.
         """
         commits, _ = self._index.commits(revision - 1, revision, 1)
         taken = sum(len(one.events) for one in commits)
@@ -560,8 +560,8 @@ class ChangeLogPublisher:
             yield LogRecord(topic, change.path, _encode(change, session.framings[topic]))
 
     def _schema(self, session: _Session) -> Iterator[LogRecord]:
-        """Yields the schema, where no registry has it: programs that ask one for the schemas of
-        records take every value for such a record.
+        """Yields the record of the schema, unless a registry has the schema: programs that decode
+        with a registry take every value in the topic for a record framed by it.
         """
         if session.framings[self.topics.state] or session.has_schema:
             return
@@ -598,14 +598,14 @@ class ChangeLogPublisher:
         noted: watch_pb2.ChangeLogState | None,
         snapshot: Snapshot,
     ) -> None:
-        """Writes down that a session begins. A resync that is to follow publishes what differs, and
-        none of the changes that were there when the log was begun: they do not wait.
+        """Notes that a session begins. If a resync follows, it publishes the differences, and no
+        changes from before the log was begun: those do not wait.
         """
         is_begun, revision = _is_begun(noted), session.checkpoint
         if not is_begun or not revision:
             is_known = noted is not None and noted.incarnation == snapshot.incarnation
             revision = (noted.revision if noted and is_known else 0) or snapshot.revision
-        # A log that was not kept is begun by its resync: after a crash that is to come again.
+        # Generation 0 until the resync that begins the log is done: it is repeated after a crash.
         self._put_note(session, session.generation if is_begun else 0, revision)
 
     def _note(self, session: _Session) -> bool:
@@ -636,7 +636,7 @@ class ChangeLogPublisher:
         if not self.leader.leads:
             return
         snapshot = self._replica.snapshot
-        # What there is before a log was ever begun does not wait for it.
+        # Changes from before the log was first begun do not wait for it.
         state = noted_state(snapshot) or watch_pb2.ChangeLogState(
             incarnation=snapshot.incarnation, revision=snapshot.revision
         )
@@ -660,7 +660,7 @@ def _is_in_history(change: Change) -> bool:
 
 
 def _is_cut(session: _Session, noted: watch_pb2.ChangeLogState | None) -> bool:
-    """True if the log was further than it is: the brokers lost the end of it."""
+    """True if the log ends before the noted revision: the brokers lost its end."""
     if noted is None or not session.revision:
         return False
     is_same = noted.incarnation == session.incarnations[-1]

@@ -27,10 +27,10 @@ class ChangeLogConfig:
 
     bootstrap: tuple[str, ...]
     client: ClientProperties
-    """How kdir comes to those brokers."""
+    """How kdir connects to those brokers."""
     is_shared: bool
-    """It is in a Kafka that other clusters may keep theirs in, so the topics have the cluster's id
-    in their names."""
+    """Other clusters may have their logs in the same Kafka, so the topics have the cluster's id in
+    their names."""
     schema_registry: str = ""
     """URL of the registry that has the schemas of records; empty = the log has them itself."""
 

@@ -51,12 +51,12 @@ __all__ = ["ConfluentAdmin", "SharedUuid"]
 
 
 class _OnePerValue(type):
-    """Type of a class that has one object per value, however often it is called.
+    """Metaclass of a class that has one object per value, however often it is called.
 
-    ``describe_topics`` of confluent-kafka (2.13.0 to 2.16.1, the newest) never releases the
-    ``Uuid`` that it makes for each topic of each answer, by the class that the module
-    ``confluent_kafka`` has under that name: some 100 bytes a topic and look, until the process
-    ends. A class that returns the same object for the same id leaves one per id.
+    ``describe_topics`` of confluent-kafka (2.13.0 to 2.16.1, the newest) makes an object of the
+    class ``confluent_kafka.Uuid`` for each topic of each answer and never releases it: some 100
+    bytes a topic and call leak until the process ends. A class that returns the same object for
+    the same id leaks one per id.
     """
 
     def __init__(cls, *arguments: Any) -> None:
@@ -78,16 +78,16 @@ class SharedUuid(Uuid, metaclass=_OnePerValue):
 _BATCH: Final = 2_000
 """Names of one request: bounds the memory of an answer and the time that a broker gives to it."""
 _SMALL_BATCH: Final = 250
-"""The same where an item costs more: configs that are read, and all that a controller changes, in
-one step, while others wait for it."""
+"""The same where an item costs more: configs that are read, and changes of configs, partitions and
+ACLs, which a controller makes in one step while others wait."""
 _CONFIGS_AHEAD: Final = 1
-"""Batches of configs asked for while the one before is read here: that takes as long again."""
+"""Batches of configs requested while the previous one is decoded, which takes as long again."""
 _SLACK_SECONDS: Final = 2.0
 """A future is waited for a little longer than librdkafka's own deadline, whose error says more."""
 _BROKER_SHARE: Final = 0.8
-"""Of a request's time, what the broker may take: its own "timed out" should reach us."""
+"""Share of a request's time that the broker may take, so that its own "timed out" reaches us."""
 _SETTINGS_SECONDS: Final = 30.0
-"""For so long what brokers say of their settings is believed."""
+"""For so long the settings that brokers returned are used."""
 _STATE: Final = re.compile(r" \(after \d+ms in state \w+.*?\)")
 _AUTHORIZER: Final = "authorizer.class.name"
 _OPEN: Final = "allow.everyone.if.no.acl.found"
@@ -113,11 +113,11 @@ class ConfluentAdmin:
 
     Args:
         bootstrap: ``host:port`` of some brokers.
-        properties: librdkafka's, for TLS and SASL, or what gives them, for each client: a
-            password that was changed comes with the next.
+        properties: librdkafka's, for TLS and SASL, or a function that returns them for each new
+            client, so that the next one has a changed password.
         timeout_seconds: of one request; a survey makes several.
-        recycle_seconds: a client is used no longer: an old one goes on asking for every topic
-            that it ever saw (confluent-kafka-python #1737).
+        recycle_seconds: a client is replaced after so long: an old one goes on asking for every
+            topic that it ever saw (confluent-kafka-python #1737).
         clock: seconds, monotonic.
     """
 
@@ -228,8 +228,8 @@ class ConfluentAdmin:
         return ObservedAcls(bindings, len(shown), self._open_to_all)
 
     def _check_authorizer(self) -> None:
-        """Checks that ACLs are kept, and may be read; and whether what has none is open to all: of
-        their authorizer's settings brokers show which are there, and no values.
+        """Checks that brokers keep ACLs and let them be read, and notes whether a resource without
+        ACLs is open to all. Brokers show the names of their authorizer's settings, and no values.
         """
         now = self._clock()
         if now - self._settings_read_at < _SETTINGS_SECONDS:
@@ -323,13 +323,13 @@ class ConfluentAdmin:
         """Asks for changes, in batches; each item has its own outcome."""
         outcomes: dict[_K, Outcome] = {}
         for batch in _batches(items, size):
-            self._current()  # what keeps a client from being made is about no item
+            self._current()  # first: if no client can be made, that is about no item
             try:
                 with self._asking() as client:
                     still()
                     futures = ask(client, batch)
             except KafkaRejected as refused:
-                # Not an answer of Kafka's but of its client, to the whole batch for one of it.
+                # Kafka's client, not Kafka, refused the whole batch for one item of it.
                 if len(batch) == 1:
                     outcomes[batch[0]] = Rejected(refused.message)
                 else:
@@ -442,8 +442,8 @@ class ConfluentAdmin:
     def _unavailable(self, message: str, client: AdminClient) -> KafkaUnavailable:
         # What librdkafka knows of the reason waits in its queue of events.
         client.poll(0)
-        # An address may mean another broker by now, and one that is away must not be dialled on
-        # and on in the background: the next call begins again.
+        # The address may lead to another broker by now, and the old client would go on dialling one
+        # that is away in the background: the next call makes a new client.
         reason, self._client = self._last_message or message, None
         return KafkaUnavailable(
             f"no broker of {self._bootstrap} answered within {self._timeout:g} s: {reason}"
@@ -451,7 +451,7 @@ class ConfluentAdmin:
 
 
 def _failure(error: KafkaError, already: int | None = None) -> Outcome:
-    """Returns what an error about one item comes to; ``already`` is the code of nothing to do."""
+    """Returns the outcome for one item's error; ``already`` is the code for nothing to do."""
     if error.code() == already:
         return AlreadyDone()
     return OutcomeUnknown(error.str()) if _is_passing(error) else Rejected(error.str())
@@ -484,7 +484,7 @@ def _id_bytes(topic_id: Any) -> bytes:
 
 
 def _set_on_topic(entries: Mapping[str, Any]) -> Mapping[str, str]:
-    """Returns what was set on the topic itself: defaults of brokers and cluster are not its."""
+    """Returns the configs set on the topic itself, without defaults of brokers and cluster."""
     own = admin.ConfigSource.DYNAMIC_TOPIC_CONFIG.value
     return {
         name: "" if entry.is_sensitive or entry.value is None else entry.value
@@ -520,7 +520,7 @@ def _acl_fields(one: AclBinding) -> tuple[Any, ...]:
 
 
 def _acl_binding(one: Any) -> AclBinding | None:
-    """Returns one of Kafka's; None for what grants cannot express, or this client cannot read."""
+    """Returns an ACL of Kafka's; None if grants cannot express it or this client cannot read it."""
     kind = ResourceType.__members__.get(one.restype.name)
     operation = Operation.__members__.get(one.operation.name)
     permission = Permission.__members__.get(one.permission_type.name)

@@ -100,7 +100,7 @@ class Resource:
 
 
 class Acl(NamedTuple):
-    """Rule who may do what, or may not. ``host`` is as Kafka writes an address, or ``*``."""
+    """Allow or deny for a principal. ``host`` is as Kafka writes an address, or ``*``."""
 
     permission: Permission
     principal: str
@@ -174,7 +174,7 @@ class KafkaMetadata:
     cluster_id: str
     topics: Mapping[str, KafkaTopic]
     unsettled: AbstractSet[str] = frozenset()
-    """Names that are not among them, and may be there all the same: made a moment ago."""
+    """Names of topics that were made a moment ago: not among ``topics``, but they may exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,14 +261,14 @@ class ObservedAcls:
     bindings: frozenset[AclBinding]
     """Of topics, groups and transactional ids, with operations that are known here."""
     count: int
-    """Of all."""
+    """Of all ACLs, also of those left out above."""
     open_to_all: bool
-    """What has no ACL is everybody's (``allow.everyone.if.no.acl.found``), or may be."""
+    """A resource without ACLs is open to all (``allow.everyone.if.no.acl.found``), or may be."""
 
 
 class KafkaAdmin(Protocol):
-    """Kafka, as far as the reconciler needs it. Used by one thread. Of what is changed each has its
-    own outcome.
+    """Kafka, as far as the reconciler needs it. Used by one thread. Each changed item has its own
+    outcome.
 
     ``list_all``, ``describe_all``, ``describe`` and ``configs`` need only DESCRIBE and
     DESCRIBE_CONFIGS. All raise ``KafkaUnavailable`` when no broker answers in time, and
@@ -291,8 +291,8 @@ class KafkaAdmin(Protocol):
         """Returns what was set on each topic itself; a topic that is gone is left out."""
 
     def create(self, desired_set: Sequence[TopicToCreate], still: Still = always) -> Outcomes:
-        """Makes topics. ``still`` is called right before each request, so that one who was paused
-        on the way asks for nothing when he wakes; so it is in all that changes Kafka.
+        """Makes topics. Like all methods that change Kafka, calls ``still`` right before each
+        request, so that a process that was paused on the way sends nothing when it goes on.
         """
 
     def delete(self, names: Sequence[str], still: Still = always) -> Outcomes:

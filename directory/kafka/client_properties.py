@@ -1,7 +1,7 @@
-"""How kdir's own Kafka client comes to the brokers: librdkafka's properties, from config and file.
+"""How kdir's own Kafka client connects to brokers: librdkafka's properties, from config and file.
 
-Refuses what kdir sets itself, secrets that stand in the config, and what Kafka's client does not
-know; asks no broker. No message of it holds a secret.
+Refuses properties that kdir sets itself, secrets in the config, and properties that Kafka's client
+does not know; asks no broker. Its messages hold no secrets.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OWN: Final[Mapping[str, str | int | bool]] = MappingProxyType(
         "receive.message.max.bytes": 1_000_000_000,
         "reconnect.backoff.ms": 500,
         "client.id": "kdir",
-        # It would write to stderr; what it has to say comes by error_cb.
+        # librdkafka would log to stderr; its errors come by error_cb.
         "log_level": 0,
     }
 )
@@ -41,7 +41,7 @@ _CODE: Final = frozenset({"plugin.library.paths", "logger", "default.topic.confi
 _SECRET: Final = re.compile(r"password|secret|passphrase|key\.pem$|jaas|oauthbearer\.config$")
 _FAILED: Final = "Failed to create admin client: "
 _UNKNOWN: Final = re.compile(r'No such configuration property: "(.*)"')
-# Those by which one comes to a broker, for the nearest one: which there are, librdkafka says.
+# Properties for connecting, of which an error names the nearest; librdkafka decides which exist.
 _USUAL: Final = (
     *("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password"),
     *("sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"),
@@ -68,7 +68,7 @@ class ClientProperties:
     """Those of the config; no secrets."""
     file: str = ""
     base: pathlib.Path | None = None
-    """What the files that properties name are below."""
+    """Folder that relative file names in properties start from."""
     table: str = "kafka"
     """Name of the table, for errors."""
     is_transactional: bool = False
@@ -97,8 +97,8 @@ class ClientProperties:
         return found
 
     def listener(self) -> tuple[str, str]:
-        """Returns security protocol and SASL mechanism, for clients that come the same way. Of a
-        file that cannot be read nothing is taken; at the start ``read`` reports it.
+        """Returns security protocol and SASL mechanism, for clients that connect the same way. A
+        file that cannot be read counts as empty; ``read`` reports it at the start.
         """
         found = dict(self.given)
         if self.file:
@@ -109,7 +109,7 @@ class ClientProperties:
         return protocol, mechanism if protocol.startswith("SASL_") else ""
 
     def reported(self) -> str:
-        """Returns how kdir comes in, for people; empty: in plaintext and without a name."""
+        """Returns how kdir connects, for people; empty if no properties are given."""
         protocol, mechanism = self.listener()
         way = f"{protocol} ({mechanism})" if mechanism else protocol
         return "" if not (self.given or self.file) else f"by {way}"
@@ -134,18 +134,18 @@ class ClientProperties:
             raise ConfigError(f"{self.table}.properties_file: {error}") from None
 
     def _placed(self, key: str, value: str) -> str:
-        """Files are below the config's folder, as those of [tls] are."""
+        """Returns a value; a file name in it starts from the config's folder, as in [tls]."""
         special = value in {"", "probe"}
         if special or not (key.startswith("ssl.") and key.endswith(".location")):
             return value
         return os.fspath(((self.base or pathlib.Path.cwd()) / value).absolute())
 
     def _check_known(self, properties: Mapping[str, str]) -> None:
-        """Kafka's client looks at them, and at the files that they name, without a broker."""
+        """Has Kafka's client check them, and the files that they name; it needs no broker."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
-        # With acks=1, for example, nothing is written once and in order.
+        # So the client refuses acks=1, for example: nothing is written once and in order with it.
         of_publisher = {"transactional.id": "kdir"} if self.is_transactional else {}
         try:
             AdminClient({**properties, **OWN, **of_publisher})
@@ -213,7 +213,7 @@ def _check_own(where: str, key: str) -> None:
 
 
 def _check_protocol(where: str, properties: Mapping[str, str]) -> None:
-    """Refuses what Kafka's client would silently leave unused, and connect in plaintext."""
+    """Refuses properties that Kafka's client would ignore silently, connecting in plaintext."""
     protocol = properties.get("security.protocol", "PLAINTEXT").upper()
     for prefix, fits in (
         ("sasl.", protocol.startswith("SASL_")),

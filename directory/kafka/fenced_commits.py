@@ -1,6 +1,6 @@
-"""What is committed of Kafka's side, by the reconciler fenced: each transaction holds its guard.
+"""Commits of the Kafka side; those of the reconciler are fenced: each transaction has its guard.
 
-Cuts what is too much for one transaction.
+Splits what is too much for one transaction.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StaleObservation(Exception):
 
 
 class TopicCommits:
-    """All that is written of Kafka's side: in batches that fit the store.
+    """Writer of all that the Kafka side commits, in batches that fit the store.
 
     Args:
         leadership: fences every transaction; None for what an operator asked for, which any server
@@ -91,10 +91,10 @@ class TopicCommits:
         most_seconds: float,
         is_same: Callable[[], bool] = lambda: True,
     ) -> Callable[[], None]:
-        """Returns what is to be called right before Kafka is asked to change what was just looked
-        at: Kafka changes by name, and a process that was paused looks again. It raises
-        ``LeadershipLost`` and, where the look is too old or something else changed since,
-        ``StaleObservation``.
+        """Returns a check to call right before Kafka is asked to change what was just looked at:
+        Kafka changes by name, and a process that was paused must look again. The check raises
+        ``LeadershipLost``, and ``StaleObservation`` if the look is older than ``most_seconds`` or
+        ``is_same`` is False.
         """
         looked_at = clock()
 
@@ -106,8 +106,8 @@ class TopicCommits:
         return still
 
     def record(self, news: Sequence[TopicObservation], *, within_quotas: bool = False) -> None:
-        """Commits what was learnt of topics; or how many partitions they are to have, as far as
-        quotas let them.
+        """Commits what was learnt of topics; with ``within_quotas``, the partitions that they are
+        to have, as far as quotas allow.
         """
 
         def command(batch: tuple[TopicObservation, ...]) -> Command:
@@ -118,13 +118,13 @@ class TopicCommits:
             _log.log(logging.WARNING if within_quotas else logging.ERROR, "not recorded: %s", note)
 
     def adopt(self, topics: Sequence[tuple[tuple[str, ...], ObservedTopic]]) -> Sequence[str]:
-        """Takes topics in; one sentence for each that was put elsewhere or left out."""
+        """Adopts topics; returns a sentence for each that was put elsewhere or left out."""
         return self._in_batches(
             "adopt", topics, lambda some: AdoptTopics(topics=some), lambda one: one[1].physical_name
         )
 
     def move(self, moves: Sequence[tuple[Path, int, Path]]) -> Sequence[str]:
-        """Moves topics (where it is, entry id, where to); one sentence for each that stays."""
+        """Moves topics (path, entry id, new path); returns a sentence for each that stays."""
         return self._in_batches(
             "move", moves, lambda batch: MoveTopics(moves=batch), lambda one: one[0]
         )
@@ -143,7 +143,7 @@ class TopicCommits:
         self._execute(FinishDelete(topics=((name, entry_id),)), extra_writes=(mark,))
 
     def put(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> None:
-        """Commits facts, where these guards hold, too."""
+        """Commits facts if these guards hold, too; raises ``LeadershipLost`` if one does not."""
         self.check()
         try:
             self._writer.put_facts(writes, guards=(*self._guards, *guards))

@@ -1,4 +1,4 @@
-"""The one way to Kafka for all that changes it: refuses internal topics right before each call.
+"""``KafkaAdmin`` of the Kafka side: refuses internal topics right before each changing call.
 
 Whatever an entry, a plan or a record of an older version says, a topic of Kafka's own or of kdir's
 is not created, altered, grown or deleted, and gets and loses no ACL.
@@ -33,8 +33,8 @@ _REFUSED: Final = Rejected("an internal topic of Kafka or kdir: kdir never chang
 
 
 class GuardedAdmin:
-    """``KafkaAdmin`` by another one. Internal is what is so by its name, and what Kafka itself has
-    shown as internal to this connection.
+    """``KafkaAdmin`` around another one. A topic is internal by its name (``is_protected``), or if
+    Kafka has shown it as internal on this connection.
     """
 
     def __init__(self, admin: KafkaAdmin) -> None:

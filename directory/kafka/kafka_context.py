@@ -59,7 +59,7 @@ class KafkaContext:
     """Where the cluster was mounted at a snapshot."""
     settings: KafkaConfig
     admin: Callable[[], KafkaAdmin]
-    """Opens a connection, for one question."""
+    """Opens a connection, which its user closes."""
     clock: Callable[[], float] = time.monotonic
     """Monotonic seconds."""
     now: Callable[[], float] = time.time
@@ -74,8 +74,8 @@ class KafkaContext:
     grants_max_age_seconds: float | None = None
     """An inherited allow ends when no parent confirmed it for so long; None = never."""
     configs_per_read: int = 500
-    """Topics whose configs are read at a time, those longest unread first; how often is for
-    ``kafka.configs_per_second`` to say."""
+    """Topics whose configs are read at a time, those longest unread first;
+    ``kafka.configs_per_second`` bounds how often."""
 
     def has_expired(self) -> bool:
         """True if inherited allows have ended, as no parent confirmed them for too long."""

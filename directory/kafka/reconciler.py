@@ -1,8 +1,8 @@
 """The reconciler: keeps a cluster's tree and its Kafka in step, in one thread, while it is elected.
 
 Everything it commits is fenced by its leadership. A Kafka that is away slows nothing but this
-thread. Nothing in Kafka is changed beyond the ceiling, in another Kafka than the pinned one, and
-while all is stopped.
+thread. It changes nothing in Kafka beyond the ceiling, nothing in another Kafka than the pinned
+one, and nothing during a stop.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ class LeaderTerm:
         self.config_applier = ConfigApplier(context, commits, self.recent)
         self.acl_applier = AclApplier(context, commits, self.recent)
         self.appliers: tuple[Applier, ...] = (self.config_applier, self.acl_applier)
-        """Those who change in Kafka what is armed, in this order."""
+        """The appliers of what is armed, in the order in which they run."""
         self.worklist = RetryQueue(context.clock, chance)
         self.retry = Backoff(chance)
         self.kafka_due = 0.0
-        """Not before: it was away."""
+        """Kafka, which was away, is not asked before."""
         self.admin: KafkaAdmin | None = None
 
     def close_admin(self) -> None:
-        """Begins with new connections the next time."""
+        """Closes the connections; the next round opens new ones."""
         admin, self.admin = self.admin, None
         if admin is not None:
             admin.close()
@@ -92,14 +92,14 @@ _ELECT_SECONDS: Final = 1.0
 _STORE_SECONDS: Final = 1.0
 """After the store did not answer."""
 _STUMBLED_SECONDS: Final = 5.0
-"""After an error that nobody foresaw."""
+"""After an unexpected error."""
 
 
 class Reconciler:
     """The Kafka side of one directory server.
 
     Args:
-        context: of its thread; who asks waits by real time, whatever clock that has.
+        context: of its thread; operators' requests use real time, whatever clock this has.
         store, replica: those of the cluster.
         sleep: waits so many seconds, or shorter when the reconciler is to stop.
         candidate: its name in the election; a server's id, so that others can report which.
@@ -141,14 +141,14 @@ class Reconciler:
         candidate = candidate or f"{self._cluster}-{secrets.token_hex(4)}"
         self.leader = Leader(store, replica, _ROLE, candidate)
         self.term: LeaderTerm | None = None
-        """What it is while it leads; None while it does not."""
+        """The term while this server leads; else None."""
         self.health = KafkaHealth(False, "Kafka was not asked yet", since=context.now())
         self._topic_counts = TopicCounter(self._mount_at, self._clock)
 
     # -- start and stop ----------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins to stand for election, and to work once elected, in a thread."""
+        """Starts the thread, which campaigns and, once elected, works."""
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
@@ -159,7 +159,7 @@ class Reconciler:
         self._thread.stop(timeout_seconds)
 
     def wake(self) -> None:
-        """Looks for topics to make and to delete; sweeps keep their pace."""
+        """Wakes the thread for topics to make and to delete; sweeps keep their pace."""
         self._thread.wake()
 
     def _on_bug(self, _: Exception) -> float:
@@ -167,7 +167,7 @@ class Reconciler:
         return _STUMBLED_SECONDS
 
     def _on_applied(self, applied: AppliedCommit) -> None:
-        """A callback of the replica: note what may want doing, and wake."""
+        """Notes, as a callback of the replica, what a commit may require; wakes the thread."""
         term = self.term
         if term is None:
             self._thread.wake()
@@ -184,7 +184,7 @@ class Reconciler:
     # -- one round -------------------------------------------------------------------------------
 
     def run_once(self) -> float:
-        """Does what is due; the seconds until something is due again, unless woken before."""
+        """Does what is due; returns the seconds until something is due again, unless woken."""
         try:
             term = self.term = self._current_term()
             if term is None:
@@ -220,8 +220,8 @@ class Reconciler:
         return LeaderTerm(self._context, commits, self._chance)
 
     def _note_manager(self, term: LeaderTerm) -> None:
-        """Puts on record that another cluster manages this Kafka, and that none does any more: what
-        plans released before is released no more then, before anything is pushed.
+        """Records, before anything is pushed, that another cluster manages this Kafka or that none
+        does any more. Either ends the releases of earlier plans.
         """
         unmanaged = bool(self._unmanaged())
         writes, guard = pinned_kafka.note_manager(self._latest(), unmanaged=unmanaged)
@@ -238,7 +238,7 @@ class Reconciler:
         self.leader.resign()
 
     def _run_operator_work(self, term: LeaderTerm) -> None:
-        """What is due with Kafka, the requests of operators first."""
+        """Does what is due with Kafka, the requests of operators first."""
         if term.admin is None:
             term.admin = self._context.admin()
         self._work(term, term.admin)
@@ -260,7 +260,7 @@ class Reconciler:
         self._work(term, admin)
 
     def _adopt_on(self, term: LeaderTerm, admin: KafkaAdmin) -> bool:
-        """A slice of an adoption that is on its way; whether there was, or may be, one."""
+        """Does a slice of an adoption that is under way; returns whether it did."""
         sweeper = term.sweeper
         held = PinnedKafka.load(self._latest())
         if not held.is_working:
@@ -318,7 +318,7 @@ class Reconciler:
         term.worklist.done(self._latest(), mount, later)
 
     def _push(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
-        """A part of what is to be pushed below armed directories."""
+        """Pushes a part of what is due at or below armed entries."""
         held = PinnedKafka.load(self._latest())
         if not held.is_working or held.unmanaged or self._unmanaged():
             return

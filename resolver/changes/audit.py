@@ -62,12 +62,12 @@ __all__ = [
 KAFKA_SECONDS: Final = 30.0
 """So long a broker may return nothing."""
 _EARLIER_MS: Final = 3600 * 1000
-"""Clocks of servers differ: so much before the wanted time a history is read."""
+"""A history is read from so long before the wanted time, since clocks of servers differ."""
 _BATCH_ROWS: Final = 5_000
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 _MOST_ASKED_AT_ONCE: Final = 16
 _ATTEMPTS: Final = 3
-"""So often is a range read on from where it broke off, without any record in between."""
+"""Failed reads of a range, without any record in between, after which it is given up."""
 
 CHANGE_COLUMNS: Final = (
     Column("cluster_id", Type.TEXT, "the changed cluster"),
@@ -123,7 +123,7 @@ class LogLocation:
     history: str
     state: str
     registry: str = ""
-    """URL of the schema registry that its records are framed by ids of; empty = none."""
+    """URL of the schema registry whose ids frame its records; empty = none."""
 
     def consumer_properties(self, own: Mapping[str, str]) -> dict[str, str]:
         """Returns librdkafka's properties; ``own`` are the caller's, such as credentials."""
@@ -178,7 +178,7 @@ class ChangeFilter:
         return None if self.since is None else _milliseconds(self.since) - _EARLIER_MS
 
     def matcher(self) -> Callable[[ChangeFields], bool]:
-        """Returns what is true of a wanted change. One whose path the log does not have is."""
+        """Returns the predicate of wanted changes; one without a path counts as below ``below``."""
         below = "" if self.below.is_root else str(self.below)
         since = None if self.since is None else _milliseconds(self.since)
         until = None if self.until is None else _milliseconds(self.until)
@@ -212,10 +212,10 @@ def find_ranges(
     ask_seconds: float = ASK_SECONDS,
     kafka_seconds: float = KAFKA_SECONDS,
 ) -> tuple[list[LogRange], list[UnreadLog]]:
-    """Asks all clusters that can be found from ``servers`` for their change logs: those that are
-    mounted below the wanted path, and the one that holds it. Returns what the history of each holds
-    now, from the wanted time on; and the clusters of which something is missing, those whose log
-    waits to be published among them.
+    """Asks clusters that can be found from ``servers`` for their change logs: those mounted below
+    the wanted path, and the one that holds it. Returns the range of each history, from the wanted
+    time to its end now, and the clusters of which something is missing, such as changes that wait
+    to be published.
 
     Args:
         properties: the caller's own, for the way to the brokers.

@@ -38,7 +38,7 @@ __all__ = ["EffectivePolicies", "PolicyCache", "PolicyValue", "effective_values"
 _ROOT_ID: Final = 1
 """Entry id of each cluster's root directory."""
 _TIME_BYTES: Final = 8
-"""Before what a parent sent, in its row."""
+"""Bytes of the time that precedes, in its row, what a parent sent."""
 _REMEMBERED: Final = 4_096
 _SLICE_SECONDS: Final = 1.0
 _LEAST_SECONDS: Final = 0.001
@@ -86,7 +86,7 @@ class _Elsewhere(Exception):
 class _Cluster:
     reader: StateReader
     mount: Path
-    """Where it was when it was found; its checkpoints have where it is."""
+    """The cluster's mount when it was found; its checkpoints have the present one."""
     used_at: float
     users: int = 0
     has_no_parent: bool = False
@@ -121,7 +121,7 @@ class PolicyCache:
         self._idle_seconds: Final = idle_seconds
         self._timeout: Final = timeout_seconds
         self._lock: Final = threading.Lock()
-        """Guards both; nobody waits for a log while holding it."""
+        """Guards ``_clusters`` and ``_wanted``; not held while waiting for a log."""
         self._clusters: dict[str, _Cluster] = {}
         self._wanted: Final[dict[str, Position]] = {}
         self._closing: Final = threading.Event()
@@ -182,8 +182,8 @@ class PolicyCache:
             ) from None
 
     def wait_for(self, token: str, *, timeout_seconds: float | None = None) -> None:
-        """Returns once whatever is answered from now on has what the token names, such as that of
-        a write. A log that is not loaded yet is waited for when it is.
+        """Returns once all later answers are at least as new as a token, such as that of a write.
+        For a log that is not loaded yet, the first answer from it waits.
 
         Raises:
             NotReady: a log did not come so far within the time.
@@ -230,8 +230,8 @@ class PolicyCache:
     def _refuse_unknown_parent(
         self, state: LogState, cluster: _Cluster, mount: Path, path: Path, deadline: float
     ) -> None:
-        """Refuses where a parent has not sent yet what is inherited. Whether there is a parent that
-        was never connected, its log does not show: a server does.
+        """Refuses where a parent has not sent yet what is inherited. The log does not show a parent
+        that was never connected, so a server is asked.
         """
         unmounted = _fact(state, b"f/unmounted")
         if unmounted is not None:
@@ -263,7 +263,7 @@ class PolicyCache:
 
     @contextmanager
     def _used(self, cluster_id: str, owner: Owner | None, deadline: float) -> Iterator[_Cluster]:
-        """Yields a cluster, which is not evicted meanwhile; opens that of an owner."""
+        """Yields a cluster, which is not evicted meanwhile; opens it if its owner is given."""
         with self._lock:
             cluster = self._clusters.get(cluster_id)
             if cluster is not None:
@@ -342,7 +342,7 @@ class PolicyCache:
                 reached = partial(_has_reached, position=Position(wanted.incarnation, revision))
 
     def _forget(self, cluster_id: str, wanted: Position) -> None:
-        """Waits no longer for a position, unless another came meanwhile."""
+        """Removes a position that is waited for, unless another replaced it meanwhile."""
         with self._lock:
             if self._wanted.get(cluster_id) == wanted:
                 del self._wanted[cluster_id]

@@ -185,9 +185,9 @@ def _own_schema() -> Any:
 
 @cache
 def _row_schema() -> Any:
-    """Returns the first fields of the schema, up to ``record``: the row of the store, and where it
-    lies among the changes. What is after them need not be read, since Avro has fields in order.
-    Texts stay bytes: a row has none.
+    """Returns the schema cut off after ``record``: the fields of a row of the store and of its
+    order among the changes. Later fields need not be read, since Avro writes fields in order. Texts
+    are read as bytes: a row needs none.
     """
     schema = json.loads(schema_text().replace('"string"', '"bytes"'))
     names = [one["name"] for one in schema["fields"]]
@@ -226,14 +226,14 @@ def _own_encoder() -> _Encoder:
 
 
 _Encoder = Callable[[Any], bytes]
-"""Returns the Avro bytes of one value. The publisher shares the interpreter with those who write:
-this takes half of what fastavro does for these schemas, in which most fields are empty.
+"""Returns the Avro bytes of one value. For these schemas, in which most fields are empty, it takes
+half of fastavro's time: the publisher shares the interpreter with writers.
 """
 
 
 def _encoder_of(schema: Any) -> _Encoder:
-    """Returns the encoder of a type as ``change.avsc`` has them; a record is an object with these
-    attributes.
+    """Returns the encoder of a type of ``change.avsc``; a record's value is an object with its
+    fields as attributes.
     """
     match schema:
         case "string":

@@ -68,7 +68,7 @@ def shown_url(url: str) -> str:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Handler that leaves a redirect the answer that it is."""
+    """Handler that follows no redirect, which is an error then."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -112,7 +112,7 @@ class SchemaRegistry:
         return cls(url) if url else None
 
     def register(self, subject: str, schema: str) -> int:
-        """Registers an Avro schema, unless it is; returns its id.
+        """Registers an Avro schema, unless it is registered; returns its id.
 
         Raises:
             RegistryUnavailable, RegistryRefused

@@ -61,8 +61,8 @@ _REMEMBERED: Final = 4_096
 class StateRow(NamedTuple):
     """One row of the store, as the newest record of its state key holds it.
 
-    Among a million an object with objects in it takes twice the memory of its bytes, and the cycle
-    collector looks at each of them: so a state holds rows packed.
+    As objects, a million rows take twice the memory of their bytes, and the cycle collector visits
+    each: so a state holds rows packed.
     """
 
     entry_id: int
@@ -80,8 +80,8 @@ class StateRow(NamedTuple):
 
 
 def pack_row(change: Mapping[str, Any]) -> bytes:
-    """Returns the row of a change, as ``Schemas.decode_row`` has it, as bytes, which begin with its
-    order: in the order of changes.
+    """Returns the packed row of a change that ``Schemas.decode_row`` returned. Its first bytes hold
+    the change's order, so packed rows compare in the order of changes.
 
     Raises:
         struct.error: a number that no kdir writes.
@@ -157,8 +157,8 @@ class StateFold:
     Args:
         cluster_id: that of the cluster; empty = the one of the first record.
         registry: has the schemas of records that are framed by an id.
-        new_table: makes an empty mapping, for a state that need not fit in memory: its rows are in
-            such a one, which changes with each checkpoint, and none is found by its place.
+        new_table: makes an empty mapping, for a state that need not fit in memory: such a mapping
+            holds its rows and changes with each checkpoint; ``find_entry`` finds none.
     """
 
     def __init__(
@@ -179,12 +179,12 @@ class StateFold:
         self._schemas: Final = Schemas(registry)
         self._pending = {} if new_table is None else new_table()
         self._has_unreadable = False
-        """Of what is pending."""
+        """Whether a pending record could not be read."""
         self._newest = b""
         """The greatest order of a row so far."""
         self._kept: dict[str, _Unreadable] = {}  # in ``state.unreadable``
         self._schema_count = self._schemas.count
-        """When the unreadable ones were decoded last."""
+        """``Schemas.count`` when the unreadable ones were last tried."""
         self._skipped = 0
         self._others: set[str] = set()  # keys of other clusters
         self._cluster_id = cluster_id
@@ -296,7 +296,7 @@ class StateFold:
 
     def _apply(self, since: tuple[int, ...]) -> None:
         """Makes the next state of all that waits for its checkpoint."""
-        late: dict[str, bytes] = {}  # it came before what is known
+        late: dict[str, bytes] = {}  # unreadable so far; older ones count, too
         if self._schema_count != self._schemas.count:
             late = {
                 key: _UNREADABLE + one.value

@@ -122,7 +122,7 @@ def newest_checkpoint(reader: TopicReader, registry: SchemaRegistry | None = Non
 
 
 class _BeginAgain(Exception):
-    """What came since may not be all that there was: the log is read from its beginning again."""
+    """Records may have been missed: the log is read from its beginning again."""
 
 
 class StateReader:
@@ -135,8 +135,8 @@ class StateReader:
     Args:
         properties: librdkafka's, for the way to the brokers.
         cluster_id: that of the cluster; empty = the one of the first record.
-        registry: URL of the schema registry that the log's records are framed by ids of; empty =
-            none (``GetChangeLogResponse.schema_registry``).
+        registry: URL of the schema registry whose ids frame the log's records; empty = none
+            (``GetChangeLogResponse.schema_registry``).
         load_seconds: so long a load may take; then it begins again.
     """
 
@@ -202,8 +202,8 @@ class StateReader:
         return state
 
     def close(self) -> None:
-        """Ends the thread; who waits is refused. A question to brokers that are away may outlast
-        this call.
+        """Ends the thread; calls that wait raise ``NotReady``. A request to brokers that are away
+        may outlast this call.
         """
         self._stopping.set()
         with self._changed:
@@ -242,7 +242,7 @@ class StateReader:
             reader.close()
 
     def _take(self, log: LoadedLog) -> None:
-        """Makes the state of what was read the state for all, if it is whole."""
+        """Sets ``state`` to that of the records read, if it is whole; else reports why not."""
         reason = log.why_incomplete()
         if reason:
             self._report(reason)
@@ -276,7 +276,7 @@ class StateReader:
             if log.fold.add(one.key, one.value):
                 point = log.state.checkpoint
                 if before and point and before.generation != point.generation:
-                    # The topic may be another by now, of which this is somewhere in the middle.
+                    # It may be another topic by now, in the middle of which this reader is.
                     raise _BeginAgain("the log is of the next generation")
                 self._take(log)
             elif log.fold.has_older_checkpoint:

@@ -21,11 +21,11 @@ _BATCH: Final = 500
 _QUEUED_KIB: Final = 8_192
 """Of what is fetched ahead; librdkafka's default is eight times as much."""
 _FULL_QUEUE_MS: Final = 20
-"""Until more is fetched where so much was; librdkafka waits a second, in which a reader that took
-all of it has nothing to do."""
+"""Pause before more is fetched once the queue was full. In librdkafka's default, a second, a reader
+that took all of it has nothing to do."""
 _BACK: Final = 4
-"""So many offsets before the end what ended a transaction is looked for first: the end of the
-transaction has an offset, too."""
+"""The last record of a transaction is looked for first from so many offsets before the end: the
+transaction's end marker has an offset, too."""
 _TOMBSTONES: Final = "delete.retention.ms"
 _TOMBSTONES_MS: Final = 24 * 3600 * 1000
 """Kafka's default of it, for those who may not describe the topic's config."""
@@ -151,8 +151,8 @@ class TopicReader:
         of compacted records and of the ends of transactions are passed over.
 
         Raises:
-            KafkaUnavailable: also where nothing came for long, and where it was not to be kept on
-                with: never are some records taken for all.
+            KafkaUnavailable: also where nothing came for ``timeout_seconds``, and where ``keep_on``
+                ended the read: some of the records never pass for all.
         """
         if begin >= end:
             return
@@ -175,8 +175,8 @@ class TopicReader:
         raise KafkaUnavailable(f"{self._topic}: the read was ended before offset {end}")
 
     def tails(self) -> Iterator[Iterator[TopicRecord]]:
-        """Yields the last few records, to be read to their end; then, while more is asked for, the
-        last of ever more, until it is all of them.
+        """Yields iterators, each to be read to its end: of the last few records, then of more and
+        more of the last ones, until the last iterator has all records.
 
         Raises:
             KafkaUnavailable
@@ -246,8 +246,8 @@ def error_text(error: Any, last_error: str) -> str:
 
 
 def with_right(message: str, right: str) -> str:
-    """Returns Kafka's message, and where it is about a missing right, which one: Kafka has the kind
-    of the resource only.
+    """Returns Kafka's message; if it is about a missing right, adds which one, as Kafka names only
+    the kind of the resource.
     """
     is_about_one = "authorization failed" in message.lower()
     return f"{message}; missing: {right}" if is_about_one else message

@@ -1,6 +1,6 @@
-"""Adoption as an operator asks for it: rows that say what happens with each topic, and doing it.
+"""Adoption as an operator asks for it: a row for what happens with each topic, and carrying it out.
 
-Where a topic goes is ``directory/namespace/adoption_mapping.py``'s to say.
+``directory/namespace/adoption_mapping.py`` decides where a topic goes.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def _to_row(row: Adoption, snapshot: Snapshot, mount: Path) -> AdoptionRow:
     if row.action is AdoptionAction.MOVE:
         return replace(plain, step=MoveStep(here, located.topic.entry_id))
     topic = located.topic
-    # A failed entry whose topic is in Kafka all the same: it was there before, or came since.
+    # The topic of a failed entry may be in Kafka all the same: from before, or made since.
     is_there = topic.provision in TAKEN_OVER and bool(row.observed.partitions)
     if not is_there or is_protected(name):
         return plain
@@ -154,7 +154,7 @@ def _take_over(one: RecordedTopic, found: ObservedTopic) -> TakeOverStep:
 
 
 def carry_out(rows: Sequence[AdoptionRow], commits: TopicCommits) -> list[AdoptionRow]:
-    """Does what the rows say; a move that is refused keeps its topic where it is, and says why."""
+    """Carries the rows out; returns them, those of refused moves as kept, with the reason."""
     take_in = [step for row in rows if isinstance(step := row.step, CreateStep)]
     commits.adopt([(step.segments, step.observed) for step in take_in])
     over = [step.news for row in rows if isinstance(step := row.step, TakeOverStep)]
@@ -223,7 +223,7 @@ class AdoptionBacklog:
             commits.put([self.change.to_put()])
 
     def carry_on(self, commits: TopicCommits) -> bool:
-        """Does one slice; whether more is left. At the end the record goes."""
+        """Does one slice; returns whether more is left. At the end removes the record."""
         size = commits.batch * _BATCHES
         rows = self._rows[self._next : self._next + size]
         for row in carry_out(rows, commits):

@@ -29,7 +29,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class MetadataDiff:
-    """Diff of Kafka and the tree: what follows. With ``stop`` set, all else is empty."""
+    """Diff of Kafka and the tree: what follows. With ``stop`` set, all but ``gone`` is empty."""
 
     stop: StopReason | None = None
     pin: str = ""
@@ -39,8 +39,8 @@ class MetadataDiff:
     news: tuple[TopicObservation, ...] = ()
     create: tuple[RecordedTopic, ...] = ()
     gone: tuple[str, ...] = ()
-    """Topics, by name in Kafka, that were there at the last look, and are not now, or are others;
-    with those of the looks before that are still gone."""
+    """Topics, by name in Kafka, that were there at the last look and are not now, or have another
+    id; with those of ``gone_before`` that are still gone."""
 
 
 def diff_metadata(
@@ -60,9 +60,9 @@ def diff_metadata(
         survey: what Kafka shows.
         pinned: Kafka's own id that this directory belongs to; empty = none yet.
         acknowledged: so many topics may be gone now without stopping anything.
-        under_way: of a topic that is being pushed to Kafka, what differs is not counted yet.
-        gone_before: names of topics that were recorded as gone a moment ago: of those that are
-            still gone, the guard counts as of one look, so that looking more often stops no less.
+        under_way: True for a topic that is being pushed to Kafka: its drift is not counted yet.
+        gone_before: names of topics that were recorded as gone a moment ago. The guard counts those
+            that are still gone as of this look, so that looking more often stops no less.
     """
     if pinned and survey.cluster_id != pinned:
         known = [one.topic for one in recorded if one.topic.provision is Provision.ACTIVE]

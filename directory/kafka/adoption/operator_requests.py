@@ -42,7 +42,7 @@ class AdoptionResult:
 
     rows: Sequence[AdoptionRow]
     under_way: LargeAdoption | None = None
-    """How far it is, where it goes on after the answer: the rows say what is being done."""
+    """Progress, if it goes on after the answer: the rows are then what is being done."""
 
 
 class OperatorRequests:
@@ -59,12 +59,12 @@ class OperatorRequests:
         principal: str = "",
         timeout_seconds: float = 10.0,
     ) -> AdoptionResult:
-        """Takes in what Kafka has, by rules; or only say what would be done.
+        """Adopts what Kafka has, by rules; with ``validate_only`` only returns what it would do.
 
         Rules that are given are kept for the topics that appear later; none = those in force.
         Entries whose topic kdir could not make because it was there, and those whose topic was
-        replaced, take Kafka's topic as it is now. Where there is much to do the elected server does
-        it in steps, and this waits for that, so long as there is time.
+        replaced, take Kafka's topic as it is now. The elected server does a large adoption in
+        steps; this waits for its end, as long as there is time.
 
         Raises:
             KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard, StoreUnavailable
@@ -110,7 +110,7 @@ class OperatorRequests:
     def _recorded(
         self, rules: Sequence[MappingRule], *, remap: bool, principal: str, count: int
     ) -> LargeAdoption:
-        """Returns the record of it; who asks again gets the one that is there."""
+        """Returns the record of an adoption; if the same one is under way, its present record."""
         for one in self.under_way():
             if one.remap == remap and rules_to_proto(one.rules) == rules_to_proto(rules):
                 return one
@@ -165,8 +165,8 @@ class OperatorRequests:
                     return adoption.observed(seen, known)
 
     def acknowledge(self, text: str, *, principal: str = "", request_id: str = "") -> int:
-        """Goes on after a stop, whose reason is repeated: what it reports is accepted. Returns the
-        revision of that.
+        """Ends a stop, whose reason the caller repeats, and accepts what that reports. Returns the
+        revision of the commit.
 
         Raises:
             InvalidArgument: this is not the reason of the stop that holds now; it names that.

@@ -34,7 +34,7 @@ _PIN: Final = kafka_key("pin")
 _PINNED_AT: Final = kafka_key("pinned-at")
 STOPPED: Final = kafka_key("stopped")
 NOT_ON_RECORD: Final = "that this cluster manages its Kafka again is not on record yet; ask again"
-"""Why nothing is changed in Kafka in that moment."""
+"""Why nothing is changed in Kafka until the elected server has recorded that."""
 _MANAGING: Final = kafka_key("managing")
 _UNMANAGED: Final = "unmanaged"
 _ALLOWED: Final = kafka_key("allowed")
@@ -50,7 +50,7 @@ class Facts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PinnedKafka:
-    """All of it, as of one snapshot."""
+    """Facts about the pinned Kafka, as of one snapshot."""
 
     pinned: str = ""
     pinned_at_ms: int = 0
@@ -88,7 +88,9 @@ class PinnedKafka:
 
     @classmethod
     def load(cls, snapshot: Facts) -> PinnedKafka:
-        """Reads them. What cannot be read counts as not there, a stop as a stop."""
+        """Reads the facts. An unreadable one counts as missing; but a stop as a stop, and the
+        manager as another cluster.
+        """
         return cls(
             pinned=(snapshot.fact(_PIN) or b"").decode(errors="replace"),
             pinned_at_ms=_read_number(snapshot.fact(_PINNED_AT)),
@@ -100,29 +102,29 @@ class PinnedKafka:
 
 
 def pin(kafka_id: str, at_ms: int = 0) -> tuple[Write, ...]:
-    """Pins Kafka's own id, at a Unix time in milliseconds."""
+    """Returns the writes that pin Kafka's own id, at a Unix time in milliseconds."""
     return (Put(_PIN, kafka_id.encode()), Put(_PINNED_AT, str(at_ms).encode()))
 
 
 def stop(reason: StopReason | None) -> tuple[Write, ...]:
-    """Returns what stops all; None = what goes on, as nothing is wrong any more."""
+    """Returns the write that stops everything; for None, the one that ends a stop."""
     if reason is None:
         return (Delete(STOPPED),)
     return (Put(STOPPED, json.dumps(asdict(reason)).encode()),)
 
 
 def pinned_text(snapshot: Facts) -> list[str]:
-    """Returns which Kafka is pinned, since when, and how often the managing of it began or ended:
-    one that comes back after another was acknowledged is pinned again, and a cluster that manages
-    it again is not where it was before.
+    """Returns which Kafka is pinned, since when, and how often the managing of it began or ended.
+    So the text is new when a Kafka is pinned again after another one, and when this cluster manages
+    its Kafka again.
     """
     keys = (_PIN, _PINNED_AT, _MANAGING)
     return [(snapshot.fact(key) or b"").decode(errors="replace") for key in keys]
 
 
 def note_manager(snapshot: Facts, *, unmanaged: bool) -> tuple[tuple[Write, ...], KeyEquals]:
-    """Returns what puts on record whether another cluster manages this Kafka, and the guard of it;
-    no writes where that is on record already. What is written was never there before.
+    """Returns the write that records whether another cluster manages this Kafka, and its guard; no
+    write if that is on record already. A number in it makes each recorded value a new one.
     """
     value = snapshot.fact(_MANAGING)
     guard, (number, known) = KeyEquals(_MANAGING, value), _read_managing(snapshot)
@@ -142,12 +144,12 @@ def acknowledge_stop(reason: StopReason, snapshot: Facts, at_ms: int = 0) -> tup
 
 
 def forget_acknowledgement() -> tuple[Write, ...]:
-    """Returns what ends an acknowledgement that was used."""
+    """Returns the write that removes an acknowledgement that was used."""
     return (Delete(_ALLOWED),)
 
 
 def write_rules(rules: Sequence[MappingRule]) -> tuple[Write, ...]:
-    """Keeps the rules that were adopted with, for topics that appear later."""
+    """Returns the write that keeps an adoption's rules, for topics that appear later."""
     names = "split_on", "strip_prefix", "ignore"
     value = [
         {name: getattr(rule, name) for name in names}

@@ -1,4 +1,4 @@
-"""The topics of a snapshot, one by one, with their paths, and how many stand how."""
+"""The topics of a snapshot, one by one, with their paths, and how many are in which state."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def recorded_at(snapshot: Snapshot, mount: Path, path: Path) -> Iterator[Recorde
 def pending_deletions(
     snapshot: Snapshot, mount: Path, limit: int | None = None, after: str = ""
 ) -> Iterator[RecordedTopic]:
-    """Yields the removed topics that wait until Kafka's are gone, by their names there."""
+    """Yields the removed topics that Kafka may still have, by their names below ``DELETED_ID``."""
     node = snapshot.nodes.get(DELETED_ID)
     names = () if node is None else node.topics.items(after, inclusive=False)
     found = ((name, snapshot.topic(DELETED_ID, name)) for name, _ in names)
@@ -103,8 +103,8 @@ def place_of(snapshot: Snapshot, mount: Path, one: RecordedTopic) -> tuple[int, 
 
 
 def count_topics(snapshot: Snapshot, mount: Path, every: int) -> Iterator[TopicCounts]:
-    """Counts the topics that stand otherwise than well: yields, of revision -1, the count so far
-    after each so many topics, and at last the whole.
+    """Counts the topics that are pending, missing, drifting or replaced: yields the count so far,
+    of revision -1, after ``every`` topics each, and at last the whole.
     """
     waiting = sum(1 for _ in pending_deletions(snapshot, mount))
     missing = drifting = replaced = 0
@@ -127,10 +127,10 @@ _LOOK_AFTER: Final = 200
 
 
 class TopicCounter:
-    """Counter of one cluster's topics that stand otherwise than well; for any thread.
+    """Counter of one cluster's topics that wait for Kafka or differ from it; for any thread.
 
-    A small tree is counted at each request. A large one, which takes 12 µs a topic, is counted
-    in the background, a little at a time: a caller gets the last count, and the first one none.
+    A small tree is counted while the caller waits. A large one, which takes 12 µs a topic, is
+    counted in the background, a little at a time: callers get the last count, at first none.
 
     ``at_once``: trees of so many topics are counted while the caller waits.
     """

@@ -39,7 +39,7 @@ __all__ = ["KafkaSweep"]
 _log = logging.getLogger(__name__)
 
 _BATCHES: Final = 8
-"""As many transactions as adopting may take within a sweep; more wait for the next."""
+"""Transactions that adopting may take within a sweep; what needs more becomes the backlog."""
 _SHARE: Final = 20
 """A sweep that takes a second is made every 20 s at most, whatever the setting says."""
 _LOOKS: Final = 15
@@ -49,8 +49,8 @@ _LOOK_SECONDS: Final = 1.0
 _LOOK_SHARE: Final = 8
 """One that takes a second is made every 8 s at most."""
 _CONFIGS_LOOKS: Final = 2
-"""The configs of all topics are read within so many looks, where ``kafka.configs_per_second`` lets
-them be, and not more often."""
+"""The configs of all topics are read once in the time of so many looks, or more slowly, as
+``kafka.configs_per_second`` allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class _Detached:
 
     @property
     def guards(self) -> tuple[Guard, ...]:
-        """Holds while nobody changed what is kept of it."""
+        """Guards that hold while both of its rows are unchanged."""
         retired = KeyEquals(retired_key(self.name), self.retired)
         return KeyEquals(detached_key(self.name), self.value), retired
 
@@ -75,7 +75,7 @@ class _Detached:
         return self.retired is not None and not is_awaited(self.retired)
 
     def is_over(self, now_ms: int) -> bool:
-        """True if the day of its name is over."""
+        """True if the day for which its name is retired is over."""
         until_ms = None if self.retired is None else retired_until_ms(self.retired)
         return until_ms is not None and until_ms <= now_ms
 
@@ -185,7 +185,7 @@ class KafkaSweep:
 
     def _read_changes(self, admin: KafkaAdmin) -> KafkaMetadata | None:
         """Returns the last survey with what changed since; None: nothing did. Only a sweep sees a
-        topic that was deleted and made again since.
+        topic that was deleted and made again with as many partitions.
         """
         started = self._clock()
         self._look_due = started + self._look_seconds
@@ -219,8 +219,8 @@ class KafkaSweep:
         return True
 
     def _detach(self, rows: Iterable[Adoption], snapshot: Snapshot, commits: TopicCommits) -> None:
-        """Records which topics came of requests whose entries were removed meanwhile: they are left
-        alone for good, and others that are made of their names later are not.
+        """Records which topics came of requests whose entries were removed meanwhile: these topics
+        are left alone for good; a later topic of such a name is not.
         """
         changes = []
         for row in rows:
@@ -235,9 +235,9 @@ class KafkaSweep:
     def _end_detached(
         self, snapshot: Snapshot, survey: KafkaMetadata, admin: KafkaAdmin, commits: TopicCommits
     ) -> None:
-        """Ends the records of topics that were left alone and that Kafka has not had for a day, as
-        names are retired; it begins again where the topic is seen. That Kafka has none is not taken
-        from the survey, which leaves out what may not be described.
+        """Removes the records of topics that were left alone and that Kafka has not had for a day.
+        The day, for which the name is retired, begins again if the topic is seen. The survey does
+        not prove that a topic is gone, since it leaves out what may not be described.
         """
         now_ms = int(self._context.now() * 1000)
         changes: list[tuple[Sequence[Guard], Sequence[Write]]] = []

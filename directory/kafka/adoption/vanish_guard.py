@@ -20,7 +20,7 @@ __all__ = [
 VANISH_PERCENT: Final = 5
 """More than this share of a cluster's topics gone or changed at once stops all."""
 VANISH_FLOOR: Final = 3
-"""But never fewer topics than this: one of ten, or two of two, is an operator at work."""
+"""Fewer topics than this never stop anything: one of ten, or two of two, is an operator at work."""
 _NAMED: Final = 5
 
 
@@ -36,12 +36,12 @@ class StopReason:
 
 
 def exceeds_vanish_guard(gone: int, present: int) -> bool:
-    """True if so many of the topics that were there are too many to be gone at once."""
+    """True if ``gone`` of the ``present`` topics are too many to be gone at once."""
     return gone >= VANISH_FLOOR and gone * 100 > present * VANISH_PERCENT
 
 
 def vanished_stop(gone: Sequence[str], present: int) -> StopReason:
-    """Returns the stop for topics, by name, that are gone of so many present ones."""
+    """Returns the stop for the topics, by name, that are gone of ``present`` ones."""
     return StopReason(
         f"{len(gone)} of {present} topics vanished from Kafka or changed their topic id at once: "
         f"{_some(gone)}; nothing is done until this is acknowledged",
@@ -50,7 +50,7 @@ def vanished_stop(gone: Sequence[str], present: int) -> StopReason:
 
 
 def another_kafka_stop(found: str, pinned: str, *, gone: int, recorded: int) -> StopReason:
-    """Returns the stop for another Kafka, by id, that has not so many of the recorded topics."""
+    """Returns the stop for another Kafka, by id, that lacks ``gone`` of the recorded topics."""
     return StopReason(
         f"another Kafka cluster answers: {found}, this directory belongs to {pinned}; "
         f"{gone} of {recorded} topics are not there; nothing is done until the right one is back "

@@ -70,14 +70,14 @@ __all__ = ["AclApplier"]
 _log = logging.getLogger(__name__)
 
 _CALLS: Final = 1_000
-"""ACLs that it adds or removes."""
+"""ACLs that one part adds or removes, unless a single resource has more."""
 _FRESH_SECONDS: Final = 3.0
-"""So long steps go on by one look."""
+"""So long after a look at Kafka, parts of its round go on."""
 _REFUSED_SECONDS: Final = 15.0
 """Until a Kafka that keeps no ACLs, or does not let us change them, is asked again."""
 _SHARE: Final = 2
 _MOST_REST_SECONDS: Final = 1.0
-"""After a look so many times as long as it took, other requests come first; not for longer."""
+"""After a round, other requests come first: for ``_SHARE`` times its look's time, at most this."""
 _ARMED: Final = ARMED + b"acls/"
 _CONTACT_SECONDS: Final = 1.0
 """How often the last contact with the parent is looked at."""
@@ -114,7 +114,7 @@ class _AclRound:
         return now - self.looked_at > _FRESH_SECONDS
 
     def next_changes(self, most: int) -> Sequence[AclDiff]:
-        """Returns the next ones: so many resources, and not much more calls."""
+        """Returns the next diffs: at most so many resources with calls, and not much more calls."""
         start, resources, calls = self.taken, 0, 0
         while self.taken < len(self.diffs):
             one = self.diffs[self.taken]
@@ -228,7 +228,7 @@ class AclApplier(Applier):
         arm: Callable[[AclDiffOptions, Resource], AclDiffOptions] = lambda rules, _: rules,
         only: Collection[Resource] | None = None,
     ) -> list[AclDiff]:
-        """Looks at Kafka; what follows for each resource. ``arm`` adds what an arming allows."""
+        """Looks at Kafka; returns each resource's diff. ``arm`` adds what an arming allows."""
         view = admin.acls()
         rules = AclDiffOptions(
             revert_external_changes=self._settings.revert_external_changes,
@@ -318,7 +318,7 @@ class AclApplier(Applier):
                 f"{each.resource}: {why}"
                 for each in one.diffs
                 if each.resource in release.resources
-                # That it would not take anything over, is in the plan.
+                # The plan itself shows what waits for a takeover.
                 and (why := undone.get(each.resource) or each.asked.waits) not in {"", TAKEOVER}
             ]
             done = replace(release.mark, pending=False, made=release.made, message=first_of(texts))
@@ -338,8 +338,8 @@ class AclApplier(Applier):
         basis: str,
         tally: BatchResult[Resource],
     ) -> None:
-        """Asks for what follows of a look at that time, on this basis, and records what came of it.
-        ``tally`` gets the calls that Kafka acknowledged also where this raises.
+        """Makes the calls of diffs that follow from a look at that time, on this basis, and records
+        what came of them. ``tally`` gets the acknowledged calls even if this raises.
         """
         self._commits.put_all([one.to_write(one.asked) for one in diffs if one.asked != one.before])
         asks = [one for one in diffs if one.calls]
@@ -412,7 +412,7 @@ _UNREADABLE: Final = "grants on its path cannot be read"
 
 
 def _within_limit(diffs: Sequence[AclDiff], room: int) -> list[AclDiff]:
-    """Lets those wait that are too many for the brokers, or close unasked what was open to all."""
+    """Holds what would exceed ``max_acls``, or close unasked what was open to all."""
     found = []
     for diff in diffs:
         one = diff.waiting(TAKEOVER) if diff.opens else diff
@@ -457,7 +457,7 @@ def _relevant(entry: Container | Topic | None) -> object:
 
 
 _LOOK_SECONDS: Final = 5.0
-"""No longer after Kafka was looked at may ACLs be changed: a leader that was paused looks again."""
+"""ACLs may be changed for so long after a look at Kafka: a leader that was paused looks again."""
 
 
 def _is_ready(

@@ -61,7 +61,8 @@ CALL_ORDER: Final = (
     (False, Permission.ALLOW),
     (False, Permission.DENY),
 )
-"""Adding or not, and what: so nobody may do for a moment what he may neither before nor after."""
+"""(True = add, False = remove; permission): no principal may, even for a moment, do what it may
+neither before nor after."""
 TAKEOVER: Final = (
     "everybody may use it while it has no ACL: the first one closes it, by kdir arm --takeover"
 )
@@ -79,11 +80,11 @@ class AclDiffOptions:
     released: bool = False
     """A person read what waits, is contested or was refused, and released it."""
     takeover: bool = False
-    """And that what was open to all is to be closed."""
+    """And released, too, the closing of what was open to all."""
     open_to_all: bool = False
-    """What has no ACL is everybody's, or may be."""
+    """A resource without ACLs is open to all, or may be."""
     keeps_closed: bool = False
-    """What was ours goes on being closed when the last grant is gone."""
+    """A resource that had ACLs of ours stays closed when its last grant is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +113,10 @@ class AclDiff:
     """What Kafka has that is neither desired nor ours."""
     path: str = ""
     may_empty: bool = False
-    """What has no ACL may be everybody's."""
+    """A resource without ACLs may be open to all."""
 
     def to_write(self, record: AppliedRecord[Acl]) -> Write:
-        """Returns what keeps a record of this resource."""
+        """Returns the write that keeps a record of this resource."""
         return acls_to_write(self.resource, record)
 
     @property
@@ -131,8 +132,8 @@ class AclDiff:
         )
 
     def waiting(self, why: str) -> AclDiff:
-        """Returns a diff that adds nothing; what gives rights is not kept longer for that."""
-        # A resource that loses all its ACLs may be open to all: then rather nothing at all.
+        """Returns a diff that adds nothing, and still removes ACLs that give rights."""
+        # Unless the resource may be open to all once it has no ACLs: then it removes none, either.
         kept_on = frozenset() if self.may_empty else frozenset(self.remove)
         remove = tuple(one for one in kept_on if one.permission is Permission.ALLOW)
         asked = replace(self.asked, path=self.path, settings=self.before.settings, waits=why)
@@ -155,7 +156,7 @@ def diff_acls(
 
 
 def _is_as_desired(desired: DesiredAcls, found: ObservedResource, kept: AppliedRecord[Acl]) -> bool:
-    """True if there is nothing to judge, as for most most of the time."""
+    """True if nothing differs, as for most resources most of the time."""
     return (
         kept.settings.keys() == desired.acls
         and desired.acls <= found.acls
@@ -279,7 +280,7 @@ class _AclDiffer:
             self.remove.append(acl)
 
     def _keep_closed(self) -> None:
-        """What was ours must not be everybody's once nobody is granted anything there."""
+        """Keeps ``CLOSED`` while a resource of ours would else be open to all without a grant."""
         left = (self.found.acls - {CLOSED} - set(self.remove)) | set(self.add)
         needed = (
             self.rules.open_to_all
@@ -307,7 +308,7 @@ class _AclDiffer:
 
 
 def acl_calls_hash(add: Iterable[Acl], remove: Iterable[Acl]) -> str:
-    """Returns the name of calls about one resource."""
+    """Returns the hash of the calls about one resource."""
     return hash_text([sorted(map(str, add)), sorted(map(str, remove))])
 
 
@@ -320,7 +321,7 @@ class FoundAcls:
             self._by_resource.setdefault(resource, set()).add(acl)
 
     def for_resource(self, resource: Resource, *, looks_wider: bool) -> ObservedResource:
-        """Returns those of one resource; whether others cover it only where that is asked."""
+        """Returns a resource's ACLs; with ``looks_wider``, also whether others' ACLs cover it."""
         own = frozenset(self._by_resource.get(resource, ()))
         if not looks_wider:
             return ObservedResource(own)
@@ -355,7 +356,7 @@ def _is_below(kept: AppliedRecord[Acl] | None, path: Path) -> bool:
 
 
 class AclDiffs:
-    """Diffs of what is desired and on record on one snapshot, and of one look at Kafka."""
+    """Comparison of what one snapshot desires and has on record with what Kafka has."""
 
     def __init__(self, snapshot: Snapshot, desired_set: DesiredAclSet) -> None:
         self._snapshot = snapshot

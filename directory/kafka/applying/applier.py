@@ -1,8 +1,8 @@
 """The loop by which every kind of resource below armed entries goes to Kafka.
 
-Desired, observed, diff, recorded, calls, outcome: a kind says what its part of each is
-(``config_applier.py``, ``acl_applier.py``); when it runs, and what stops all kinds, is here: while
-what is inherited is not known, and on another Kafka than the pinned one, nothing is done.
+A kind (``config_applier.py``, ``acl_applier.py``) has its own desired and observed state, diff,
+record, calls and outcome. This module decides when a kind runs, and stops all kinds while what is
+inherited is not known, and on another Kafka than the pinned one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DirtyBatch:
 
 class DirtySet:
     """Entries that commits changed and that may want pushing, until a leader takes them; for any
-    thread. A new one holds that all has to be looked at: the leader before may have left some.
+    thread. A new set holds everything: the previous leader may have left some of it undone.
     """
 
     def __init__(self) -> None:
@@ -67,11 +67,11 @@ class DirtySet:
         return bool(self._noted)
 
     def note_all(self) -> None:
-        """Notes that what was changed is not known."""
+        """Notes everything, as it is not known what was changed."""
         self._add(DirtyBatch({ROOT_ID: None}, marks=True))
 
     def note(self, applied: AppliedCommit) -> bool:
-        """Notes what a commit changed; whether that may want pushing."""
+        """Notes what a commit changed; returns whether that may need pushing."""
         found, kept = DirtyBatch(), set[int]()
         try:
             for write in applied.writes:
@@ -88,9 +88,9 @@ class DirtySet:
 
     @contextmanager
     def take_all(self) -> Iterator[DirtyBatch]:
-        """Yields all that was noted. It is forgotten here, unless its taker fails.
+        """Yields all that was noted, and forgets it unless the caller fails.
 
-        A tree that is read after it was taken has what was noted; one that was read before may not.
+        A tree that is read inside has what was noted; one that was read before may lack some.
         """
         with self._lock:
             found, self._noted = self._noted, DirtyBatch()
@@ -143,7 +143,7 @@ class BatchResult(Generic[_K]):
     undone: dict[_K, str] = field(default_factory=dict)
     """Where not all was done, and why."""
     unsure: dict[_K, None] = field(default_factory=dict)
-    """Those of which nothing could be found out: they have to be looked at again."""
+    """Resources whose outcome is unknown: they have to be looked at again."""
 
     def add(self, more: BatchResult[_K]) -> None:
         """Adds what came of others."""
@@ -167,7 +167,7 @@ class Applier(ABC):
     """
 
     aspect: ClassVar[str]
-    """What arms it."""
+    """Aspect that arms it."""
 
     def __init__(self, context: KafkaContext, commits: TopicCommits, recent: RecentChanges) -> None:
         self._context = context
@@ -180,12 +180,12 @@ class Applier(ABC):
         self._recent = recent
         self._noted = DirtySet()
         self._due = 0.0
-        """Not before, by the clock."""
+        """Nothing is done before, by the clock."""
         self.note = ""
         """Why nothing is pushed; empty = nothing is in the way."""
 
     def hint(self, applied: AppliedCommit) -> bool:
-        """Notes what a commit changed; whether that may want pushing."""
+        """Notes what a commit changed; returns whether that may need pushing."""
         if self.aspect not in self._settings.ceiling:
             return False
         if applied.reloaded:
@@ -205,7 +205,7 @@ class Applier(ABC):
     def apply_due(self, admin: KafkaAdmin) -> None:
         """Does a part of what is due: at most so much as the rate allows."""
         with self._noted.take_all() as noted:
-            # Not before: a tree that is older than what was noted would say that nothing is due.
+            # Read only now: in a tree older than what was noted, nothing may be due.
             snapshot = self._latest()
             self._forget(noted, snapshot)
             if not armed_anywhere(snapshot, self.aspect):
@@ -229,18 +229,18 @@ class Applier(ABC):
 
     @property
     def _most(self) -> int:
-        """So many resources at most does one part change."""
+        """Resources that one part changes, at most."""
         return max(1, min(BATCH, int(self._settings.changes_per_second)))
 
     # -- what each kind says -----------------------------------------------------------------------
 
     @abstractmethod
     def _note_commit(self, applied: AppliedCommit) -> bool:
-        """Notes what of a commit concerns this kind; whether any of it does."""
+        """Notes what of a commit concerns this kind; returns whether any of it does."""
 
     @abstractmethod
     def _next_look(self) -> float | None:
-        """When what is planned already goes on, by the clock; None = nothing is."""
+        """Returns when planned work goes on, by the clock; None = none is planned."""
 
     def _forget(self, noted: DirtyBatch, snapshot: Snapshot) -> None:  # noqa: B027 - ACLs keep none
         """Removes the records of what is no more."""

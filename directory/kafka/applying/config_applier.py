@@ -2,9 +2,9 @@
 them: what Kafka has, what follows, the calls, what came of them.
 
 What is asked is on record before it is asked, so that every step may be the last one of a process.
-Partitions that a quota binds are written down in the tree first: of two that grow or create below
-one quota at the same time only so much comes as there is room for (decision 0033). A topic whose id
-is not the one on record is not touched.
+Partitions that a quota binds are first recorded in the tree: two changes that grow or create below
+one quota at the same time get no more than it has room for (decision 0033). A topic whose id is not
+the one on record is not touched.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ _log = logging.getLogger(__name__)
 _SCANNED: Final = 5_000
 """Topics that one step looks at in memory: operators' requests come in between."""
 _ROOM_SECONDS: Final = 15.0
-"""From one look whether there is room for what quotas held back to the next, whatever made it."""
+"""Interval between looks for room, whatever made it, for what quotas held back."""
 _SHOWN_SECONDS: Final = 0.1
-"""From one look whether Kafka shows what it acknowledged to the next."""
+"""Interval between looks whether Kafka shows what it acknowledged."""
 _AHEAD: Final = 1
-"""So many batches that Kafka does not show yet may be under way when the next one is asked for: a
-broker that has its hands full with one is not given a queue of them (``recent_changes.py``)."""
+"""The next batch is sent while Kafka does not show at most so many of those before it: a broker
+that is busy with one does not get a queue of them (``recent_changes.py``)."""
 _LOOK_SECONDS: Final = 2.0
-"""Kafka changes by name: no longer after its id was compared may a topic be changed."""
+"""A topic may be changed for so long after its id was compared, since Kafka changes by name."""
 
 _Place = tuple[int, str]
 """Of a topic: parent id and name."""
@@ -115,7 +115,7 @@ class _ConfigPass:
     through: bool = False
     """All was asked; Kafka may not show all of it yet."""
     not_before: float = 0.0
-    """By the clock: some of it is tried again."""
+    """When, by the clock, what is unsure is tried again."""
 
 
 class ConfigApplier(Applier):
@@ -166,7 +166,7 @@ class ConfigApplier(Applier):
             self._look_for_room(snapshot)
 
     def _look_for_room(self, snapshot: Snapshot) -> None:
-        """Looks in memory which topics may grow by now; some at a time, each after the others."""
+        """Looks in memory which topics may grow by now: a batch of them each time, in rotation."""
         places = list(islice(self._no_room, BATCH))
         if not places:
             return
@@ -184,7 +184,7 @@ class ConfigApplier(Applier):
             self._passes.append(self._at(found, self._rules))
 
     def _carry_out_marks(self, snapshot: Snapshot) -> None:
-        """Armings that are not through yet. What each plan showed, its reader agreed to."""
+        """Adds a pass for each unfinished arming. Its operator agreed to what the plan showed."""
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
         under_way = {one.mark.key for one in self._passes if one.mark is not None}
         for mark in armed_records(snapshot, CONFIGS):
@@ -227,7 +227,7 @@ class ConfigApplier(Applier):
             self._go_on(one, self._latest(), admin)
 
     def _go_on(self, one: _ConfigPass, snapshot: Snapshot, admin: KafkaAdmin) -> None:
-        """The next part of a pass."""
+        """Does the next part of a pass."""
         began, result = self._clock(), BatchResult[_Place]()
         try:
             subjects, one.through = self._gather(one, snapshot)
@@ -262,7 +262,7 @@ class ConfigApplier(Applier):
         self._passes.remove(one)
 
     def _gather(self, one: _ConfigPass, snapshot: Snapshot) -> tuple[list[ArmedTopic], bool]:
-        """Returns the next topics that Kafka has to be asked about; whether the pass is through."""
+        """Returns the next topics to ask Kafka about, and whether the pass is through."""
         if one.walk is None:
             one.walk = one.topics(snapshot)
         found: list[ArmedTopic] = []
@@ -297,7 +297,7 @@ class ConfigApplier(Applier):
         """
         diffs = self._diff(snapshot, rules, places, admin, result)
         bound = self._bound_by_quotas(diffs)
-        # Until Kafka was asked to grow, a leader that comes next looks at the topic again.
+        # Recorded as not done: until Kafka was asked, the next leader looks at the topic again.
         diffs = [_growing(one) if one.subject.place in bound else one for one in diffs]
         self._commits.put_all([one.to_write(one.asked) for one in diffs if one.asked != one.before])
         allowed = self._reserve_growth(diffs, bound)
@@ -334,7 +334,7 @@ class ConfigApplier(Applier):
         return diffs
 
     def _bound_by_quotas(self, diffs: Sequence[ConfigDiff]) -> set[_Place]:
-        """Returns the places of what is to grow and a quota binds."""
+        """Returns the places of the topics that are to grow and that a quota binds."""
         growing = [one.subject for one in diffs if one.grows_to]
         if not growing:
             return set()
@@ -345,7 +345,7 @@ class ConfigApplier(Applier):
     def _reserve_growth(
         self, diffs: Sequence[ConfigDiff], bound: set[_Place]
     ) -> Sequence[ConfigDiff]:
-        """Writes the growth down, and leaves out what there is no room for."""
+        """Records the growth in the tree; returns the diffs without growth that has no room."""
         if not bound:
             return diffs
         growing = [one for one in diffs if one.subject.place in bound]
@@ -364,7 +364,7 @@ class ConfigApplier(Applier):
     def _make_calls(
         self, snapshot: Snapshot, asks: Sequence[ConfigDiff], admin: KafkaAdmin
     ) -> dict[str, Outcome]:
-        """Makes the calls: the outcome of each topic, but of those that have another id by now."""
+        """Makes the calls; returns the outcomes, but none for topics with another id by now."""
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
         is_released = unchanged_basis(basis, self._latest, self._mount_at)
         names = [one.subject.name for one in asks]
@@ -384,7 +384,7 @@ class ConfigApplier(Applier):
                         outcomes[name] = outcome
         except StaleObservation:
             _log.warning("%s: %d topics are looked at again", self._cluster, len(same))
-            # Whichever were changed, it is found out by looking.
+            # The next look finds out which of them were changed.
             return dict.fromkeys(names, OutcomeUnknown("looked at too long ago"))
         return outcomes
 
@@ -472,7 +472,7 @@ def _diff_text(diff: ConfigDiff) -> str:
 
 
 def _growing(diff: ConfigDiff) -> ConfigDiff:
-    """Returns the same with growth on record that is not known to be done."""
+    """Returns the diff with its growth on record as not known to be done."""
     setting = AppliedSetting(str(diff.grows_to), done=False)
     settings = MappingProxyType({**diff.asked.settings, PARTITIONS: setting})
     return replace(diff, asked=replace(diff.asked, settings=settings))

@@ -1,7 +1,7 @@
 """What to ask of Kafka for one topic's configs and partitions, what to leave alone and what waits;
 pure.
 
-A value that nobody desired or kdir did not set is never changed.
+A value that is neither desired nor was set by kdir is never changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 PARTITIONS: Final = "partitions"
 CONTESTED: Final = 3
-"""So often another client puts a value, or an ACL, back until kdir leaves it alone."""
+"""So often another client undoes a config, or an ACL, until kdir leaves it alone."""
 _HASH_DIGITS: Final = 12
 
 
@@ -67,11 +67,11 @@ class ConfigDiff:
     done: AppliedRecord[str]
     """To be kept once they are made."""
     configs: Mapping[str, str]
-    """What Kafka has then."""
+    """What Kafka has once the calls are made."""
     partitions: int
 
     def to_write(self, record: AppliedRecord[str]) -> Write:
-        """Returns what keeps a record of this topic."""
+        """Returns the write that keeps a record of this topic."""
         return configs_to_write(self.subject.topic.entry_id, record)
 
     @property
@@ -86,10 +86,10 @@ class ConfigDiff:
 
 
 def needs_check(subject: ArmedTopic, pushed: AppliedRecord[str], rules: ConfigDiffOptions) -> bool:
-    """True if Kafka has to be asked about a topic; not where all is known to be as desired,
-    or what is not was changed by another client and is left so.
+    """True if Kafka has to be asked about a topic; not if each setting is known to be as desired,
+    or to be changed by another client and left so.
     """
-    # Not by the diff: that takes twenty times as long, of a million topics that are as desired.
+    # Without the diff, which takes twenty times as long for a million topics that are as desired.
     topic = subject.topic
     if rules.repeated or pushed.held or pushed.refused or subject.partitions > topic.partitions:
         return True
@@ -185,7 +185,7 @@ class _ConfigDiffer:
         self.asked[key] = self.done[key] = push
 
     def partitions(self) -> None:
-        """They only ever grow."""
+        """Adds growth to the calls; partitions only ever grow."""
         have, want = self.found.partitions, self.subject.partitions
         if not have or want <= have:
             return
@@ -224,7 +224,7 @@ class _ConfigDiffer:
 
 
 def calls_hash(calls: Iterable[KafkaCall]) -> str:
-    """Returns the name of calls, whatever Kafka has before them."""
+    """Returns the hash of calls, whatever Kafka has before them."""
     return hash_text([[one.operation, one.resource, one.key, one.after] for one in calls])
 
 

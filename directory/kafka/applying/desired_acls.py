@@ -54,7 +54,7 @@ class PathLevel(NamedTuple):
     rules: CompiledGrants
     closed: bool = False
     counts: bool = True
-    """Whether its allows do; not those from above that no parent confirmed for too long."""
+    """Whether its allows count: not if inherited and not confirmed by a parent for too long."""
 
 
 class _Key(NamedTuple):
@@ -77,12 +77,12 @@ def _meet(one: str, other: str, every: str) -> str | None:
 
 
 def are_unreadable(levels: Iterable[PathLevel]) -> bool:
-    """True if the grants of one cannot be read: what follows from all is not known then."""
+    """True if a level's grants cannot be read: the ACLs of all levels are not known then."""
     return any(level.rules is SHUT for level in levels)
 
 
 def topic_acls(levels: Sequence[PathLevel]) -> frozenset[Acl]:
-    """Returns the ACLs of a topic, of the levels of its path, outermost first, its own the last."""
+    """Returns a topic's ACLs by the levels of its path, outermost first and its own last."""
     return frozenset(one.acl for one in _bindings(levels, (ResourceType.TOPIC,)))
 
 
@@ -136,10 +136,9 @@ def _bindings(levels: Iterable[PathLevel], kinds: Sequence[ResourceType]) -> set
 
 
 def _acls_through_closed(one: _AllowBelowClosed, plain: Sequence[Grant]) -> Iterator[AclBinding]:
-    """Yields what an allow below a closed directory comes to: it, for those who may pass; and,
-    where it is for more than may pass, a deny for the others. That one is Kafka's only: where it
-    would meet an allow of a directory above for some of them, Kafka denies more than kdir does,
-    never less.
+    """Yields the ACLs of an allow below a closed directory: the allow, for those who may pass, and
+    denies, for those among them who are barred from passing. The denies exist in Kafka only: if an
+    allow of a directory above is for some of the denied, Kafka denies more than kdir, never less.
     """
     grant = one.grant
     for passer in dict.fromkeys(one.through):
@@ -219,10 +218,10 @@ class DesiredAclSet:
     by_resource: Mapping[Resource, DesiredAcls]
     anything_armed: bool = False
     topics_known: bool = True
-    """Not where an entry cannot be read: what is not desired of topics may be desired there."""
+    """False if an entry cannot be read: it may desire ACLs of topics that are missing here."""
     patterns_known: bool = True
-    """Not where grants of an armed directory, or above one, cannot be read: what is not desired of
-    groups and transactional ids may be desired there.
+    """False if grants of an armed directory, or above one, cannot be read: they may desire ACLs of
+    groups and transactional ids that are missing here.
     """
 
 
@@ -337,7 +336,7 @@ class _DesiredAclCollector:
     def _directory(self, segments: tuple[str, ...], node: Node, *, is_start: bool) -> None:
         within = self._within(node)
         outer = self.snapshot.nodes.get(node.parent_id) if node.parent_id else None
-        # What an armed directory above desires was taken there.
+        # The patterns that an armed directory above desires were taken there.
         is_first = is_start or outer is None or not self._within(outer).armed
         self.armed = self.armed or within.armed
         if within.armed and (within.has_own or is_first):
@@ -392,7 +391,7 @@ class _DesiredAclCollector:
 
 
 def _unarmed_acls(topic: Topic, *, making: bool) -> DesiredAcls | None:
-    """Returns a topic's state, with no ACLs desired; None where it has none of ours."""
+    """Returns a topic's desired ACLs, still empty, by its state; None if it gets none of ours."""
     if is_protected(topic.physical_name):
         return None
     match topic.provision:

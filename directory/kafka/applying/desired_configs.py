@@ -1,8 +1,8 @@
 """What is desired of a topic in Kafka: its own settings; where configs are armed, all that holds.
 
-Below an armed directory an inherited value is one that kdir pushes: Kafka without it has drifted.
-Elsewhere nobody made it Kafka's. While what the parent sends is not known, or cannot be read, a
-topic's own settings are all.
+Below an armed directory kdir pushes inherited values, too: a Kafka without them has drifted.
+Elsewhere Kafka need not have them. While what the parent sends is not known, or cannot be
+read, only a topic's own settings are desired.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ __all__ = [
 ]
 
 NO_ROOM: Final = "quota-exceeded"
-"""What is reported of partitions that a quota leaves no room for."""
+"""Reported issue of partitions for which a quota leaves no room."""
 _QUOTA: Final = "max_partitions"
 _CONFIGS_KEY: Final = CONFIGS.encode()
-"""Part of every record of whether configs are managed."""
+"""Part of every topic's record that sets whether its configs are managed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class _Within:
 def is_under_way(
     snapshot: Snapshot, topic: Topic, desired_config: DesiredTopicConfig | None
 ) -> bool:
-    """True if some of it was not looked at yet by what pushes: then it is no drift, but late."""
+    """True if the applier has yet to deal with some desired config: that is late, not drifted."""
     if desired_config is None:
         return False
     try:
@@ -255,7 +255,7 @@ class ArmedTopics:
                 if not budget.spend():
                     return
                 if not armed and _CONFIGS_KEY not in record:
-                    continue  # it says nothing of it: not read, among a million that are not armed
+                    continue  # does not arm it: not decoded, among a million that are not armed
                 one = self._topic(segments, node, name)
                 if one is not None:
                     yield one
@@ -284,7 +284,7 @@ def _desired_config(policies: Policies) -> DesiredTopicConfig:
 
 
 class PartitionQuota:
-    """Room that quotas leave for partitions on one snapshot; counts what it let come.
+    """Room that quotas leave for partitions on one snapshot; counts what it has reserved.
 
     Raises (all of it):
         NotReady: what is set above the mount cannot be read.
@@ -298,12 +298,12 @@ class PartitionQuota:
         self._came: dict[int, int] = {}
 
     def binds(self, subject: ArmedTopic) -> bool:
-        """True if any quota does."""
+        """True if any quota limits a topic's partitions."""
         own = subject.topic.policies.max_partitions
         return own is not None or bool(self._at(subject.place[0]))
 
     def try_reserve(self, place: tuple[int, str], topic: Topic, desired: int) -> bool:
-        """Lets a topic, which is at a place, have so many partitions; not without room."""
+        """Reserves room for a topic to have so many partitions; returns False if there is none."""
         own = topic.policies.max_partitions
         if own is not None and desired > own:
             return False

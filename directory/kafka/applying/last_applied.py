@@ -76,7 +76,7 @@ class AppliedSetting:
     done: bool = True
     """Kafka had it; else it was to be asked for, and whether it was is not known."""
     put_back: int = 0
-    """So often another client has changed or removed it since."""
+    """So often another client changed or removed it since, where kdir was to put it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ class AppliedRecord(Generic[_K]):
     held: frozenset[_K] = frozenset()
     """Those whose change waits until an operator has read a plan."""
     contested: frozenset[_K] = frozenset()
-    """Those that another client keeps putting back: left alone."""
+    """Those that another client keeps changing back or removing: left alone."""
     lost: frozenset[_K] = frozenset()
     """ACLs of ours that another client removed, and that were not put back."""
     path: str = ""
-    """Who desired the ACLs last."""
+    """Path of the entry that desired the ACLs last."""
     waits: str = ""
     """Why ACLs wait, as a sentence for people; empty = nothing does."""
     refused: str = ""
@@ -121,7 +121,7 @@ class AppliedRecord(Generic[_K]):
 
 
 def configs_to_write(entry_id: int, record: AppliedRecord[str]) -> Write:
-    """Returns what keeps a topic's record, or what forgets it where there is nothing to keep."""
+    """Returns the write that keeps a topic's record, or removes it if there is nothing to keep."""
     rows = {
         name: [one.value, int(one.ours), int(one.done), one.put_back]
         for name, one in sorted(record.settings.items())
@@ -140,7 +140,7 @@ def load_applied_configs(snapshot: Snapshot, entry_id: int) -> AppliedRecord[str
 
 
 def count_topics_with_issues(snapshot: Snapshot) -> tuple[int, int]:
-    """Returns how many topics have something that (waits for an operator, is contested)."""
+    """Returns the numbers of topics with a setting that (waits for an operator, is contested)."""
     states = [states_of(value) for _, value in snapshot.facts(PUSHED)]
     return (
         sum("needs-approval" in one for one in states),
@@ -149,7 +149,7 @@ def count_topics_with_issues(snapshot: Snapshot) -> tuple[int, int]:
 
 
 def states_of(value: bytes) -> tuple[str, ...]:
-    """Returns what people should know of a record, without reading all of it."""
+    """Returns the states of a config record that people should know, without parsing it."""
     return tuple(state for text, state in _STATES.items() if text in value)
 
 
@@ -184,7 +184,7 @@ def _configs(found: Any) -> dict[str, AppliedSetting]:
 
 
 def acls_to_write(resource: Resource, record: AppliedRecord[Acl]) -> Write:
-    """Returns what keeps a resource's record, or what forgets it where there is nothing to keep."""
+    """Returns the write that keeps a resource's record, or removes it if it would be empty."""
     rows = [
         [*_acl_fields(acl), int(one.done), one.put_back]
         for acl, one in sorted(record.settings.items())
@@ -328,8 +328,8 @@ def _read(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmedRecord:
-    """An entry below which an aspect was armed, by which plan. A hint of where to look: whether it
-    is armed still is for its policies to say.
+    """An entry at which an aspect was armed, and by which plan. A hint of where to look: its
+    policies decide whether it is still armed.
     """
 
     aspect: str
@@ -342,7 +342,7 @@ class ArmedRecord:
     pending: bool = True
     """Not all of it is done yet; the next leader goes on."""
     basis: str = ""
-    """What the plan stood on. What waited for an operator is released by it, and only by it."""
+    """``inherited_basis`` of the plan, which releases what waited only while this is the basis."""
     message: str = ""
     """What did not go as planned."""
     takeover: bool = False
@@ -368,13 +368,13 @@ def armed_anywhere(snapshot: Snapshot, aspect: str) -> bool:
 
 
 def load_armed_record(snapshot: Snapshot, aspect: str, entry_id: int) -> ArmedRecord | None:
-    """Returns the mark of an entry; None where it was never armed."""
+    """Returns the record of an armed entry; None where it was never armed."""
     value = snapshot.fact(_mark_key(aspect, entry_id))
     return None if value is None else _mark(aspect, entry_id, value)
 
 
 def armed_records(snapshot: Snapshot, aspect: str) -> list[ArmedRecord]:
-    """Returns every entry that the aspect was ever armed at."""
+    """Returns the record of every entry at which the aspect was ever armed."""
     prefix = ARMED + aspect.encode() + b"/"
     return [
         _mark(aspect, int(key.removeprefix(prefix), 16), value)

@@ -77,7 +77,7 @@ _log = logging.getLogger(__name__)
 _PLANS: Final = 16
 """So many plans are remembered, to say what changed since one of them."""
 _PUSHED: Final = frozenset({CONFIGS, ACLS})
-"""The aspects that the elected reconciler makes so."""
+"""The aspects of which the elected reconciler carries out an arming."""
 _BATCH: Final = 1_000
 _NAMED: Final = 3
 _ANSWER_SECONDS: Final = 1.0
@@ -137,9 +137,8 @@ class _Asked:
     """The entry of this id counts as armed, whatever it says; 0 = none."""
 
     def plan_hash(self, calls: Iterable[KafkaCall], about: str = "") -> str:
-        """Returns the name of the plan with these calls. A topic's is none of the directory's
-        beside it, whatever it calls; and the same calls may be needed again later, which is another
-        plan then.
+        """Returns the name of the plan with these calls. With the same calls, a topic and a
+        directory of one path have different plans, and so has one entry before and after an arming.
         """
         text = f"{self.aspect} of {self.entry.kind.name.lower()} {self.entry.entry_id:x}"
         if about:
@@ -168,7 +167,7 @@ class ArmingService:
         """Returns the exact calls that arming an aspect at a path would make now; asks Kafka,
         changes nothing. ``kind`` is that of the entry that is meant; None: the topic, where there
         is one. ``takeover``, of ACLs: also those that close what is open to all. ``armed_only``:
-        those alone that are still to be made where it is armed already, and no plan to arm by.
+        only the calls still to be made where it is armed already; it gives no plan to arm by.
 
         Raises:
             InvalidArgument: no such aspect.
@@ -260,8 +259,8 @@ class ArmingService:
     def _keep_names(
         self, snapshot: Snapshot, entry_id: int, now: ArmingPlan, principal: str
     ) -> None:
-        """Records which topics the plan names, which may be too many for the transaction that arms;
-        only that releases them.
+        """Records which topics the plan names: they may be too many for the transaction that arms.
+        Only that transaction releases them.
         """
         names = [Released(one.place, one.topic.entry_id, one.topic.topic_id) for one in now.names]
         commits = TopicCommits(self._context.writer, self._context.limits, None, principal)
@@ -415,7 +414,7 @@ class ArmingService:
     def _config_calls(
         self, snapshot: Snapshot, subjects: Sequence[ArmedTopic]
     ) -> tuple[KafkaCall, ...]:
-        """Returns what follows for them once the plan is armed: nothing waits then."""
+        """Returns the calls for these topics once the plan is armed: none of them waits then."""
         rules = ConfigDiffOptions(revert_external_changes=True, repeated=True)
         room = PartitionQuota(snapshot, self._context.mount_at(snapshot))
         calls: list[KafkaCall] = []
@@ -431,7 +430,7 @@ class ArmingService:
     def _observe_topics(
         self, snapshot: Snapshot, subjects: Sequence[ArmedTopic]
     ) -> Iterator[tuple[ArmedTopic, ObservedConfig]]:
-        """Yields those topics as Kafka has them now, where it has the very ones."""
+        """Yields the topics that Kafka has with the recorded id, as it has them now."""
         with self._asking(snapshot) as admin:
             for start in range(0, len(subjects), _BATCH):
                 batch = subjects[start : start + _BATCH]
@@ -455,8 +454,8 @@ class ArmingService:
 
 
 def _is_by_plan(known: ArmedRecord, plan: str, basis: str, *, takeover: bool) -> bool:
-    """True if an entry was armed by this plan; for configs only on this basis: on another one it
-    released nothing of now.
+    """True if an entry was armed by this plan; for configs only if on this basis, since a plan
+    that was armed on another one releases nothing now.
     """
     if (known.plan, known.takeover) != (plan, takeover):
         return False
@@ -478,7 +477,7 @@ def _nothing_to_arm(path: Path) -> Absent:
 
 
 def _digest(names: Sequence[ArmedTopic]) -> str:
-    """Of the topics that a plan names, whatever their paths."""
+    """Returns the hash of the topics that a plan names, whatever their paths."""
     ids = sorted((one.topic.entry_id, one.topic.topic_id) for one in names)
     text = b"".join(b"%x %b\n" % (entry_id, topic_id.hex().encode()) for entry_id, topic_id in ids)
     return hashlib.sha256(text).hexdigest()

@@ -151,7 +151,7 @@ def acl_state(snapshot: Snapshot, topic: Topic) -> str:
 
 
 def acl_states_below(snapshot: Snapshot, way: tuple[str, ...]) -> Iterator[str]:
-    """Yields the states of topics at or below a directory, where there is something to know."""
+    """Yields the states of the ACLs of topics at or below a directory that have an issue."""
     for resource, kept in load_every_applied_acls(snapshot):
         state = "" if kept is None else kept.state
         if not state or resource.kind is not ResourceType.TOPIC:
@@ -168,8 +168,8 @@ def acl_drift(
     path: Path,
     foreign: Mapping[Resource, frozenset[Acl]],
 ) -> list[Drift]:
-    """Returns the differences at and below a path. Of groups and transactional ids the path is that
-    of an armed directory that desires them.
+    """Returns the differences at and below a path. The path of a group or transactional id is that
+    of an armed entry that desires its ACLs.
     """
     rows: list[Drift] = []
     kept_by_resource = dict(load_every_applied_acls(snapshot))
@@ -219,13 +219,13 @@ def _differences(
 
 
 NOT_ARMED: Final = "not-armed"
-"""What is reported of a desired value that will not reach Kafka: nobody armed it there."""
+"""Reported issue of a desired value that will not reach Kafka, since it is not armed."""
 
 
 def topic_issues(
     snapshot: Snapshot, mount: Path, place: tuple[int, str], topic: Topic
 ) -> Mapping[str, str]:
-    """Returns the settings of one topic that there is something to know of, each with what."""
+    """Returns the settings of one topic that have an issue, each with its issue."""
     found = dict(config_issues(snapshot, topic.entry_id))
     if acls := acl_state(snapshot, topic):
         found[ACLS] = acls
@@ -241,8 +241,8 @@ def topic_issues(
 
 
 def count_issues_below(snapshot: Snapshot, node: Node, budget: TimeBudget) -> Mapping[str, int]:
-    """Returns how many topics at or below a directory there is something to know of, by what it is;
-    as many as were found until the budget was over.
+    """Returns how many topics at or below a directory have an issue, by issue; counts those found
+    until the budget was over.
     """
     marked = _marked(snapshot, budget)
     way = snapshot.path_of(node.entry_id) or ()

@@ -1,7 +1,7 @@
-"""What a change of the tree would make the reconciler ask of Kafka, where configs are armed.
+"""The calls to Kafka that would follow from a change of the tree, where configs or ACLs are armed.
 
-Goes by what Kafka had at the last look; ``arming.py`` asks it again, and only that plan arms. Calls
-that wait already, whatever is changed here, are no part of it, nor those that will wait.
+Computed from what is on record of Kafka; only ``arming.py`` asks Kafka, and only its plans arm.
+Calls that are due without the change are left out, and so are those that will wait for approval.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _place(standing: LocatedEntry) -> tuple[int, str]:
 
 
 _MOST_TOPICS: Final = 20_000
-"""In a cluster with more of them it would take too long to say."""
+"""In a cluster with more topics it would take too long to compute the calls."""
 
 
 def predict_acl_calls(
@@ -158,7 +158,7 @@ def predict_acl_calls(
 
 
 def _acl_diff(snapshot: Snapshot, resource: Resource, desired: DesiredAcls | None) -> AclDiff:
-    """Returns what follows for a resource that Kafka has as it was last asked to have it."""
+    """Returns the diff of a resource, as if Kafka had the ACLs that kdir has on record as done."""
     try:
         kept = load_applied_acls(snapshot, resource)
     except ValueError:  # nothing may be done to it

@@ -1,10 +1,10 @@
-"""What acting on Kafka is based on, and which topics may be pushed a change that may delete their
-data on it: those that are released.
+"""The basis of acting on Kafka, and the releases of topics on it: kdir pushes a change that may
+delete data, or cannot be undone, only to a released topic.
 
-A topic is released by an armed plan that names it, or by kdir's having made it below an armed
-entry. A release is of one topic id, one ``inherited_basis`` and one way from the armed entry down
-to the topic, while that entry is armed. Without one of just that, what kdir learns later, of
-whatever cause, waits for a plan.
+A topic is released by an armed plan that names it, or if kdir made it below an armed entry. A
+release holds for one topic id, one ``inherited_basis`` and one way from the armed entry down to the
+topic, while that entry is armed. Where any of these differs, such changes wait for a plan, whatever
+their cause.
 
 Keys: ``k/named/<entry id>`` and ``k/plan/<plan>``; see ``keys.py``.
 """
@@ -50,7 +50,7 @@ INHERITED_KEYS: Final = frozenset(
         parent_state.UNMOUNTED_KEY,
     }
 )
-"""The facts on which all of it depends."""
+"""The facts on which what is inherited, and its basis, depend."""
 
 
 def why_inherited_missing(snapshot: Snapshot, *, has_parent: bool) -> str:
@@ -151,8 +151,8 @@ class Releases:
         return self._armed_at[plan]
 
     def _armed_way(self, directory_id: int) -> frozenset[int]:
-        """Of a directory and all those above it, the armed ones: one that is armed no longer may
-        have been moved since below what another plan armed.
+        """Returns the armed ones of a directory and all above it. One that is armed no longer does
+        not count: it may have been moved since below what another plan armed.
         """
         if directory_id not in self._ways:
             node = self._snapshot.nodes.get(directory_id)
@@ -168,8 +168,8 @@ class Releases:
 def release_writes(
     snapshot: Snapshot, plan: str, entry_id: int, topics: Iterable[Released]
 ) -> list[Put]:
-    """Returns what keeps that a plan, which arms the entry of this id, names topics where they are.
-    It counts once the plan is armed (``armed_plan``).
+    """Returns the writes that record which topics, and where, a plan names that arms the entry of
+    this id. They count once the plan is armed (``armed_plan``).
     """
     ways: dict[int, str] = {}
     writes = []
@@ -183,8 +183,8 @@ def release_writes(
 
 
 def _way(snapshot: Snapshot, parent_id: int, entry_id: int) -> str:
-    """Returns the hash of the directories from a topic's own up to the entry that is armed; its own
-    one only where the topic itself is armed. What was moved may have been excluded where it was.
+    """Returns the hash of the directories from a topic's own up to the armed entry; of its own one
+    if the topic itself is armed. A move changes it: what moved may have been excluded before.
     """
     ids, here = [parent_id], parent_id
     while here and here != entry_id:
@@ -198,7 +198,7 @@ def _way(snapshot: Snapshot, parent_id: int, entry_id: int) -> str:
 
 
 def armed_plan(plan: str, basis: str, entry_id: int) -> Put:
-    """Returns what keeps that a plan was armed at an entry, and on which basis."""
+    """Returns the write that records at which entry, and on which basis, a plan was armed."""
     return Put(_plan_key(plan), json.dumps({"basis": basis, "entry": entry_id}).encode())
 
 
@@ -236,7 +236,7 @@ def arming_entry(snapshot: Snapshot, parent_id: int, topic: Topic) -> int:
 
 
 def forget_release(entry_id: int) -> Delete:
-    """Returns what forgets the release of a topic that is no more."""
+    """Returns the write that removes the release of a topic that is no more."""
     return Delete(_named_key(entry_id))
 
 

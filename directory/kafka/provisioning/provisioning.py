@@ -1,8 +1,8 @@
 """Makes Kafka match the tree: creates the topics that wait, deletes those that were removed.
 
-What is asked of Kafka is on record before it is asked, and what came of it is found out by the next
-process, so every step may be the last one of a process (docs/architecture.md). Takes a topic for
-its own only by an attempt that counts (``Attempt``), and deletes one only by its topic id.
+Each request to Kafka is on record before it is sent, and the next process finds out what came of
+it, so a process may end after any step (docs/architecture.md). kdir takes a topic for its own only
+by an attempt that counts (``Attempt``), and deletes one only by its topic id.
 """
 
 from __future__ import annotations
@@ -97,10 +97,10 @@ class Attempt:
 _log = logging.getLogger(__name__)
 
 _LOOKS_SECONDS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Metadata is asked so long after a change, again and again, until it shows it (K7)."""
+"""Pauses before the looks at metadata after a change, until it shows the change (K7)."""
 _LOOK_SECONDS: Final = 2.0
-"""Kafka deletes by name: no longer after its id was compared may a topic be deleted, as another
-one may have been made; nor an attempt be recorded, after Kafka showed no such topic."""
+"""For so long a topic may be deleted after its id was compared, and an attempt be recorded after
+Kafka showed no such topic: Kafka goes by name, and another topic of that name may be made."""
 
 
 def new_topic_of(topic: Topic, above: Sequence[Policies] = ()) -> TopicToCreate:
@@ -134,16 +134,16 @@ class Provisioner:
     """The pinned one, which was compared with that of the Kafka that answers."""
     sleep: Callable[[float], object]
     prepare: Callable[[Sequence[RecordedTopic]], Mapping[str, str]]
-    """Makes what has to be there before topics are; why some have to wait, by name."""
+    """Makes what must exist before the topics; returns why some have to wait, by name."""
     is_same: Callable[[], bool]
     """True as long as the basis is that on which the work was chosen."""
     release: Callable[[Sequence[tuple[RecordedTopic, bytes]]], None]
-    """Is called with topics that kdir made, and their ids in Kafka."""
+    """Releases topics that kdir made, given with their ids in Kafka."""
     created: set[int] = field(default_factory=set, init=False)
-    """Entry ids of the topics that Kafka made because it was asked here, by its own answer."""
+    """Entry ids of the topics of which Kafka acknowledged to this object that it made them."""
 
     def put_off(self, waiting: Sequence[RecordedTopic], message: str) -> list[RecordedTopic]:
-        """Records why nothing is done about these now; all of them, to be tried again later."""
+        """Records why nothing is done about these topics now; returns all, to be tried again."""
         # Once, for who looks at its entry.
         news = [one for one in waiting if one.topic.provision_message != message]
         self.commits.record([one.observation(provision_message=message) for one in news])
@@ -261,8 +261,8 @@ class Provisioner:
         return Attempt(secrets.token_hex(8), incarnation, self.kafka_id, *numbers)
 
     def _forget_attempts(self, unasked: Iterable[RecordedTopic]) -> None:
-        """Takes the attempts off the record of topics that Kafka does not show and for which
-        nothing is asked now: what comes under their names meanwhile is not kdir's.
+        """Removes the recorded attempts of topics that Kafka does not show and for which nothing is
+        asked now: a topic that appears under such a name meanwhile is not kdir's.
         """
         news, snapshot = [], self.context.latest()
         for one in unasked:
@@ -372,7 +372,7 @@ class Provisioner:
         return bool(topic.topic_id) or self.recent.has_asked(topic.provision_attempt)
 
     def _is_same_topic(self, one: RecordedTopic, seen: KafkaTopic) -> bool:
-        """True if this very topic may be deleted; where not, its entry is finished without."""
+        """True if this very topic may be deleted; else its entry ends and the topic stays."""
         topic = one.topic
         if topic.topic_id and seen.topic_id and topic.topic_id != seen.topic_id:
             _log.warning(
@@ -397,8 +397,8 @@ class Provisioner:
         return False
 
     def _made_just_now(self, topic: Topic, seen: KafkaTopic) -> bool:
-        """True if it was removed while this process's own request to make it was under way. By the
-        record alone nobody can say so: who recorded an attempt may have died before asking.
+        """True if this process requested the topic a short while ago, and it is as requested. A
+        recorded attempt does not prove that: its process may have died before sending it.
         """
         return self.recent.has_asked(topic.provision_attempt) and self._is_ours(topic, seen)
 

@@ -1,4 +1,4 @@
-"""What waits to be made in or deleted from Kafka, by commits and sweeps, and when it is tried."""
+"""The queue of topics, by commits and sweeps, to make in or delete from Kafka, and when."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class RetryQueue:
         self._removed_after = ""  # so that some that cannot be deleted do not hold up the rest
 
     def hint(self, writes: Iterable[Write]) -> bool:
-        """Notes what a commit wrote; whether that may want doing."""
+        """Notes what a commit wrote; returns whether it may have to be carried out."""
         found = False
         for write in writes:
             is_entry = isinstance(write, Put) and write.key.startswith(ENTRY)
@@ -80,7 +80,7 @@ class RetryQueue:
             self._places.setdefault(place, 0.0)
 
     def due(self, snapshot: Snapshot, mount: Path) -> DueWork:
-        """Returns what is to be done now; forgets what was noted and needs nothing."""
+        """Returns what is to be done now; forgets noted topics for which nothing is to be done."""
         with self._lock:
             hints, self._hints = self._hints, set()
         self.add(place for place in hints if place[0] != DELETED_ID)

@@ -1,9 +1,9 @@
 """What this process changed in Kafka a short while ago, for brokers that do not show it yet.
 
-A controller acknowledges a change before brokers come to it: one that holds 10,000 partitions needs
-milliseconds for each topic. What is read of it meanwhile is of before, and would be taken for
-another client's doing: a new topic for missing, a deleted one for a new one. All that is read of
-Kafka is corrected here, for a limited time.
+A controller acknowledges a change before brokers apply it: a broker that holds 10,000 partitions
+needs milliseconds for each topic. Until then it returns the old state, which would look like a
+change of another client: a new topic missing, a deleted one new. All that is read of Kafka is
+corrected here, for a limited time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONFIG_SECONDS: Final = 120.0
 _OTHERS_SECONDS: Final = 5.0
 """And for so long once another broker has shown the change."""
 _PATIENCE_SECONDS: Final = 30.0
-"""So long at most more changes wait until Kafka shows those before them."""
+"""Further changes wait at most so long until Kafka shows those before them."""
 _ACL_SECONDS: Final = 30.0
 
 _K = TypeVar("_K")
@@ -129,8 +129,8 @@ class RecentChanges:
         return self._asked.get(attempt) is not None
 
     def correct_metadata(self, survey: KafkaMetadata) -> KafkaMetadata:
-        """Returns all topics as every broker will show them: without those that were deleted. What
-        was made and is not shown is neither there nor gone as far as anybody can say.
+        """Returns all topics as every broker will show them: without those that were deleted. Those
+        that were made and are not shown are ``unsettled``: neither there nor gone.
         """
         made, deleted, changed = self._made.live(), self._deleted.live(), self._changed.live()
         self._asked.live()
