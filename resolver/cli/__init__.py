@@ -1,3 +1,3 @@
-"""The kdir command line: one file for each family of verbs. Every rule of the tree is
-the servers'.
+"""The kdir command line: one file for each family of verbs. Servers
+enforce every rule of the tree.
 """

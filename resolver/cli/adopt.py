@@ -57,8 +57,8 @@ def _adopt_one(session: Session, arguments: Arguments, where: PathArgument, topi
 
 
 def _adopt_detached(session: Session, arguments: Arguments, where: PathArgument) -> int:
-    """Adopts the detached topics that were below a directory, each at its last path; those whose
-    path is not recorded in the directory, under their names in Kafka.
+    """Adopts the detached topics that were below a directory, each at its last path. One without
+    a recorded path gets its name in Kafka, in that directory.
     """
     from resolver.cli.error_hints import explain
     from resolver.errors import KdirError
@@ -103,7 +103,7 @@ def _adopt_detached(session: Session, arguments: Arguments, where: PathArgument)
 def _adopt_at(
     session: Session, arguments: Arguments, where: PathArgument, topic: str, *, is_last: bool
 ) -> None:
-    """Adopts a topic; at its last path also where the directories above it are gone, too.
+    """Adopts a topic. For its last path, first makes the directories above that are gone.
 
     Raises:
         KdirError
@@ -137,7 +137,7 @@ class DetachedTopics(NamedTuple):
 
     topics: Sequence[admin_pb2.Adoption]
     omitted_count: int
-    """Topics of the cluster of which nothing is known: they exceeded one answer."""
+    """Topics omitted from the answer for its size: some of them may be detached."""
     cluster: str
     cluster_id: str
     mount: str
@@ -155,7 +155,7 @@ def detached_topics(session: Session, path: Path) -> DetachedTopics:
     request = admin_pb2.AdoptTopicsRequest(validate_only=True, cluster=owner.cluster_id)
     answer = session.resolver.call(path, "AdminService.AdoptTopics", request)
     found = [one for one in answer.adoptions if one.action == "detached"]
-    # They come first in the answer: where it has others, too, none was left out.
+    # Detached topics come first in the answer: if it has others, too, no detached one is omitted.
     is_whole = len(found) < len(answer.adoptions)
     omitted = 0 if is_whole else answer.omitted_count
     return DetachedTopics(found, omitted, owner.cluster, owner.cluster_id, str(owner.mount))
@@ -173,7 +173,8 @@ def read_rules(file: str) -> list[admin_pb2.MappingRule]:
     """Reads ``[[rule]]`` tables of a TOML file; ``-`` is stdin.
 
     Raises:
-        InvalidArgument: it is no such file; names the rule, the key and what would be right.
+        InvalidArgument: the file is unreadable or invalid; names the rule, the key and what is
+            expected.
     """
     import sys
     import tomllib
@@ -304,7 +305,7 @@ def _acknowledge(session: Session, arguments: Arguments) -> int:
         if not confirm("resume?"):
             session.out.note(f"{cluster} is still stopped")
             return 0
-    # The whole text: a reason that changed meanwhile, or another one, is refused by the server.
+    # The whole reason is sent: the server refuses it if the reason has changed meanwhile.
     reason = stop_reason if not given or _begins_with(stop_reason, given) else given
     request = admin_pb2.AcknowledgeRequest(stop_reason=reason, cluster=owner.cluster_id)
     resolver.call(where.path, "AdminService.Acknowledge", request)
@@ -313,7 +314,7 @@ def _acknowledge(session: Session, arguments: Arguments) -> int:
 
 
 def _begins_with(text: str, beginning: str) -> bool:
-    """True if a text begins so, and the beginning ends where a term of it ends: ``7`` is none of
+    """True if a text begins with ``beginning``, at the end of a term: ``7`` does not match
     ``70 of 100``.
     """
     rest = text.removeprefix(beginning)

@@ -52,21 +52,21 @@ class _Change:
     """One change of one entry, by one request."""
 
     where: str
-    """The document that it is of, or the option."""
+    """The document or option that asks for the change."""
     action: str
     """create, set, grant, revoke or remove."""
     path: str
     kind: str
     what: str
-    """What of it, for people."""
+    """What of the entry changes, for people."""
     method: str
     request: Any
     unfollowed: bool = False
-    """The entry is a link, and itself meant."""
+    """The change is of a link itself, not of its target."""
     is_new: bool = False
     """The entry does not exist yet: less of it can be checked before."""
     plan: Any = None
-    """What the server foresees; None = not asked."""
+    """Result of the dry run; None = none was made."""
     entry: Any = None
     """What is to be removed, as it was listed."""
 
@@ -93,7 +93,7 @@ class _Tree:
     def __init__(self, session: Session, documents: Sequence[Document]) -> None:
         self._session = session
         self.problems: list[str] = []
-        """What documents and the tree disagree in, that ``apply`` does not change."""
+        """Differences between documents and the tree that ``apply`` does not change."""
         self.at: dict[tuple[tuple[str, ...], bool], entry_pb2.Entry] = {}
         for is_topic in (False, True):
             chosen = [one for one in documents if one.is_topic == is_topic]
@@ -112,7 +112,7 @@ class _Tree:
         """Returns what is at each path; None where nothing is.
 
         Raises:
-            KdirError: of one it is not known.
+            KdirError: the lookup of a path failed.
         """
         resolver: Resolver = self._session.resolver
         made: list[TopicLocation | None] = []
@@ -143,7 +143,9 @@ class _Tree:
                 self._differs(one, f"physical_name: {name} in the tree, {wanted_name} here")
 
     def _take_mount(self, one: Document, found: TopicLocation) -> None:
-        """Takes the directory that is mounted; the mount alone, where that need not be known."""
+        """Takes the directory that is mounted. If it cannot be resolved, takes the mount alone,
+        unless the document has policies or grants.
+        """
         self.at[one.order] = found.entry
         try:
             root = self._session.resolver.resolve(one.path, prefer="directory")
@@ -172,7 +174,7 @@ class _Tree:
 def _changes(
     session: Session, documents: Sequence[Document], tree: _Tree
 ) -> tuple[list[_Change], list[_Change]]:
-    """Returns the changes to make: first, and after everything else, both in order.
+    """Returns two lists of changes, each in order: those to make first, and those to make last.
 
     Raises:
         KdirError: the grants of an entry could not be read.
@@ -200,7 +202,7 @@ def _changes(
             first.append(_grant_change(one, "grant", more, is_new=entry is None))
         early, late = _updates(one, entry)
         first += early
-        # What takes rights away, and what ends all changes, is last, from the bottom up.
+        # Revokes, and read_only, which stops all changes, come last, from the bottom up.
         later += [*late, *([_grant_change(one, "revoke", less)] if less else [])]
     return first, later[::-1]
 
@@ -235,13 +237,13 @@ def _creation(one: Document) -> _Change:
 
 
 def _deferred(one: Document) -> set[str]:
-    """Returns what of a new entry is set after what it would hinder: grants, and what is below."""
+    """Returns the keys of a new entry that are set last: they hinder grants, and what is below."""
     own = one.own or {}
     return {key for key in ("closed", "read_only") if own.get(key) == "true"}
 
 
 def _updates(one: Document, entry: entry_pb2.Entry | None) -> tuple[list[_Change], list[_Change]]:
-    """Returns the changes of an entry's own settings: now, and after everything else."""
+    """Returns the changes of an entry's own settings: to make first, and to make last."""
     if one.kind == "link":
         return ([_link_update(one, entry)] if entry and one.entry.link != entry.link else []), []
     if one.own is None:
@@ -253,7 +255,7 @@ def _updates(one: Document, entry: entry_pb2.Entry | None) -> tuple[list[_Change
         gone: list[str] = []
     else:
         has = own_fields(entry)
-        # A document says nothing of what is armed; to disarm is to set it.
+        # ``has`` omits armed aspects, so they are not unset; a document sets false to disarm.
         sets = {k: value for k, value in wanted.items() if k not in has or has[k] != value}
         gone = [key for key in has if key not in wanted]
     late = {key: value for key, value in sets.items() if (key, value) == ("read_only", "true")}
@@ -344,12 +346,12 @@ def _grant_change(
 def _removals(
     session: Session, documents: Sequence[Document], below: Sequence[str]
 ) -> list[_Change]:
-    """Returns the removals of what is below these paths and in no document: of a directory with all
-    that is below it.
+    """Returns the removals of entries that are below these paths and in no document; a directory is
+    removed with all that is below it.
 
     Raises:
-        UsageError: a path is no directory of a document.
-        KdirError: what is below one is not known.
+        UsageError: no document is of the directory at a path.
+        KdirError: what is below a path could not be listed in full.
     """
     from kdir.v1 import directory_pb2
 
@@ -370,7 +372,7 @@ def _removals(
         kept = named.union(
             (path.segments[:length], False) for path in mounts for length in range(len(path) + 1)
         )
-        # What is mounted at a path without a document may be in no document for that reason alone.
+        # Below a mount without a document, entries without a document are kept.
         gone = {path.segments for path in mounts - containers}
         for entry in found:
             segments, kind = Path.parse(entry.path).segments, entry.WhichOneof("kind") or ""
@@ -450,20 +452,20 @@ def _sizes_that_differ(documents: Sequence[Document], tree: _Tree) -> list[str]:
 
 
 def _checked(session: Session, changes: Sequence[_Change], *, below: bool) -> list[_Change]:
-    """Asks for the plan of each change of what exists; returns the changes with their plans.
+    """Makes a dry run of each change that can have one; returns the changes with their plans.
 
-    What an earlier change of this run may make possible is not an error before: a change of the
-    same entry, or of one above it. An invalid value is one in any case.
+    A refusal is no error if an earlier change of this run is of the same entry or of one above it,
+    and so may make the change possible. An invalid value always is one.
 
     Raises:
-        KdirError: of the first change that would be refused, which is named on stderr.
+        KdirError: a change would be refused; the first one is named on stderr.
     """
     first: dict[tuple[str, ...], int] = {}
     for at, one in enumerate(changes):
         first.setdefault(Path.parse(one.path).segments, at)
 
     def above(one: _Change) -> list[int]:
-        """Returns the first change at each path above, and at its own."""
+        """Returns the index of the first change at each path above this one's, and at its own."""
         segments = Path.parse(one.path).segments
         every = (first.get(segments[:length]) for length in range(len(segments) + 1))
         return [at for at in every if at is not None]
@@ -484,7 +486,7 @@ def _checked(session: Session, changes: Sequence[_Change], *, below: bool) -> li
         depends = any(other < at for other in above(one))
         if isinstance(answer, _Change):
             if depends and isinstance(answer.plan, _Plan):
-                answer.plan.change.locks_out = False  # asked again after the grants before it
+                answer.plan.change.locks_out = False  # planned again after those before it
             made.append(answer)
             continue
         if isinstance(answer, InvalidArgument) or not depends:
@@ -496,11 +498,11 @@ def _checked(session: Session, changes: Sequence[_Change], *, below: bool) -> li
 
 
 def _check_values(session: Session, one: _Change, nearest: Path) -> None:
-    """Checks the values of an entry whose directory does not exist yet, as if it were made in the
-    nearest one that does; whether it could be made there is another question.
+    """Checks the values of an entry whose directory does not exist yet, by a dry run in the
+    nearest directory that does; ignores all other errors of the dry run.
 
     Raises:
-        InvalidArgument: a value is none.
+        InvalidArgument: a value is invalid.
     """
     near = replace(one, path=str(nearest.child(Path.parse(one.path).name)))
     try:
@@ -512,7 +514,7 @@ def _check_values(session: Session, one: _Change, nearest: Path) -> None:
 
 
 def _plan_of(session: Session, one: _Change, *, below: bool) -> Any:
-    """Returns what the server foresees of a change, with what the clusters below add.
+    """Returns the result of a dry run of a change, with what the clusters below add.
 
     Raises:
         KdirError: the change would be refused.
@@ -537,16 +539,16 @@ def _plan_of(session: Session, one: _Change, *, below: bool) -> Any:
 
 
 class _Plan(NamedTuple):
-    """What servers foresee of a change."""
+    """Result of a dry run, by the owner and by the clusters below."""
 
     change: Any
     """A ``ChangePlan``."""
     unknown: tuple[str, ...]
-    """Why it is not known of clusters below."""
+    """Why the plans of some clusters below are not known."""
     clusters: tuple[str, ...]
-    """Their names."""
+    """The names of those clusters."""
     answer: Any
-    """Of the owner."""
+    """The owner's answer."""
 
 
 class _Approvals:
@@ -557,7 +559,7 @@ class _Approvals:
         self._given: set[tuple[str, str]] = set()
 
     def approve(self, one: _Change) -> bool:
-        """Returns whether a change is made.
+        """Returns whether a change may be made; asks for approval of its irreversible effects.
 
         Raises:
             UsageError: there is no ``--yes``, and nobody to ask.
@@ -683,7 +685,7 @@ def _planned_now(session: Session, one: _Change, made: Sequence[Path]) -> _Chang
 
 
 def _send_planned(session: Session, one: _Change) -> Any:
-    """Makes a change that was planned, if it was, of the entry that it was planned for.
+    """Makes a change; a planned one only if the entry is still the one that was planned for.
 
     Raises:
         EtagMismatch: the entry was changed since.
@@ -701,7 +703,7 @@ def _send_planned(session: Session, one: _Change) -> Any:
 
 
 def _is_same(session: Session, planned: _Change, now: _Change) -> bool:
-    """True if only what servers record of a topic is another since it was planned."""
+    """True if only what servers record of a topic has changed since the plan."""
     if planned.action == "set":
         return is_same_change(planned.plan.answer, now.plan.answer)
     if planned.kind != "topic" or _removed(planned) != _removed(now):

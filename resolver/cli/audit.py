@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["VERBS", "ending_in_order"]
 
 _MOST_EXACT: Final = 2**53
-"""Beyond it a number in JSON is not exact for many who read it."""
+"""Beyond it many readers of JSON do not keep a whole number exact."""
 
 
 def _audit(session: Session, arguments: Arguments) -> int:
@@ -53,7 +53,7 @@ def _audit(session: Session, arguments: Arguments) -> int:
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Has SIGTERM, such as of ``timeout``, leave nothing behind of what was read."""
+    """Makes SIGTERM, such as that of ``timeout``, end in order: what was read is deleted."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -79,7 +79,7 @@ def _wanted(arguments: Arguments) -> ChangeFilter:
 def _load(
     session: Session, database: AuditDatabase, wanted: ChangeFilter, properties: Mapping[str, str]
 ) -> None:
-    """Reads the logs into the database; reports which could not be read, or not all of which."""
+    """Reads the logs into the database; reports those that could not be read in full."""
     from resolver.changes.audit import HistoryReading, find_ranges
 
     patience = session.timeout_seconds

@@ -87,7 +87,7 @@ def _refuse_existing(target: str) -> None:
 
 
 def _to_file(session: Session, server: str, cluster: str, target: str, *, force: bool) -> None:
-    """Written beside the target and put there when it is whole."""
+    """Writes the backup to a file beside the target, and moves it there when it is complete."""
     import tempfile
 
     folder, name = os.path.split(target)
@@ -131,10 +131,10 @@ def _put_in_place(part: str, target: str, *, force: bool) -> None:
 
 
 def _receive(session: Session, server: str, cluster: str, file: IO[bytes]) -> Any:
-    """Writes what a server sends; the writer.
+    """Writes the backup that a server sends; returns the writer.
 
     Raises:
-        Unreachable: what came is not whole.
+        Unreachable: what was received is incomplete.
     """
     from kdir.v1 import admin_pb2
 
@@ -152,8 +152,8 @@ def _receive(session: Session, server: str, cluster: str, file: IO[bytes]) -> An
 
 
 def _name_of(header: admin_pb2.BackupHeader) -> str:
-    """Returns ``la-tracking-20261120T101502Z.kdir``: the cluster's name where it is one as configs
-    have them, else its id. A server's answer chooses no folder and overwrites no other file.
+    """Returns ``la-tracking-20261120T101502Z.kdir``: the cluster's name if a file can have it, else
+    its id. So a server's answer cannot choose a folder or overwrite another file.
 
     Raises:
         Unreachable: neither can be a file's name.
@@ -171,9 +171,9 @@ def _name_of(header: admin_pb2.BackupHeader) -> str:
 
 
 _FILE_NAME: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,199}", re.ASCII)
-"""What a file may be named for: no separators, nothing hidden, nothing like an option."""
+"""Names that a file may begin with: without separators, not hidden, and not like an option."""
 _LAST_SECOND: Final = 253_402_300_799
-"""Of the year 9999."""
+"""The last one of the year 9999."""
 
 
 def _print_backup_summary(
@@ -192,12 +192,12 @@ def _print_backup_summary(
     )
 
 
-# -- restore and migrate: straight at the store, by the package that knows stores ------------------
+# -- restore and migrate: directly on the store, by the package ``directory`` ----------------------
 
 
 def _offline(session: Session, arguments: Arguments) -> int:
     session.out.flush()
-    # -P: a folder named "directory" where the user happens to stand is not ours.
+    # -P: a folder named "directory" in the working directory is not imported.
     verb = arguments.verb.name
     command = [sys.executable, "-P", "-m", "directory", verb, *arguments.many(RAW_ARGUMENTS)]
     os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted

@@ -1,8 +1,8 @@
 """Effects of a change of policies in the clusters mounted below: each cluster computes its own.
 
-A cluster knows its own topics only. The values that would be inherited at the root of a cluster
-below are tried there as a dry run (``validate_only``), so that its counts and its calls to Kafka
-are its own. A cluster that does not answer is named, and never counted as 0.
+A cluster stores only its own topics. So the values that the root of a cluster below would inherit
+are sent to it for a dry run (``validate_only``); it returns its own counts and calls to Kafka. A
+cluster that does not answer is named, and never counted as 0.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _T = TypeVar("_T")
 _AT_ONCE: Final = 16
 """Clusters that are asked at a time."""
 _NOT_INHERITED: Final = frozenset({"manage", "max_topics", "max_partitions"})
-"""Fields of which no topic of another cluster has a value: arming is of one cluster's Kafka, and
-quotas are of their directories.
+"""Fields that topics of other clusters do not inherit: arming is for one cluster's Kafka, and a
+quota for its own directory.
 """
 
 
@@ -52,7 +52,7 @@ class ClusterBelow(NamedTuple):
     cluster: str
     """Its name; its id where that is not known."""
     topics: int = 0
-    """So many it has, as it last reported."""
+    """Number of its topics, as it last reported."""
 
 
 def clusters_below(session: Session, path: str) -> list[ClusterBelow]:
@@ -102,9 +102,9 @@ class ClusterPlan:
     cluster: str
     mount: str
     topics: dict[str, int] = field(default_factory=dict)
-    """Topics whose value changes, by field that the cluster inherits."""
+    """Number of topics whose value changes, by inherited field."""
     data_loss: frozenset[str] = frozenset()
-    """Fields of which Kafka may delete data."""
+    """Fields whose change may make Kafka delete data."""
     calls: Sequence[policies_pb2.KafkaCall] = ()
     calls_omitted: int = 0
     is_armed: bool = False
@@ -115,7 +115,7 @@ class ClusterPlan:
     caller_view: bool = False
     """Its counts are of what the caller may describe."""
     error: KdirError | None = None
-    """Why nothing of it is known."""
+    """Why the plan of the cluster is not known."""
 
     @property
     def is_lower_bound(self) -> bool:
@@ -126,7 +126,7 @@ class ClusterPlan:
 def failure_text(cluster: str, error: KdirError) -> str:
     """Returns why a cluster's effects are unknown: access denied, no answer, or another error."""
     match error:
-        case Denied() | Absent():  # of a mount that is there: to who may not describe it
+        case Denied() | Absent():  # Absent: hidden from the caller, but mounted
             what = "denied it"
         case Unavailable() | DeadlineExceeded() | NoRoute():
             what = "did not answer"
@@ -167,8 +167,8 @@ def acl_calls_below(
     grants: Sequence[access_pb2.Grant],
     removed_from: str = "",
 ) -> list[ClusterPlan]:
-    """Returns the calls about ACLs that grants above their mounts come to in clusters below: those
-    that are added, or removed from the directory at ``removed_from``.
+    """Returns the ACL calls that grants above a mount cause, in each cluster below. The grants are
+    added, or removed from the directory at ``removed_from``.
     """
     from kdir.v1 import access_pb2
 
@@ -184,7 +184,7 @@ def acl_calls_below(
             )
             answer = session.resolver.call(one.mount, "AccessService.RemoveGrants", removal)
         else:
-            # What is inherited at a mount is what would be granted there.
+            # A grant inherited at a mount has the effect of one made there.
             request = access_pb2.AddGrantsRequest(
                 path=one.mount, kind=kind, grants=grants, validate_only=True
             )
@@ -211,8 +211,8 @@ def inheriting_topics(
     policies: policies_pb2.Policies,
     fields: Sequence[Field],
 ) -> list[str | KdirError]:
-    """Returns the topics of each cluster below that would inherit other values if these were set at
-    a path above their mounts, as ``topics_text`` does; empty = none.
+    """Returns for each cluster below how many topics would inherit other values if ``policies``
+    were set at ``path``, as ``topics_text`` does (empty = none), or the cluster's error.
     """
     from resolver.path import Path
 
@@ -238,7 +238,7 @@ def topics_text(answer: policies_pb2.GetEffectivePoliciesResponse, cluster: str)
 
 
 def _sources(session: Session, mount: str) -> dict[str, tuple[str, ...]]:
-    """Returns where each value that holds at a mount is set, by field."""
+    """Returns the path at which each effective value of a mount is set, by field."""
     from resolver.path import Path
 
     held = _effective(session, mount)
@@ -304,7 +304,7 @@ def _plan_of(
 
 
 def _put(entry: entry_pb2.Entry, change: access_pb2.PolicyChange) -> str:
-    """Puts the value that would hold into an entry; returns its place in an update mask."""
+    """Puts the value after a change into an entry; returns the path for the update mask."""
     from resolver.cli.policy_arguments import assign, field_of
     from resolver.entry_fields import policy_key
 
@@ -315,7 +315,7 @@ def _put(entry: entry_pb2.Entry, change: access_pb2.PolicyChange) -> str:
     if wanted.key:
         getattr(entry.policies, wanted.name)[wanted.key].cleared = True
         return wanted.mask
-    # The end of a value cannot be put there; another value changes it for the same topics.
+    # A request cannot unset an inherited value; any other value changes it for the same topics.
     others = ("1", "2") if change.before.isdigit() else ("false", "true")
     return assign(entry, f"{key}={others[change.before == others[0]]}", "set").mask
 
@@ -329,7 +329,7 @@ def with_clusters_below(
     for row in whole.policies:
         row.topic_count += sum(one.topics.get(row.field, 0) for one in below)
         row.deletes_data |= any(row.field in one.data_loss for one in below)
-        # Those that are mounted in clusters below inherit it, too.
+        # The row also counts clusters mounted deeper, which inherit it, too.
         row.cluster_count = max(row.cluster_count, sum(row.field in one.topics for one in below))
     for one in below:
         whole.kafka_calls.extend(one.calls)
@@ -371,7 +371,7 @@ def armed_summary(
         for one in every
         if one.held_topics
     ]
-    # Of one that had no time nothing is known, where it found nothing.
+    # A cluster that ran out of time without finding a call is unknown, not unchanged.
     late = [one for one in every if not one.error and one.incomplete and not one.calls]
     unknown = [f"not known: {failure_text(one.cluster, one.error)}" for one in every if one.error]
     unknown += [f"not known: {one.cluster} did not answer in time" for one in late if one.mount]
@@ -391,7 +391,7 @@ def armed_summary(
 
 
 def unchanged_text(*, is_dry_run: bool) -> str:
-    """Returns that Kafka stays as it is."""
+    """Returns the text that nothing in Kafka changes."""
     return f"nothing in Kafka {'would change' if is_dry_run else 'changes'}"
 
 

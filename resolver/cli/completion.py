@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["KEYS", "OPERATIONS", "TOPIC_CONFIGS", "candidates", "complete", "script"]
 
 ASK_SECONDS: Final = 1.0
-"""A person waits at the prompt."""
+"""Timeout of a query: a person waits at the prompt."""
 OLD_SECONDS: Final = 86_400.0
-"""So old may be what is offered while nobody answers."""
+"""Maximum age of names that are offered while no server answers."""
 
 # What completion offers for operations and for keys of policies. Copies, so that a prompt waits
 # for no heavy import: a test compares them with the contract and with Kafka's definitions.
@@ -52,7 +52,7 @@ KEYS: Final = (
     "producer.", "consumer.", "tags.",
     *(name if "." in name else f"config.{name}" for name in TOPIC_CONFIGS),
 )  # fmt: skip
-"""All that ``kdir set`` takes; what ends in a dot goes on."""
+"""All keys that ``kdir set`` takes; one that ends in a dot is a prefix."""
 
 _BASH: Final = r"""# bash completion of kdir
 _kdir() {
@@ -97,7 +97,7 @@ def script(shell: str) -> str:
 
 
 def complete(parts: Sequence[str]) -> int:
-    """Prints what could stand at the cursor: ``SHELL WORD… CURRENT``; the last may be empty."""
+    """Prints the candidates at the cursor of ``SHELL WORD… CURRENT``; CURRENT may be empty."""
     if len(parts) < 2 or parts[0] not in _SCRIPTS:
         return 2
     shell, *line = parts
@@ -296,7 +296,7 @@ def _error_text(parts: Sequence[str], name: str) -> str:
 def _send_request(
     servers: Sequence[str], login: LoginSettings, directory: str, start: str
 ) -> list[str] | None:
-    """Returns the names that begin with ``start``, from the servers; None when nobody says."""
+    """Returns the names that begin with ``start``, from the servers; None after an error."""
     from resolver.cli.disk_hints import MOST_NAMES
     from resolver.cli.entry_rows import display_name
     from resolver.client import Resolver

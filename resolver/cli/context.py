@@ -77,7 +77,7 @@ def _list(session: Session) -> int:
 
 
 def _files(login: LoginSettings) -> dict[str, str]:
-    """Returns everything but the token itself."""
+    """Returns all settings; of a token only that it is set."""
     return {**login._asdict(), "token": "set" if login.token else ""}
 
 
@@ -147,7 +147,9 @@ def _set(session: Session, arguments: Arguments, name: str) -> None:
 
 
 def _login(arguments: Arguments, known: Context | None) -> LoginSettings:
-    """Returns the context with the given settings replaced."""
+    """Returns the credentials of the context with the given files replaced; a token file replaces
+    a token.
+    """
     import os
 
     from resolver.credentials import UserCredentials
@@ -164,7 +166,7 @@ def _login(arguments: Arguments, known: Context | None) -> LoginSettings:
         login = login._replace(token="")
     login = login._replace(**files)
     if files:
-        UserCredentials(login)  # what cannot be used is better reported now
+        UserCredentials(login)  # reports unusable files now
     return login
 
 

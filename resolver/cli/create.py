@@ -89,7 +89,7 @@ def _create(
 
 
 def _policies(arguments: Arguments, entry: entry_pb2.Entry) -> None:
-    """Puts what ``--set`` says into a new entry."""
+    """Puts the policies of ``--set`` into a new entry."""
     from resolver.cli.policy_arguments import assign
 
     for assignment in arguments.many("set"):
@@ -117,8 +117,8 @@ def _mkdir(session: Session, arguments: Arguments) -> int:
                 allow_lock_out=arguments.flag("yes"),
             )
 
-        # First without: asked for at once, parents would hide that the last tier exists, and
-        # which of them were missing.
+        # First without parents: with them, the answer shows neither that the directory existed
+        # nor which parents were missing.
         try:
             answer = create(make_parents=False)
         except AlreadyExists:
@@ -148,7 +148,7 @@ def _tiers(first: str, last: Path) -> list[str]:
 def _approve_tier(
     session: Session, arguments: Arguments, missing: str | None, similar: str
 ) -> bool:
-    """Returns whether a missing tier is made; asks where its name is almost that of another."""
+    """Returns whether a missing directory is made; asks if a similar name exists beside it."""
     if not missing or arguments.flag("plan"):
         return True
     if not is_likely_typo(missing.rpartition("/")[2], similar.rpartition("/")[2]):
@@ -355,7 +355,7 @@ def removal_text(where: PathArgument, kind: str, answer: directory_pb2.DeleteEnt
 
 
 def _in_kafka(answer: directory_pb2.DeleteEntryResponse) -> str:
-    """Returns what becomes of the Kafka side."""
+    """Returns what happens to the topics in Kafka."""
     from kdir.v1 import entry_pb2
 
     entries = answer.plan.entries  # only of a plan
@@ -411,7 +411,7 @@ def _move(session: Session, arguments: Arguments) -> int:
         source.path,
         "DirectoryService.MoveEntry",
         request,
-        # Asked of the mounted cluster itself, its mount is its own root: the parent moves it.
+        # A mount is the root of its own cluster: the parent has to move it.
         at_parent=owner.path == owner.mount,
     )
     answered = f"{_did(arguments, 'move')} {source.path} to {answer.entry.path}"

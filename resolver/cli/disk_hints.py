@@ -1,7 +1,7 @@
-"""Files for fast completion: names of directories' children, and servers that failed recently.
+"""Caches on disk: names of directories' children for completion, and servers that failed recently.
 
-One small file for a directory, the servers that listed it, and the prefix of the names. Losing them
-loses nothing: only completion reads them.
+The names have one small file for a directory, the servers that listed it, and the prefix of the
+names. Losing the files loses nothing: servers are queried again.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["FRESH_SECONDS", "MOST_NAMES", "FailedServers", "ListingCache"]
 
 
 FRESH_SECONDS: Final = 30.0
-"""For so long a listing is completed from without asking again."""
+"""Maximum age of a listing that completion uses without querying servers."""
 MOST_NAMES: Final = 500
-"""More than this is nothing to choose from, and is not kept."""
+"""Names in one listing at most; one with so many is too long to choose from, and not kept."""
 _MOST_FILES: Final = 1_000
 
 
@@ -75,7 +75,7 @@ class ListingCache:
         return names if fresh and key == self._key(directory, start) else None
 
     def _sweep(self) -> None:
-        """Removes the older half when there is too much; it would be asked again anyway."""
+        """Removes the older half of the files if there are too many."""
         with os.scandir(self._folder) as found:
             files = [entry for entry in found if entry.is_file()]
         if len(files) > _MOST_FILES:
@@ -90,11 +90,11 @@ class ListingCache:
 _MOST: Final = 100
 _MOST_BYTES: Final = 16_384
 _MOST_SECONDS: Final = 60.0
-"""A clock that was set back must not keep a server at the end of the line."""
+"""Longest time for which a server counts as failed, even if the clock was set back."""
 
 
 class FailedServers:
-    """One small file: a line a server, ``host:port`` and until when, by the wall clock."""
+    """File of failed servers: a line each, ``host:port`` and until when, by the wall clock."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._file = os.path.join(cache_folder(), "troubles")

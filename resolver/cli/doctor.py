@@ -31,7 +31,7 @@ __all__ = ["VERBS"]
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """One server to look at, and which of its clusters ("" = the asked one)."""
+    """One server to query, and one of its clusters (id "" = the server's own)."""
 
     endpoint: str
     cluster_id: str
@@ -82,10 +82,10 @@ def _place(look: _Look) -> tuple[str, str]:
 
 
 def _with_known(session: Session, looks: Sequence[_Look], known: Sequence[_Server]) -> list[_Look]:
-    """Returns the looks, with one at each server that is known besides.
+    """Returns the looks, with one at each other known server.
 
-    A server that did not answer is not asked again by another name: its error is that of all its
-    clusters.
+    A server that did not answer is not queried again for another of its clusters: all of them get
+    its error.
     """
     silent = {server.endpoint: status for server, status in looks if _is_silent(status)}
     others = _unseen(looks, known)
@@ -112,7 +112,7 @@ def _unseen(looks: Sequence[_Look], servers: Sequence[_Server]) -> list[_Server]
 
 
 def _siblings(look: _Look) -> Iterator[_Server]:
-    """Yields the servers of the same cluster, as one of them knows them."""
+    """Yields the servers of the same cluster that the answer lists."""
     _, status = look
     if not isinstance(status, KdirError):
         cluster = status.authority.cluster
@@ -140,8 +140,8 @@ def _level(look: _Look) -> str:
 def _known_servers(
     session: Session, named: Sequence[_Server], looks: Sequence[_Look]
 ) -> list[_Server]:
-    """Returns the servers of the root, and of every mount that the first of ``named`` to answer
-    knows.
+    """Returns the servers of the root, and those of every mount that one server reports: the first
+    of ``named`` that answers.
     """
     from kdir.v1 import federation_pb2
 
@@ -171,8 +171,8 @@ def _known_servers(
 
 
 def _leads_up(look: _Look) -> bool:
-    """True if a route to ``/`` may lead from there: not from a cluster of its own, without a
-    parent, where the question would only be an error in its log.
+    """True if a route from this server to ``/`` may exist. A cluster that is not at ``/``
+    and has no parent has none, and would log the query as an error.
     """
     _, status = look
     if isinstance(status, KdirError):
@@ -193,7 +193,7 @@ def _root(session: Session) -> list[_Server]:
 
 
 def _query_servers(session: Session, servers: Sequence[_Server]) -> list[_Look]:
-    """Asks all at once: those that do not answer must not add up."""
+    """Queries the servers concurrently, so that timeouts do not add up."""
     from concurrent.futures import ThreadPoolExecutor
 
     if not servers:
@@ -249,7 +249,7 @@ _COLUMNS: Final = (
     Column("LEVEL", right=True, wide=True),
 )
 _NAMED: Final = 5
-"""So many of the values that were set aside are shown."""
+"""Number of unreadable values that are shown."""
 _STATES: Final = {0: "-", 1: "loading", 2: "serving", 3: "stale"}
 
 
@@ -300,7 +300,7 @@ def _parent(status: admin_pb2.GetStatusResponse) -> str | Styled:
     if not parent.configured:
         return "-"
     if parent.standby:
-        return "standby"  # another server of the cluster knows
+        return "standby"  # another server of the cluster holds the link
     return "linked" if parent.linked else Styled("disconnected", "bad")
 
 
@@ -329,7 +329,7 @@ def _kafka(status: admin_pb2.GetStatusResponse) -> str | Styled:
 
 
 def _unlike(look: _Look) -> Iterator[str]:
-    """Yields the mount, where Kafka is not yet as desired."""
+    """Yields the mount of a cluster if its Kafka is not yet as desired."""
     _, status = look
     if not isinstance(status, KdirError):
         kafka = status.kafka
@@ -343,7 +343,7 @@ _UNDER_WAY: Final = (
 
 
 def _changes(looks: Sequence[_Look]) -> Iterator[str]:
-    """Yields the large changes on their way, each once, whichever servers know of it."""
+    """Yields the large changes in progress, each once, even if several servers report it."""
     from resolver.cli.entry_rows import progress_text
 
     seen: set[tuple[str, str]] = set()
@@ -358,7 +358,7 @@ def _changes(looks: Sequence[_Look]) -> Iterator[str]:
 
 
 def _problems(look: _Look) -> Iterator[str]:
-    """Yields what is not as it should be, one sentence each."""
+    """Yields the problems that a look shows, one sentence each."""
     server, status = look
     if isinstance(status, KdirError):
         cluster = server.cluster or server.cluster_id
@@ -409,8 +409,8 @@ def _of_store(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
 
 
 def _shared(looks: Sequence[_Look]) -> Iterator[str]:
-    """Yields clusters with one Kafka that do not know of each other: where they do, one says so
-    itself.
+    """Yields clusters that share a Kafka cluster without coordination; with it, one of them reports
+    itself as unmanaged.
     """
     by_kafka: dict[str, dict[str, str]] = {}
     settled: set[str] = set()
@@ -430,7 +430,7 @@ def _shared(looks: Sequence[_Look]) -> Iterator[str]:
 
 
 def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
-    """Yields what kdir does not push to Kafka without an operator's approval."""
+    """Yields what waits for an operator before kdir changes it in Kafka."""
     kafka, mount = status.kafka, status.authority.cluster.mount
     if kafka.replaced_count:
         yield (
@@ -467,7 +467,7 @@ def _attended(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
 
 
 def _set_aside(where: str, status: admin_pb2.GetStatusResponse) -> Iterator[str]:
-    """Yields one finding of all values of the store that could not be read."""
+    """Yields one problem for all unreadable values of the store, and the keys of the first."""
     count = status.unreadable_value_count or len(
         status.unreadable_values
     )  # an older server does not count
@@ -491,7 +491,7 @@ def _record(server: _Server, status: admin_pb2.GetStatusResponse | KdirError) ->
 
 
 def _set_up(session: Session) -> None:
-    """Where the servers come from, and which extras are installed."""
+    """Prints which setting names the servers, and which extras are installed."""
     from resolver.extras import EXTRAS, is_installed
     from resolver.user_config import config_file
 
@@ -506,7 +506,7 @@ def _set_up(session: Session) -> None:
 
 
 def _who(session: Session, looks: Sequence[_Look]) -> None:
-    """The user's principal, as the servers report it; nothing where none identifies its callers."""
+    """Prints the principal that servers report, and the login; nothing if there is neither."""
     login = session.login().shown
     seen: dict[str, list[str]] = {}
     for server, status in looks:

@@ -54,7 +54,7 @@ _RESOURCES: Final = _ABOUT_GRANTS[4:]
 _WHOLE: Final = re.compile(r"0|-?[1-9][0-9]{0,17}", re.ASCII)
 
 Grants = Mapping[str, "access_pb2.Grant"]
-"""Grants of an entry by their text, which is another one for each."""
+"""Grants of an entry by their text, which differs for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Document:
     entry: entry_pb2.Entry
     """The fields of its kind, as ``CreateEntry`` takes them, and policies."""
     own: Mapping[str, str | None] | None
-    """What ``kdir set`` set on it, by key; None = left as it is."""
+    """Its own settings, by the keys of ``kdir set``; None = they are left as they are."""
     grants: Grants | None
     """None = left as they are."""
     cluster: str = ""
@@ -81,14 +81,14 @@ class Document:
 
     @property
     def kind_name(self) -> str:
-        """The name of the ``kdir.v1.EntryKind`` that requests about it take: of a mount that of its
-        child's directory.
+        """The name of the ``kdir.v1.EntryKind`` in requests about it; for a mount, that of the
+        child's root directory.
         """
         return f"ENTRY_KIND_{('directory' if self.kind == 'mount' else self.kind).upper()}"
 
     @property
     def order(self) -> tuple[tuple[str, ...], bool]:
-        """What sorts it behind the entries above it."""
+        """Sort key: a document comes after those of the entries above."""
         return self.path.segments, self.is_topic
 
     def fail(self, field: str, found: object, expected: str) -> NoReturn:
@@ -108,8 +108,8 @@ def read_documents(files: Sequence[str]) -> list[Document]:
     """Returns the documents of YAML files, ``-`` is stdin, parents first.
 
     Raises:
-        UsageError: one is none; names the file, the document, the field, what was found and what
-            would be right.
+        UsageError: a document is invalid; names the file, the document, the field, and what was
+            found and expected.
     """
     found: dict[tuple[tuple[str, ...], bool], Document] = {}
     for file in files:
@@ -145,8 +145,8 @@ def _load(file: str) -> Iterator[tuple[int, Any]]:
 
 
 def _refuse_deep(text: str, file: str) -> None:
-    """Refuses what is nested deeper than any document: libyaml, which reads each level within the
-    one above, ends the process there.
+    """Refuses text that is nested deeper than any document: libyaml reads levels recursively, and
+    too many of them end the process.
 
     Raises:
         UsageError
@@ -170,8 +170,8 @@ def _refuse_deep(text: str, file: str) -> None:
 
 
 def _loader() -> Any:
-    """Returns a loader that keeps values as they are written (``1.10``, ``no``), but for null, and
-    refuses a key that is there twice.
+    """Returns a loader that keeps all values but null as the text written (``1.10``, ``no``), and
+    refuses duplicate keys.
     """
     import yaml
 
@@ -334,7 +334,7 @@ def _grants(where: str, found: Any) -> Grants:
 
 
 def _host(where: str, field: str, found: Any) -> str:
-    """Returns an address as servers store it: another text of the same one is no difference."""
+    """Returns an address as servers store it, so that two spellings of one do not differ."""
     if found == "*":
         return "*"
     try:
@@ -351,7 +351,7 @@ def grants_by_text(grants: Iterable[access_pb2.Grant]) -> Grants:
 
 
 def own_fields(entry: entry_pb2.Entry) -> dict[str, str | None]:
-    """Returns what ``kdir set`` set on an entry, by key; None = cleared. Without what is armed."""
+    """Returns an entry's own settings by key, without armed aspects; None = cleared."""
     own = {
         key: value
         for key, value in policy_fields(entry.policies)
@@ -365,8 +365,8 @@ def own_fields(entry: entry_pb2.Entry) -> dict[str, str | None]:
 def as_document(
     entry: entry_pb2.Entry, grants: Grants | None, *, mounted: str = "", physical: bool
 ) -> dict[str, Any]:
-    """Returns a document that ``apply`` makes the same entry of; ``mounted`` is the name of the
-    cluster whose root directory it is.
+    """Returns the document from which ``apply`` makes the same entry; ``mounted`` is the name of
+    the mounted cluster if the entry is its root directory.
     """
     kind = "mount" if mounted else entry.WhichOneof("kind") or ""
     made: dict[str, Any] = {"path": entry.path, "kind": kind}
@@ -402,7 +402,7 @@ def _scalar(text: str | None) -> str | int | bool | None:
 
 
 def _grants_as_values(grants: Iterable[access_pb2.Grant]) -> list[dict[str, Any]]:
-    """Returns grants as documents hold them: those that differ by the operation only in one."""
+    """Returns grants as in documents: one value for those that differ only in the operation."""
     from kdir.v1 import access_pb2
 
     made: dict[tuple[object, ...], dict[str, Any]] = {}

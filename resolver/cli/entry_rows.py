@@ -63,14 +63,12 @@ def kind_of(entry: entry_pb2.Entry) -> str:
 
 
 def display_path(entry: entry_pb2.Entry) -> str:
-    """Returns the path, with a ``/`` behind it where one can go on: the command line
-    takes it so.
-    """
+    """Returns the path as the command line takes it: with a ``/`` at the end, but for topics."""
     return entry.path if kind_of(entry) == "topic" or entry.path == "/" else f"{entry.path}/"
 
 
 def display_name(entry: entry_pb2.Entry) -> Styled:
-    """Returns the last segment, marked the same way."""
+    """Returns the last segment, with a ``/`` as in ``display_path``, in the style of its kind."""
     name = display_path(entry).rstrip("/").rpartition("/")[2]
     kind = kind_of(entry)
     return Styled(name if kind == "topic" else f"{name}/", _STYLES.get(kind, ""))
@@ -88,8 +86,8 @@ def entry_row(
     """Returns one line of ``ls -l``, a cell for each of ``COLUMNS``; ``^`` marks what is inherited,
     ``-`` what is not set.
 
-    ``inherited`` is what the directory hands down, None where that is not known; ``topics`` is how
-    many are below; ``name`` is shown instead of the entry's own.
+    ``inherited`` has the inherited policies, None if they are not known; ``topics`` is the number
+    of topics below; ``name`` is shown instead of the entry's own.
     """
     kind = kind_of(entry)
     shown = display_name(entry)
@@ -122,7 +120,7 @@ def _tags(entry: entry_pb2.Entry) -> Iterator[str]:
 
 
 def _changed(entry: entry_pb2.Entry, *, human: bool) -> str:
-    """Returns how long ago an entry was changed, exactly when where no person reads it."""
+    """Returns how long ago an entry was changed; without ``human``, the exact time."""
     if not entry.HasField("changed_at"):
         return "-"
     text: str = entry.changed_at.ToJsonString()
@@ -138,7 +136,7 @@ def _retention(
     if own is not None:
         return shown(own) if own else "-"
     if kind_of(entry) == "topic" and key in entry.topic.observed_config:
-        # What Kafka has beats an inherited setting that nothing was armed to push.
+        # Kafka's value is shown, not an inherited one, which may not be armed.
         return shown(entry.topic.observed_config[key])
     if kind_of(entry) not in {"topic", "directory"} or inherited is None:
         return "-"
@@ -163,8 +161,8 @@ def _owner(entry: entry_pb2.Entry, inherited: policies_pb2.Policies | None) -> s
 
 
 def state_of(entry: entry_pb2.Entry, *, human: bool) -> str | Styled:
-    """Returns how it is: of a topic its Kafka side, of a link its mode, of a mount whether the
-    child is linked; a directory has no state.
+    """Returns the state of an entry: a topic's in Kafka, a link's mode, or whether a mount's child
+    is linked; a directory has no state.
     """
     match kind_of(entry):
         case "topic":
@@ -235,7 +233,7 @@ def progress_text(one: admin_pb2.Progress, now: float | None = None) -> str:
         what += f"{units.count(one.done)} done"
     elif one.started_at_ms:
         what += f"{units.count(one.done)} of {units.count(one.done + one.remaining)} done"
-    else:  # it began when that was not written down
+    else:  # its start was not recorded
         what += f"{units.count(one.remaining)} left"
     seconds = (time.time() if now is None else now) - one.started_at_ms / 1000
     if one.started_at_ms and one.done and one.remaining and seconds >= 1:
@@ -245,7 +243,7 @@ def progress_text(one: admin_pb2.Progress, now: float | None = None) -> str:
 
 
 def large_changes_at(session: Session, path: Path) -> list[admin_pb2.Progress]:
-    """Returns the large changes of the cluster that a path is in; none where it may not be asked.
+    """Returns the large changes of a path's cluster; empty if the caller is denied its status.
 
     Raises:
         KdirError: the cluster cannot be found or asked.
@@ -255,8 +253,8 @@ def large_changes_at(session: Session, path: Path) -> list[admin_pb2.Progress]:
 
 
 def stop_note_at(session: Session, path: Path) -> str:
-    """Returns that all changes in the Kafka of a path's cluster are stopped, and why; empty where
-    none are, and where that may not or cannot be asked.
+    """Returns the note that changes in the Kafka of a path's cluster are stopped, and why; empty if
+    they are not, or if the cluster's status cannot be read.
     """
     from resolver.errors import KdirError
 
@@ -274,7 +272,7 @@ def stopped_text(reason: str, path: str) -> str:
 
 
 def cluster_status_at(session: Session, path: Path) -> admin_pb2.GetStatusResponse | None:
-    """Returns the status of the cluster that a path is in; None where it may not be asked.
+    """Returns the status of the cluster that a path is in; None if the caller is denied it.
 
     Raises:
         KdirError: the cluster cannot be found or asked.

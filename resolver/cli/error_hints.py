@@ -36,7 +36,7 @@ __all__ = ["explain", "headline", "hints"]
 _MOST_ATTEMPTS = 8
 _COULD_NOT_SAY = 3
 _NAMES: Final = 1_000
-"""Of so many names at most a similar one is looked for."""
+"""Most names that are compared to find a similar one."""
 
 
 def explain(error: KdirError, session: Session | None) -> None:
@@ -48,7 +48,7 @@ def explain(error: KdirError, session: Session | None) -> None:
     if isinstance(error, Absent) and session is not None and any(session.login()):
         complain("  or you lack DESCRIBE on it; your identity: kdir doctor")
     verbose = session is not None and session.verbose
-    # Who was asked says something where nobody could answer; else the answer says it all.
+    # The queried servers are of interest only if none of them could answer.
     attempts = error.attempts if verbose or error.exit_code == _COULD_NOT_SAY else ()
     if len(attempts) == 1 and not verbose:
         attempts = ()  # the error is the answer of that one
@@ -59,8 +59,8 @@ def explain(error: KdirError, session: Session | None) -> None:
 
 
 def _similar(error: Absent, session: Session) -> str:
-    """Returns an entry of a similar name in the nearest directory, of those that the caller may
-    see; empty where there is none, or it is not known.
+    """Returns the path of an entry with a similar name in the nearest directory, among those that
+    the caller may describe; empty if none is found.
     """
     from difflib import get_close_matches
 
@@ -100,7 +100,7 @@ def hints(error: KdirError) -> Iterator[str]:
             if similar := facts.get("similar"):
                 yield f"did you mean {similar}? its content: kdir ls {similar}"
             near = facts.get("nearest", "/")
-            if near != facts["missing"]:  # else it is hidden from who asks, and cannot be made
+            if near != facts["missing"]:  # else it is hidden from the caller, and cannot be made
                 yield f"nearest directory above: {near}"
                 yield f"to create it: kdir mkdir {facts['missing']}"
         case Absent():
@@ -133,9 +133,7 @@ def _route_hints(facts: Mapping[str, str]) -> Iterator[str]:
 
 
 def _kafka_hints(facts: Mapping[str, str]) -> Iterator[str]:
-    """Yields where to look for topics that a cluster does not have: it has no Kafka, or not one of
-    this name.
-    """
+    """Yields where to look for topics if a cluster has no Kafka, or no topic of this name."""
     if facts.get("kafka") == "none":
         yield "clusters with topics of their own: kdir mounts"
     if "physical_name" in facts and "mount" in facts:

@@ -30,7 +30,7 @@ _CHUNK: Final = 256
 
 
 class _Exported(NamedTuple):
-    """Entry to be exported, of a mount the root directory of the cluster that is mounted."""
+    """Entry to export; for a mount, the root directory of the mounted cluster."""
 
     entry: entry_pb2.Entry
     mounted: str = ""
@@ -84,7 +84,9 @@ def _exported(session: Session, where: PathArgument) -> Iterator[_Exported]:
 
 
 def _exported_one(session: Session, entry: entry_pb2.Entry, mounted: str = "") -> _Exported | None:
-    """Returns an entry as it is exported; ``mounted`` is the cluster whose root directory it is."""
+    """Returns an entry as exported, None if a mount cannot be resolved; ``mounted`` is the cluster
+    whose root directory the entry is.
+    """
     if not entry.HasField("mount"):
         return _Exported(entry, mounted)
     try:

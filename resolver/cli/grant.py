@@ -63,8 +63,8 @@ def _revoke(session: Session, arguments: Arguments) -> int:
 def _wait(
     session: Session, arguments: Arguments, answer: Any, changed: Sequence[access_pb2.Grant]
 ) -> None:
-    """Waits until Kafka has the principal's ACLs as granted, in every cluster that inherits the
-    grants, too; where that was asked for.
+    """With ``--wait``, waits until Kafka has the principal's ACLs as granted, also in every cluster
+    that inherits the grants.
     """
     if not arguments.flag("wait") or arguments.flag("plan"):
         return
@@ -86,7 +86,7 @@ def _wait(
 
 
 def _put(session: Session, arguments: Arguments, method: str, request: Any) -> Any:
-    """Fills the request in and asks the owner."""
+    """Fills the request in and sends it to the owner of PATH."""
     where = parse_path_argument(arguments.one("PATH"))
     request.path, request.kind = str(where.path), where.kind
     request.grants.extend(_desired_config(arguments))
@@ -107,10 +107,10 @@ def _desired_config(arguments: Arguments) -> list[access_pb2.Grant]:
 
 
 def _host(arguments: Arguments) -> str:
-    """Returns the address asked for; empty = every host, where none was named."""
+    """Returns the address of ``--host``; without the option empty, which means every host."""
     host = arguments.one("host")
     if arguments.flag("host") and not host.strip():
-        # Such as "$HOST" of a script where it is not set: every host must be asked for.
+        # Such as "$HOST" in a script if it is not set: only '*' is every host here.
         raise UsageError("--host '': an address was expected, or '*' for every host")
     return host
 
@@ -225,7 +225,7 @@ def _check(session: Session, arguments: Arguments) -> int:
     )
     out = session.out
     if out.structured:
-        # Printed also where it is false, which proto JSON leaves out: scripts decide by it.
+        # ``allowed`` is printed also if false, which proto JSON omits: scripts read it.
         out.record({"allowed": found.allowed, **plain(found.response)})
     else:
         out.line(found.message)

@@ -28,7 +28,7 @@ __all__ = ["VERBS"]
 _MOST: Final = 1 << 31
 _PAUSE_SECONDS: Final = 0.2
 _FINAL: Final = frozenset({"quota-exceeded", "rejected", "needs-approval", "not-armed"})
-"""States of a difference from Kafka that no waiting ends."""
+"""States of a difference from Kafka that waiting does not end."""
 
 
 class _Growth(NamedTuple):
@@ -40,9 +40,9 @@ class _Growth(NamedTuple):
     etag: str
     """Of the entry as it was shown: what changed since then is not overwritten."""
     name: str
-    """In Kafka, which would be asked now; empty: ``left`` says why not."""
+    """Its name in Kafka if it would be grown now; else empty, with the reason in ``left``."""
     left: str
-    """Why it stays as it is."""
+    """Why the topic would not be grown now."""
 
 
 class _Candidate(NamedTuple):
@@ -130,8 +130,8 @@ def _grow(session: Session, arguments: Arguments) -> int:
 
 
 def _has_grown(session: Session, grown: Sequence[_Growth], count: int, until: float) -> bool:
-    """Returns whether Kafka has the partitions of each; reports the topics where it does not, each
-    with the reason (exit code 3). No call to Kafka is left also where a quota leaves no room.
+    """Returns whether Kafka has ``count`` partitions of each topic; reports the others with the
+    reason (exit code 3). A topic that a quota keeps from growing has no call to Kafka left, either.
     """
     is_whole = True
     for one in grown:
@@ -165,9 +165,9 @@ def _partitions_in_kafka(session: Session, path: str) -> tuple[int, str]:
 
 
 def _grow_each(growing: Sequence[_Growth], count: int, report: _Report) -> list[_Growth]:
-    """Grows topic by topic, and returns those that grow; one that fails stops no other.
+    """Grows topic by topic, and returns those that grow; a failure does not stop the others.
 
-    Sums up also where it is interrupted.
+    Prints the summary also if it is interrupted.
     """
     grown: list[_Growth] = []
     try:
@@ -194,7 +194,7 @@ def _are(count: int) -> str:
 def _growths(
     session: Session, where: PathArgument, count: int, report: _Report
 ) -> Iterator[_Growth]:
-    """Yields the topics at or below a path that have fewer partitions."""
+    """Yields the topics at or below a path that have fewer than ``count`` partitions."""
     for one in _candidates(session, where):
         if one.partitions >= count:
             continue

@@ -84,7 +84,7 @@ _Part = str | _Path | _Range
 
 
 class Template(NamedTuple):
-    """Template that was read."""
+    """Parsed template."""
 
     parts: tuple[_Part, ...]
 
@@ -93,15 +93,15 @@ class Template(NamedTuple):
         """Reads a template.
 
         Raises:
-            JsonPathError: it is none; the message has the place.
+            JsonPathError: the template is invalid; the message has the place.
         """
         if "{" not in text:
             return cls((_Reader(text).bare_path(),))
         return cls(_Reader(text).parts(nested=0))
 
     def render(self, value: Any) -> str:
-        """Returns the text for one object of JSON values; what does not print in a value is
-        escaped, and the text of the template itself is as it was written.
+        """Returns the text for one object of JSON values. Unprintable characters of values are
+        escaped; the template's own text stays as written.
         """
         return "".join(_rendered(self.parts, value, value))
 
@@ -164,7 +164,7 @@ class _Reader:
         return _Range(path, self.parts(nested=nested + 1))
 
     def _keyword(self, keyword: str) -> bool:
-        """True if this keyword is next, with nothing of a name behind it; it is read then."""
+        """True if this keyword is next, with a blank or ``}`` behind it; reads it then."""
         end = self._at + len(keyword)
         if self._text[self._at : end] != keyword or self._text[end : end + 1] not in {
             " ",
@@ -415,7 +415,7 @@ def _operands(operand: _Path | _Literal, root: Any, value: Any) -> list[Any]:
 
 
 def _comparable(comparison: str, left: Any, right: Any) -> bool:
-    """True if values of these types have an order; equality is defined for all."""
+    """True if values of these types can be compared so: by equality all, by order only some."""
     if comparison in {"==", "!="}:
         return True
     numbers = (int, float)

@@ -46,7 +46,7 @@ class Affected:
 
     cluster: str
     path: str
-    """Of the change; of a cluster below, where it is mounted."""
+    """The path of the change; for a cluster below, its mount."""
     directory: bool = False
     is_below: bool = False
 
@@ -99,13 +99,13 @@ def wait_for_kafka(
     token: str,
     seconds: float,
 ) -> bool:
-    """Waits until no call of the change is left in any cluster; reports what is, where there is no
-    time left (exit code 3).
+    """Waits until no call of the change is left in any cluster; when the time is over, reports the
+    calls that are left (exit code 3).
 
     Args:
         aspect: configs or acls.
-        is_ours: of a call, whether it belongs to the change.
-        token: of the change: what a cluster below has to have received; empty: nothing new.
+        is_ours: whether a call belongs to the change.
+        token: of the change, which a cluster below must have received; empty = nothing new.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -126,7 +126,7 @@ def wait_for_kafka(
             now = time.monotonic()
             if not left or now >= until:
                 return left
-            # Reading Kafka takes a server as long as this: no more than half of its time.
+            # The pause is as long as the request: a server reads Kafka at most half of the time.
             time.sleep(min(max(_PAUSE_SECONDS, now - started), max(0.0, until - now)))
 
     every: Sequence[Affected] = list(affected)

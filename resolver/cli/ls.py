@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["VERBS"]
 
 _CHUNK: Final = 1_000
-"""Rows are aligned with each other so many at a time, and printed before the next are asked for."""
+"""Rows of one chunk: they are aligned together, and printed before further ones are read."""
 _GLOB_SIGNS: Final = frozenset("*?[")
 _KIND_NAMES: Final = {
     "d": "directory", "dir": "directory", "directory": "directory", "t": "topic", "topic": "topic",
@@ -42,12 +42,12 @@ class Item(NamedTuple):
     """One entry to be shown."""
 
     path: str
-    """By which it was reached."""
+    """The path by which the entry was reached."""
     entry: entry_pb2.Entry
     cluster: str
-    """The name of the cluster that it is of."""
+    """The name of its cluster."""
     mount: str
-    """Where that is mounted."""
+    """The mount of that cluster."""
     inherited: policies_pb2.Policies | None
     """What it inherits; None where nothing is set above."""
 
@@ -96,15 +96,15 @@ def _ls_one(session: Session, arguments: Arguments, part: str) -> None:
 
 
 def _note_stopped(session: Session, where: PathArgument) -> None:
-    """Prints why the states that were listed are not those of now, where changes are stopped."""
+    """Prints why the listed states are outdated, if changes in Kafka are stopped."""
     stopped = stop_note_at(session, where.path)
     if stopped:
         session.out.note(stopped, "bad")
 
 
 def _ls_detached(session: Session, where: PathArgument) -> None:
-    """Lists topics that Kafka has and the tree does not: of the cluster of a path, or, where that
-    has no Kafka, of those mounted below it.
+    """Lists the topics of a path's cluster that are in Kafka and not in the tree; if the cluster
+    has no Kafka, those of the clusters mounted below.
     """
     from resolver.cli.adopt import note_omitted
 
@@ -168,10 +168,10 @@ def _is_without_kafka(error: KdirError) -> bool:
 
 
 def _ls_quickly(session: Session, arguments: Arguments, part: str) -> bool:
-    """Lists one page of the asked server's own; False = that is not what it takes."""
+    """Lists a directory by one page of the called server; False = that needs the resolver."""
     path = part.removesuffix("/") or "/"
     if part == "//":
-        return False  # no path at all: the error is raised where all paths are read
+        return False  # no path: the caller raises the error when it parses it
     page = _list_one_page(
         session, path, kinds=_kinds(arguments), include_system=arguments.flag("all")
     )
@@ -285,7 +285,7 @@ def _short_row(item: Item, *, human: bool, named_by_path: bool) -> list[str | St
     shown = Styled(_reached(item), name.style) if named_by_path else name
     if not human:
         return [shown]
-    # Behind a link, and above all behind a union, say where it really is.
+    # Behind a link, and above all a union, the canonical path is shown, too.
     via_link = item.path != item.entry.path
     return [shown, Styled(item.entry.path, "faint") if via_link else ""]
 
@@ -312,7 +312,7 @@ def _say_gaps(session: Session, gaps: Iterable[NotListed]) -> None:
 # -- one page, without the resolver ---------------------------------------------------------------
 
 _SHARE: Final = 0.25
-"""Of the time, so that a silent server leaves enough to ask the others."""
+"""Share of the timeout, so that a silent server leaves enough time to query the others."""
 
 
 def _list_one_page(
@@ -364,16 +364,16 @@ _CONTAINERS: Final = ("directory", "link", "mount")
 def _expand_glob(
     resolver: Resolver, text: str, gaps: list[NotListed], *, include_system: bool = False
 ) -> Iterator[ListedEntry]:
-    """Yields the entries that a pattern matches, in path order; what could not be asked goes to
+    """Yields the entries that a pattern matches, in path order; adds what could not be listed to
     ``gaps``.
 
-    A pattern that ends in ``/`` matches only what one can go into. System entries match where
-    they are wanted, or a segment begins with ``__`` itself.
+    A pattern that ends in ``/`` matches all kinds but topics. System entries match with
+    ``include_system``, or if a segment of the pattern begins with ``__``.
 
     Raises:
         InvalidArgument: not a pattern.
         InvalidPath: does not begin with ``/``.
-        Absent: nothing matches, and everything could be asked.
+        Absent: nothing matches, and everything could be listed.
     """
     from resolver.glob import Glob
     from resolver.path import ROOT, is_system
@@ -408,7 +408,7 @@ class _Expansion:
         self._include_system = include_system
 
     def at(self, base: Path, segments: Sequence[str]) -> Iterator[ListedEntry]:
-        """Yields what matches ``segments`` below ``base``; what is not there is no match."""
+        """Yields the entries that match ``segments`` below ``base``; none if ``base`` is absent."""
         from resolver.path import check_segment
 
         while len(segments) > 1 and _is_plain(segments[0]):
@@ -443,7 +443,7 @@ class _Expansion:
         )
         for one in listing:
             if one.path == base:
-                return  # a topic where a directory was wanted: it lists itself
+                return  # ``base`` is a topic, whose listing is itself
             if last:
                 yield one
             else:

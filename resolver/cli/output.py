@@ -4,10 +4,10 @@ Data goes to stdout, everything else to stderr. A table has a header, aligned co
 units on a terminal, or where ``-o table`` or ``-o wide`` asks for it; elsewhere it is tab-separated
 lines of exact values, without a header, for ``cut`` and ``awk``.
 
-All text that a verb prints passes here, and what does not print in it is escaped
-(``resolver.printable``): names, owners and messages are other people's, and none of them may act on
-a terminal or begin a line or a column of its own. The only escapes that reach a terminal are the
-colours that are made here.
+All text that a verb prints passes through here, and its unprintable characters are escaped
+(``resolver.printable``): names, owners and messages come from other people, and must not control a
+terminal or begin a line or a column. The only escape sequences that reach a terminal are the
+colours made here.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _STYLES: Final[Mapping[str, str]] = {
 
 
 class Styled(NamedTuple):
-    """Text that means something; ``style`` is a key of ``_STYLES``, or "" for none."""
+    """Text with a style: a key of ``_STYLES``, or "" for none."""
 
     text: str
     style: str
@@ -71,11 +71,11 @@ class Column(NamedTuple):
 
 
 class Output:
-    """Output of a verb. ``human`` is true where people read it: then units are human ones.
+    """Output of a verb. ``human`` is True if people read it, and then selects human units.
 
-    ``format`` is one of ``table``, ``wide``, ``json``, ``yaml``, ``name``, ``jsonpath=TEMPLATE``
-    (and what else the verb has); "" was not asked for and means ``table``. As an attribute it is
-    ``table`` for ``wide`` and ``json`` for ``jsonpath``, which print the same things otherwise.
+    The argument ``format`` is ``table``, ``wide``, ``json``, ``yaml``, ``name``,
+    ``jsonpath=TEMPLATE`` or another format of the verb; "" (none was given) means ``table``. The
+    attribute is ``table`` for ``wide``, and ``json`` for ``jsonpath``: verbs treat them alike.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ def complain(*lines: str) -> None:
 
 
 def offer(part: str, meaning: str = "") -> None:
-    """Prints a candidate that a shell may complete to, with what it means where it is given."""
+    """Prints a candidate for the completion of a shell, with its meaning if there is one."""
     sys.stdout.write("\t".join(map(printable, (part, meaning) if meaning else (part,))) + "\n")
 
 
@@ -248,7 +248,7 @@ def yaml_document(value: Mapping[str, Any]) -> str:
         )
 
     text: str = dump(allow_unicode=True)
-    # PyYAML lets marks of direction through, and what does not print is escaped by nobody else.
+    # PyYAML does not escape direction marks; nothing else escapes unprintable characters here.
     return text if text.replace("\n", "").isprintable() else dump(allow_unicode=False)
 
 
@@ -260,9 +260,9 @@ def _yaml_dumper() -> Any:
 
     class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
         def ignore_aliases(self, _data: object) -> bool:
-            return True  # the same value twice is no anchor and alias
+            return True  # a repeated value is written out, without anchor and alias
 
-    # PyYAML quotes what YAML 1.1 takes for a number; readers of 1.2 take these for numbers, too.
+    # PyYAML quotes texts that are numbers in YAML 1.1; these are numbers in YAML 1.2.
     number = re.compile(r"(?:[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?|0o[0-7]+)$")
     Dumper.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
     return Dumper

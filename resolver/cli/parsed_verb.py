@@ -12,7 +12,7 @@ from resolver.printable import cut_shown
 __all__ = ["Arguments", "ParsedVerb", "UsageError"]
 
 _MOST_DIGITS: Final = 20
-"""More are not read: Python refuses a text of some thousand digits by an error of its own."""
+"""Longer texts are not converted: for some thousand digits Python raises an error of its own."""
 
 
 class UsageError(Exception):

@@ -106,7 +106,9 @@ class Verb(NamedTuple):
         return (*((YES,) if self.destroys else ()), *self.options, *output)
 
     def common_options(self) -> tuple[Option, ...]:
-        """Returns those of every verb, with this one's own default of ``--timeout``."""
+        """Returns the options of every verb, with this one's default of ``--timeout``; with ``raw``
+        only ``--help`` and ``--debug``.
+        """
         if self.raw:
             return tuple(option for option in GLOBAL_OPTIONS if option.key in {"help", "debug"})
         patience = Option(
@@ -137,7 +139,7 @@ GLOBAL_OPTIONS: Final = (
 
 
 def _output_option(formats: tuple[str, ...]) -> Option:
-    """Returns ``-o``: every table can be wide, and of all JSON a template selects
+    """Returns ``-o``: with ``table`` it also takes ``wide``, with ``json`` also ``jsonpath=``
     (``resolver.cli.output``).
     """
     choices = [*formats]
@@ -175,7 +177,7 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
     """Parses the arguments of one verb.
 
     Raises:
-        UsageError: they do not fit; the message says what would.
+        UsageError: they are invalid; the message has what was expected.
     """
     options = verb.all_options()
     values: dict[str, list[str]] = {}
@@ -203,8 +205,7 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
 
 
 def _check_text(name: str, value: str, verb: Verb) -> None:
-    """Checks that a value is text, as all that is sent to a server; the system also takes names of
-    files that are none.
+    """Checks that a value is text, as servers require; only names of files may have other bytes.
 
     Raises:
         UsageError: its bytes are not UTF-8.
@@ -221,8 +222,7 @@ def _check_text(name: str, value: str, verb: Verb) -> None:
 
 
 def _is_choice(option: Option, value: str, verb: Verb) -> bool:
-    """True if an option takes this value: one of its choices, or what a choice that ends in ``=``
-    begins.
+    """True if an option takes this value: one of its choices, or a template behind ``jsonpath=``.
 
     Raises:
         UsageError: the template behind ``jsonpath=`` cannot be read.
@@ -287,7 +287,7 @@ def _gather(
         raise UsageError(f"{missing.name} is required: {missing.help}", verb=verb.name)
     for argument in arguments:
         if argument.choices and not argument.least and parts and parts[0].startswith("/"):
-            continue  # a path is none of its choices, but what comes after it
+            continue  # a path is not its value but the next argument's
         room = spare if argument.most is None else argument.most - argument.least
         extra = min(spare, room)
         taken, parts = parts[: argument.least + extra], parts[argument.least + extra :]

@@ -54,7 +54,7 @@ def print_change_plan(
     elif out.format == "table" and plan.ByteSize():
         _show(out, plan, effect)
     elif out.format == "table":
-        out.note("dry run")  # by a server that says no more
+        out.note("dry run")  # the server sent an empty plan
 
 
 def _show(out: Output, plan: access_pb2.ChangePlan, effect: str) -> None:
@@ -106,7 +106,7 @@ def _section(out: Output, name: str, rows: Iterable[Sequence[str | Styled]]) -> 
 
 
 def _entries(plan: access_pb2.ChangePlan) -> str:
-    """``3 directories, 412 topics (412 deleted in Kafka, with their data)``."""
+    """Returns ``3 directories, 412 topics, 412 topics deleted in Kafka with data``."""
     entries = plan.entries
     parts = [
         units.plural(number, one, many)

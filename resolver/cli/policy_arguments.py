@@ -47,7 +47,7 @@ _OTHERS: Final[Mapping[str, str]] = {
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 _QUANTITY = re.compile(r"(-?[0-9]{1,40})([a-zA-Z]*)", re.ASCII)
-"""Number and unit; of more digits than any value has, the text stays what it is."""
+"""Number and unit; a text with more digits than any value has stays as it is."""
 _MILLISECONDS: Final = {
     "": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000,
 }  # fmt: skip
@@ -65,11 +65,11 @@ class Field:
     name: str
     """Of the field itself, such as ``owner`` or ``topic_config``."""
     key: str = ""
-    """Of the map, such as ``retention.ms``; empty for what is no map."""
+    """The key in a map, such as ``retention.ms``; empty if the field is no map."""
 
     @property
     def in_answers(self) -> str:
-        """What servers call it: ``topic_config[retention.ms]``."""
+        """Its name in answers: ``topic_config[retention.ms]``."""
         return f"{self.name}[{self.key}]" if self.key else self.name
 
     @property
@@ -82,7 +82,7 @@ def field_of(key: str, verb: str) -> Field:
     """Returns the field that a key names.
 
     Raises:
-        UsageError: none; names the nearest.
+        UsageError: there is no such key; names the nearest.
     """
     if key in _TEXTS or key in _NUMBERS or key in _FLAGS:
         return Field(f"policies.{key}", key)
@@ -139,7 +139,7 @@ def assign(entry: entry_pb2.Entry, assignment: str, verb: str) -> Field:
 
 
 def forget(entry: entry_pb2.Entry, key: str, verb: str, *, clear: bool) -> Field:
-    """Returns the field that ``unset`` names; with ``clear`` its inheritance is to end, too.
+    """Returns the field of a key to unset; with ``clear``, marks it as cleared in the entry.
 
     Raises:
         UsageError: no such key, or its inheritance cannot be ended.
@@ -189,7 +189,7 @@ def _number(key: str, value: str, verb: str) -> int:
 
 
 def _config(field: Field, value: str, verb: str) -> str:
-    """A value of Kafka's, with times and sizes in its own units."""
+    """Returns a value as Kafka takes it, with times in ms and sizes in bytes."""
     units = None
     if field.name != "tags" and field.key.endswith(".ms"):
         units = _MILLISECONDS
@@ -197,7 +197,7 @@ def _config(field: Field, value: str, verb: str) -> str:
         units = _BYTES
     found = _QUANTITY.fullmatch(value) if units else None
     if units is None or found is None:
-        return value  # Kafka knows its own values best
+        return value  # Kafka checks its own values
     number, unit = found.groups()
     if unit not in units:
         known = ", ".join(name for name in units if name)

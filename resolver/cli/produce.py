@@ -141,7 +141,7 @@ def _produce(session: Session, arguments: Arguments) -> int:
     try:
         left = flush_deliveries(producer, seconds)
     except KafkaException as error:
-        # Why the client can do nothing more, where before it only reported that it cannot.
+        # This error has the cause; the one before it only reported that the client is unusable.
         ended, left = [error.args[0]], 0
     undelivered = f", {len(failures)} not delivered" if failures else ""
     count = units.plural(delivered, "message")
@@ -156,8 +156,8 @@ def _produce(session: Session, arguments: Arguments) -> int:
 
 
 def lines_within(stream: IO[bytes], most: int, separator: bytes) -> Iterator[bytes]:
-    """Yields lines; of one that holds more bytes than ``most`` beside the separator of its key, a
-    part that does, too.
+    """Yields lines. Yields a line that has more than ``most`` bytes, beside the separator of its
+    key, in parts; the first part also has more than ``most``.
     """
     while line := stream.readline(most + len(separator) + 1):
         yield line
@@ -170,7 +170,7 @@ def sent_lines(
     separator: bytes,
     reported: Callable[[KafkaError | None, Message], None],
 ) -> Iterator[bool]:
-    """Hands over a line at each call. Kafka's client refuses one that is too long.
+    """Hands one line to the producer for each value. Kafka's client refuses one that is too long.
 
     Raises:
         KafkaException
@@ -347,8 +347,8 @@ def begin_offsets(
 def missing_messages(
     start: _Start, bounds: Mapping[int, tuple[int, int]], begins: Mapping[int, int]
 ) -> str:
-    """Returns that no message is there from where was asked on, and what the ends are; empty where
-    there may be one, or only new ones are wanted.
+    """Returns the note that there is no message from the chosen start on, with the end offsets;
+    empty if there may be one, or if the start is the end.
     """
     if start.where == "end" or any(begins[one] < high for one, (_, high) in bounds.items()):
         return ""
@@ -366,7 +366,7 @@ def _messages(
     start: _Start,
     chosen: Sequence[int],
 ) -> Iterator[Message]:
-    """Messages from where was asked, up to the ends as they are now, or on and on.
+    """Yields messages from the chosen start up to the current ends, or with ``--follow`` endlessly.
 
     The ends are read first: "end of partition" comes again and again, and is never final.
     """
@@ -422,8 +422,8 @@ def _messages(
 
 
 def _check(error: KafkaError) -> None:
-    """Raises what keeps messages away; not that the client may not look for the coordinator of a
-    group, as no group will be joined.
+    """Raises an error that prevents messages; ignores that the group's coordinator is denied, as no
+    group is joined.
     """
     from confluent_kafka import KafkaError, KafkaException
 

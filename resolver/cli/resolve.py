@@ -272,7 +272,7 @@ def _listeners(found: TopicLocation) -> Iterator[str]:
 
 
 def _caveats(session: Session, found: TopicLocation) -> None:
-    """Reports on stderr what the answer is not as good as it looks for."""
+    """Reports on stderr an unconfirmed mount, the topic's state, and that changes are stopped."""
     if found.unconfirmed_seconds is not None:
         session.out.note(
             f"{found.path}: the parent has not confirmed the mount {found.mount} for "

@@ -1,4 +1,4 @@
-"""Session of one command: servers, output, deadline, each created on first use."""
+"""Session of one command: output, timeout, and the clients of servers, made on first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["PathArgument", "Session", "parse_path_argument"]
 
 
 class PathArgument(NamedTuple):
-    """A path as it was written on the command line: with a ``/`` behind it a directory is meant."""
+    """A path as written on the command line; a ``/`` at the end means a directory."""
 
     path: Path
     directory: bool
@@ -48,7 +48,7 @@ def parse_path_argument(text: str) -> PathArgument:
     """Reads a path of the command line.
 
     Raises:
-        InvalidPath: not canonical, but for one ``/`` behind it.
+        InvalidPath: it is not canonical; one ``/`` at the end is allowed.
     """
     from resolver.path import Path
 
@@ -118,7 +118,7 @@ class Session:
         return choose_servers(self._at, self._context_name, self.environ)
 
     def allow_write(self, verb: str) -> None:
-        """Checks that the context may be written to without confirmation.
+        """Checks that a write may be sent to the servers.
 
         Raises:
             UsageError: the servers are those of a protected context that was not named.
@@ -140,7 +140,7 @@ class Session:
 
     @property
     def resolver(self) -> Resolver:
-        """Asks directories; made when first wanted, since gRPC is most of a start-up."""
+        """Client of the directories; created on first use, since gRPC is most of the start-up."""
         if self._resolver is None:
             from resolver.client import Resolver
 
@@ -167,14 +167,14 @@ class Session:
         return AllowList.of(self.allowed(), parse_servers(self.servers()))
 
     def allowed(self) -> tuple[str, ...] | None:
-        """Returns the networks and domains of those servers, as written; None = all."""
+        """Returns the networks and domains that ``allow`` has, as written; None = all."""
         from resolver.user_config import choose_allow
 
         return choose_allow(self._at, self._context_name, self.environ)
 
     @property
     def transport(self) -> Transport:
-        """Asks one server by its address; what the resolver uses, too."""
+        """Transport for calls to a server by its address; the resolver uses it, too."""
         if self._noting is None:
             if self._transport is None:
                 from resolver.transport import GrpcTransport
@@ -184,10 +184,10 @@ class Session:
         return self._noting
 
     def _note_stale(self, method: Method, authority: Authority) -> None:
-        """Reports on stderr, once for each cluster, that its answers are those of a copy."""
+        """Reports on stderr, once for each cluster, that its answers are stale."""
         cluster = authority.cluster.cluster
         if cluster in self._stale or method.name.startswith("/kdir.v1.AdminService/"):
-            return  # those of operators are about the state of servers, which they show
+            return  # these calls of operators show the state of a server themselves
         self._stale.add(cluster)
         from resolver import units
 
@@ -210,20 +210,20 @@ class Session:
 
     @property
     def health(self) -> ServerHealth:
-        """How servers fared, in this command and shortly before it."""
+        """Health of the servers, by calls of this command and failures shortly before it."""
         if self._health is None:
             from resolver.endpoints import ServerHealth
 
             named = frozenset(self.servers())
 
             def shuffle(endpoints: list[str]) -> None:
-                if not named.issuperset(endpoints):  # those are asked in the user's order
+                if not named.issuperset(endpoints):  # named servers keep the user's order
                     import random
 
                     random.shuffle(endpoints)
 
             self._health = ServerHealth(shuffle=shuffle)
-            if len(self.servers()) > 1:  # one server is asked first, however it fared
+            if len(self.servers()) > 1:  # a single server is called in any case
                 from resolver.cli.disk_hints import FailedServers
 
                 self._troubles = FailedServers()
@@ -233,8 +233,8 @@ class Session:
         return self._health
 
     def ask_any(self, method_name: str, request: Message, among: Sequence[str] = ()) -> Any:
-        """Asks servers, those that the user named if no others are, until one answers; in their
-        order, but for those that fared badly.
+        """Queries servers until one answers: those of ``among``, else those that the user named.
+        Healthy ones come first, and ones that failed come last.
 
         Raises:
             KdirError: the error of the last one; with all attempts where none answered.
@@ -279,7 +279,7 @@ class Session:
         raise last
 
     def close(self) -> None:
-        """Gives back what was opened."""
+        """Closes what was opened, and saves which servers fail."""
         if self._health is not None and self._troubles is not None:
             now = self._health.troubles()
             if now.keys() != self._remembered.keys():
@@ -332,7 +332,7 @@ class Session:
 
 
 class _NotingTransport:
-    """Transport that reports the authority of each stale answer, which no referral is."""
+    """Transport that reports the authority of each stale answer that is no referral."""
 
     def __init__(
         self, transport: Transport, note_stale: Callable[[Method, Authority], None]

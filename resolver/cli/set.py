@@ -100,7 +100,7 @@ def _update(
     may_lock_out = any(one.mask == "directory.closed" for one in fields)
     is_planned = reaches_kafka or may_lock_out or arguments.flag("plan")
     planned = ask(validate_only=True) if is_planned else None
-    path = planned.entry.path if planned else ""  # none for who may not describe it
+    path = planned.entry.path if planned else ""  # empty without DESCRIBE on it
     below = plans_below(session, path, planned.plan.policies) if planned and path else []
     if planned is not None and not arguments.flag("plan"):
         if not _is_approved(session, path or str(where), planned.plan, below):
@@ -110,7 +110,7 @@ def _update(
     without = [] if past == "set" or arguments.flag("clear") else _not_set(session, where, fields)
     answer = planned if planned and arguments.flag("plan") else _write(request, planned, ask)
     if not answer.HasField("entry"):
-        answer.entry.path = str(where.path)  # all that is shown to who may not describe it
+        answer.entry.path = str(where.path)  # callers without DESCRIBE get no entry
     answered = f"would {past}" if arguments.flag("plan") else past
     show_entry(session, answer.entry, _summary(answered, answer.entry.path, fields, without))
     own = answer.authority.cluster.cluster
@@ -138,7 +138,7 @@ def _write(
     planned: directory_pb2.UpdateEntryResponse | None,
     ask: Callable[..., directory_pb2.UpdateEntryResponse],
 ) -> directory_pb2.UpdateEntryResponse:
-    """Makes a change; a planned one, unless an etag was given, of the entry that was planned for.
+    """Makes a change; after a plan, without a given etag, only of the entry that was planned for.
 
     Raises:
         EtagMismatch: the entry was changed since.
@@ -162,8 +162,8 @@ def _write(
 def is_same_change(
     planned: directory_pb2.UpdateEntryResponse, now: directory_pb2.UpdateEntryResponse
 ) -> bool:
-    """True if a change that was planned twice is the same: servers recorded what Kafka has of the
-    topic in between, which makes its etag another, and nobody changed the entry.
+    """True if two plans of a change are the same: in between, servers only recorded the topic's
+    state in Kafka, which changes its etag, and nobody changed the entry.
     """
     return (
         planned.entry.HasField("topic")
@@ -191,7 +191,7 @@ def _effect(
     *,
     is_dry_run: bool = False,
 ) -> str:
-    """Returns the effect on Kafka; of a value that was there already no cluster below was asked."""
+    """Returns the effect on Kafka; if nothing changes, no cluster below was queried."""
     if plan.policies or plan.kafka_calls or plan.held_topic_count:
         return armed_summary(own, path, plan, below, is_dry_run=is_dry_run)
     return unchanged_text(is_dry_run=is_dry_run)
@@ -210,7 +210,7 @@ def _note_fewer_partitions(
 def _is_approved(
     session: Session, path: str, plan: access_pb2.ChangePlan, below: Sequence[ClusterPlan]
 ) -> bool:
-    """Returns whether a planned change may be made: what of it cannot be undone is asked for.
+    """Returns whether a planned change may be made; asks for approval of what cannot be undone.
 
     Raises:
         UsageError: there is no ``--yes``, and nobody to ask.
@@ -234,7 +234,7 @@ def _summary(answered: str, path: str, fields: Sequence[Field], without: Sequenc
 
 
 def _not_set(session: Session, where: PathArgument, fields: Sequence[Field]) -> list[Field]:
-    """Returns which of the policies an entry itself does not set; none for who may not see it."""
+    """Returns which of the policies an entry itself does not set; none if it cannot be read."""
     from kdir.v1 import directory_pb2
 
     request = directory_pb2.GetEntryRequest(path=str(where.path), kind=where.kind)
@@ -257,9 +257,7 @@ def _wait(
     fields: Sequence[Field],
     token: str,
 ) -> None:
-    """Waits until Kafka shows what was set, in every cluster that inherits it, too; where that was
-    asked for.
-    """
+    """With ``--wait``, waits until Kafka shows what was set, in every inheriting cluster, too."""
     if not arguments.flag("wait"):
         return
     entry, own = planned.entry, planned.authority.cluster.cluster
@@ -334,7 +332,7 @@ def _effective(session: Session, arguments: Arguments) -> int:
 
 
 def _note_stopped(session: Session, path: Path) -> None:
-    """Reports where nothing new is seen of the Kafka of a path; the exit code becomes 3."""
+    """Reports if changes in the Kafka of a path's cluster are stopped; the exit code is then 3."""
     if stopped := stop_note_at(session, path):
         session.missing(stopped)
 
@@ -342,7 +340,7 @@ def _note_stopped(session: Session, path: Path) -> None:
 def _assume(
     request: policies_pb2.GetEffectivePoliciesRequest, changes: Sequence[str]
 ) -> list[Field]:
-    """Asks for the policies as if these were set; returns their fields.
+    """Adds assumed values to a request, as if they were set; returns their fields.
 
     Raises:
         UsageError: one is no policy.
@@ -383,8 +381,8 @@ def _show_topics_changed(
 
 
 def _topic_drift(session: Session, where: PathArgument) -> list[admin_pb2.Drift]:
-    """Returns where a topic differs besides its policies: it is missing or another one, or its
-    ACLs differ; nothing for who may not ask that, and without a Kafka.
+    """Returns a topic's drift besides its policies: it is missing or another one, or its ACLs
+    differ. Empty if the caller may not read drift, or if there is no Kafka.
     """
     from kdir.v1 import admin_pb2
 

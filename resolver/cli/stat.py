@@ -101,7 +101,7 @@ def _cluster_status(
     session: Session, where: PathArgument, answer: directory_pb2.GetEntryResponse
 ) -> admin_pb2.GetStatusResponse | None:
     """Returns the status of the cluster that is mounted at a path, or that a topic is of; None
-    elsewhere, and where it may not or cannot be asked.
+    for other entries, and if the status cannot be read.
     """
     from resolver.cli.entry_rows import cluster_status_at
 
@@ -115,7 +115,7 @@ def _cluster_status(
 
 
 def _report_removal(session: Session, where: PathArgument) -> None:
-    """Reports so if what is not there is being removed."""
+    """Reports the progress if the absent entry is being removed."""
     from resolver.cli.entry_rows import large_changes_at, progress_text
     from resolver.path import Path
 
@@ -129,7 +129,7 @@ def _report_removal(session: Session, where: PathArgument) -> None:
 
 
 def _get(session: Session, where: PathArgument) -> directory_pb2.GetEntryResponse:
-    """Returns the entry at the very path; with a ``/`` behind it, the directory that the path leads
+    """Returns the entry at the path itself; if the path ends in ``/``, the directory that it leads
     to.
     """
     from kdir.v1 import directory_pb2
@@ -169,7 +169,7 @@ def _show_facts(out: Output, facts: Sequence[tuple[str, str | Styled]]) -> None:
 def _facts(
     answer: directory_pb2.GetEntryResponse, counts: TopicCounts, *, human: bool
 ) -> list[tuple[str, str | Styled]]:
-    """Returns what there is to say of an entry, by name."""
+    """Returns the facts of an entry, each with its name."""
     from resolver.entry_fields import policy_fields
 
     entry, authority = answer.entry, answer.authority

@@ -41,9 +41,9 @@ class ChosenCluster(NamedTuple):
     servers: tuple[str, ...]
     """Those to ask."""
     name: str
-    """For people; empty where the one server that the user named was not asked (``name_of``)."""
+    """For people; empty if the user named one server, which was not queried yet (``name_of``)."""
     requested: str
-    """What a request's ``cluster`` is to say; empty = the asked server's own."""
+    """Value of a request's ``cluster``; empty = the called server's own."""
     mount: str = ""
 
 
@@ -51,12 +51,12 @@ def chosen_cluster(
     session: Session, arguments: Arguments, *, changes: bool = False
 ) -> ChosenCluster:
     """Returns the cluster that PATH or ``--cluster`` names, else that of the servers that the user
-    named. It is chosen once a command: what was confirmed of one cluster is done to no other,
-    though other servers answer by then.
+    named. It is chosen once per command: what a user confirms for one cluster is done to no
+    other, even if other servers answer by then.
 
     Args:
-        changes: something of the cluster is to be changed, so that of several servers none may
-            leave open which cluster it belongs to.
+        changes: the cluster is to be changed; of several servers, each must then answer which
+            cluster it belongs to.
 
     Raises:
         UsageError: both are given; or neither, and those servers belong to several clusters, or
@@ -100,12 +100,12 @@ def _choose(session: Session, arguments: Arguments, *, changes: bool) -> ChosenC
             f"{known[0].name}",
             verb=arguments.verb.name,
         )
-    # Not by its id: a server that hosts others, too, is to say so.
+    # Without its id: a server that hosts several clusters then refuses the call.
     return known[0]._replace(requested="")
 
 
 def name_of(session: Session, chosen: ChosenCluster) -> str:
-    """Returns the cluster's name for people, also where only its servers know it."""
+    """Returns the cluster's name for people; queries its servers if it is not known yet."""
     if chosen.name:
         return chosen.name
     known, _ = _clusters_of_servers(session)
@@ -114,7 +114,7 @@ def name_of(session: Session, chosen: ChosenCluster) -> str:
 
 def _clusters_of_servers(session: Session) -> tuple[list[ChosenCluster], KdirError | None]:
     """Returns the clusters of the servers that the user named, in their order, and the last error
-    of a server that cannot say.
+    of a server that did not answer which cluster it belongs to.
     """
     from kdir.v1 import admin_pb2, resolve_pb2
 
@@ -133,7 +133,7 @@ def _clusters_of_servers(session: Session) -> tuple[list[ChosenCluster], KdirErr
                     server, method("ResolveService.Resolve"), request, limit
                 )
             except (NotReady, NoRoute, Unmounted):
-                # It resolves nothing, and operators that repair it need its answer all the same.
+                # The server resolves nothing, but operators need its cluster to repair it.
                 answer = session.transport.call(
                     server, method("AdminService.GetStatus"), admin_pb2.GetStatusRequest(), limit
                 )
@@ -167,8 +167,8 @@ def _mounted_cluster(session: Session, name: str, verb: str) -> ChosenCluster:
 def call_chosen_cluster(
     session: Session, arguments: Arguments, method_name: str, request: Any, *, changes: bool = False
 ) -> Any:
-    """Returns one call at a server of the cluster that is meant, which its request names;
-    ``changes`` as of ``chosen_cluster``.
+    """Calls a server of the chosen cluster, which the request then names, and returns the answer;
+    ``changes`` as in ``chosen_cluster``.
     """
     path = arguments.one("PATH")
     chosen = chosen_cluster(session, arguments, changes=changes)
@@ -180,7 +180,7 @@ def call_chosen_cluster(
 
 
 class _Patience:
-    """Ends a stream that is silent for too long."""
+    """Timer that cancels a stream which is silent for too long."""
 
     def __init__(self, stream: Any, seconds: float) -> None:
         self._stream = stream
@@ -189,7 +189,7 @@ class _Patience:
         self.gave_up = False
 
     def wait(self) -> None:
-        """From now on the next message is waited for."""
+        """Starts the timer: the next message is awaited."""
         import threading
 
         self.rest()
@@ -198,7 +198,7 @@ class _Patience:
         self._timer.start()
 
     def rest(self) -> None:
-        """Nothing is waited for."""
+        """Stops the timer."""
         if self._timer is not None:
             self._timer.cancel()
 

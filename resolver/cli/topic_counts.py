@@ -74,10 +74,10 @@ class TopicCounts:
         self._tables: dict[str, list[federation_pb2.MountRow] | None] = {}
 
     def at(self, entry: entry_pb2.Entry, mount: str) -> TopicCount | None:
-        """Returns how many topics are below an entry; None for what has none below.
+        """Returns how many topics are below an entry; None for topics and links.
 
         Args:
-            mount: where the cluster is mounted that the entry is of.
+            mount: the mount of the entry's cluster.
         """
         from kdir.v1 import entry_pb2
 

@@ -39,7 +39,7 @@ class _TreeLevel(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """One line: how it hangs, what it is, and its details."""
+    """One line: its stem in the drawing, its entry, and its details."""
 
     stem: str
     one: ListedEntry
@@ -81,7 +81,7 @@ def _draw_tree(
 
 
 class _TreeFetcher:
-    """Depth first, with what comes next already on its way."""
+    """Depth-first traversal; all directories of one level are listed ahead, concurrently."""
 
     def __init__(
         self, session: Session, pool: ThreadPoolExecutor, *, topics: bool, include_system: bool
@@ -124,7 +124,7 @@ class _TreeFetcher:
             yield from self.nodes(below, f"{indent}{bar}", levels - 1, counts)
 
     def _fetch_level(self, one: ListedEntry, levels: int) -> Future[_TreeLevel] | None:
-        # Links are shown, not gone into: a tree has no circles.
+        # Links are shown and not followed: they may form cycles.
         if levels < 2 or kind_of(one.entry) not in {"directory", "mount"}:
             return None
         if kind_of(one.entry) == "directory" and not _holds_any(one, with_topics=not self._kinds):
@@ -150,7 +150,7 @@ def _path(one: ListedEntry) -> str:
 
 
 def _print(session: Session, nodes: Sequence[_Node]) -> None:
-    """All lines at once: their columns stand below each other."""
+    """Prints all lines at once, so that their columns are aligned."""
     cells = [tuple(map(printable, (_node_name(node), *_error_text(node)))) for node in nodes]
     widths = [max((len(row[at]) for row in cells), default=0) for at in range(3)]
     for node, (name, kind, what, answered) in zip(nodes, cells, strict=True):
@@ -171,7 +171,7 @@ def _node_name(node: _Node) -> str:
 
 
 def _error_text(node: _Node) -> tuple[str, str, str]:
-    """Kind, what it leads to, and how it is."""
+    """Returns an entry's kind, its target or physical name, and its state or size."""
     entry = node.one.entry
     match kind_of(entry):
         case "mount":

@@ -15,7 +15,7 @@ __all__ = ["VERBS"]
 
 _LISTEN: Final = "127.0.0.1:7430"
 _OPTIONS: Final = ("at", "context", "timeout")
-"""Those of the command line that its pages ask with."""
+"""Options of the command line that its pages use, too."""
 
 
 def _ui(session: Session, arguments: Arguments) -> int:
@@ -54,8 +54,8 @@ def _ui(session: Session, arguments: Arguments) -> int:
 
 
 def _page_options(session: Session, arguments: Arguments) -> list[str]:
-    """Returns the options that every page asks with: the servers of the start, also where another
-    context is made the current one later, since the credentials are those of the start.
+    """Returns the options of each page's requests: they keep the servers of the start, even if
+    another context is selected later, since the credentials are those of the start, too.
 
     Raises:
         InvalidArgument: there is no such context, or what was named is no server.
@@ -72,7 +72,8 @@ def _listen_address(arguments: Arguments) -> tuple[str, int]:
     """Returns where to listen.
 
     Raises:
-        UsageError: no address and port, or another machine's users would get there unasked.
+        UsageError: no address and port, or one that other machines reach, without
+            ``--allow-remote``.
     """
     text = arguments.one("listen", _LISTEN)
     host, colon, port = text.rpartition(":")

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["VERBS"]
 
 _DIFFERENCES: Final = 5
-"""Exit code where something differs: the world is not as it should be."""
+"""Exit code if there are differences."""
 
 
 class _Group(NamedTuple):
-    """Differences that are alike but for where they are."""
+    """Differences that are equal except for their path or key."""
 
     compared: str
     field: str
@@ -79,7 +79,7 @@ def _note_detached(session: Session, chosen: ChosenCluster) -> None:
     try:
         answer = session.ask_any("AdminService.AdoptTopics", request, chosen.servers)
     except KdirError:
-        return  # who may not adopt
+        return  # such as for a caller that may not adopt
     names = [one.physical_name for one in answer.adoptions if one.action == "detached"]
     if names:
         of = chosen.mount or "PATH"
@@ -129,7 +129,7 @@ class _Shown:
         )  # fmt: skip
 
     def add(self, one: admin_pb2.Difference) -> None:
-        """One more."""
+        """Adds a difference."""
         if self._out.format == "name":
             self._out.line(one.path_or_key)
             return
@@ -143,7 +143,7 @@ class _Shown:
         self._groups[group] = (count + 1, wheres)
 
     def end(self) -> None:
-        """After the last."""
+        """Prints the grouped rows and the advice, after the last difference."""
         for group, (count, wheres) in self._groups.items():
             self._table_row(group, count, wheres)
         for advice, fields in self._advice.items():

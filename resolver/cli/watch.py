@@ -64,15 +64,15 @@ def note_coverage(session: Session, path: Path) -> None:
     except Absent:
         session.out.note(f"{path} does not exist: waiting for it to be created")
     except KdirError:
-        return  # what is to be watched is watched all the same
+        return  # the watch itself continues
     below = list_mounts_below(session, path)
     if below:
         session.out.note(f"not included (other clusters, watch each): {some_paths(below)}")
 
 
 def _closes_on_interrupt(close: Callable[[], object]) -> Callable[[], bool]:
-    """Ctrl-C ends the watch also where the exception for it is lost: Python drops one that is
-    raised while gRPC calls back, and the watch went on for ever. Gives whether there was one.
+    """Makes Ctrl-C end the watch even if its exception is lost: Python drops one that is raised in
+    a callback of gRPC, and the watch would never end. The result returns if there was a Ctrl-C.
     """
     import signal
     import threading
@@ -117,7 +117,7 @@ def _history(session: Session, arguments: Arguments) -> int:
         if not answer.next_page_token:
             break
     if not found_any:
-        session.resolver.resolve(path, no_follow=True)  # absent: that is the answer
+        session.resolver.resolve(path, no_follow=True)  # raises Absent if there is no entry
         session.out.note(f"no changes at or below {path} are kept")
     return 0
 
@@ -142,8 +142,8 @@ def _print(session: Session, table: Table, events: Any) -> None:
 
 
 def visible_events(events: Iterable[watch_pb2.ChangeEvent]) -> list[watch_pb2.ChangeEvent]:
-    """Returns the changes that people made, and what came of them: not the server's own records of
-    a removal on its way, of an attempt at Kafka, or of how much differs there. ``-o json`` has all.
+    """Returns the changes that people made, and their results; omits the server's own records of a
+    removal in progress, of an attempt in Kafka, or of the amount of drift. ``-o json`` has all.
     """
     return [event for event in events if not _is_inner_record(event)]
 
@@ -195,7 +195,7 @@ def summary(event: watch_pb2.ChangeEvent) -> Iterator[str]:
 
 
 def _granted(event: watch_pb2.ChangeEvent) -> Iterator[str]:
-    """Grants that came and went."""
+    """Yields the removed and the added grants."""
     from kdir.v1 import watch_pb2
 
     if event.scope != watch_pb2.CHANGE_SCOPE_GRANTS:
@@ -209,7 +209,7 @@ def _granted(event: watch_pb2.ChangeEvent) -> Iterator[str]:
 
 
 def _inherited(event: watch_pb2.ChangeEvent) -> Iterator[str]:
-    """Yields what holds from now on in a cluster whose ancestors changed something."""
+    """Yields the policies in force in a cluster after a change of its ancestors."""
     from kdir.v1 import watch_pb2
 
     from resolver.entry_fields import policy_fields

@@ -53,7 +53,7 @@ _MOUNTED: Final = ("mount", "cluster", "cluster_id", "state", "topic_count", "ag
                    "endpoints")  # fmt: skip
 _ATTEMPTS: Final = 8
 _STATUSES: Final = {1: 404, 2: 400, 4: 403}
-"""By exit code: absent, no path, denied; what could not be asked is 503."""
+"""By exit code: absent, invalid path, denied; every other error is 503."""
 
 STYLE_SHEET: Final = """\
 :root { color-scheme: light dark }
@@ -349,8 +349,8 @@ def _error(error: KdirError) -> str:
 
 
 def _error_page(path: str, error: KdirError, *, may_be_hidden: bool) -> Page:
-    """Returns the page of a path that cannot be shown; its status says whether it is absent (404),
-    denied (403), no path (400) or could not be asked for (503).
+    """Returns the page of a path that cannot be shown; its status is 404 if it is absent,
+    403 if denied, 400 if it is no path, and 503 if that could not be queried.
     """
     status = _status(error)
     parts = [_error(error)]
@@ -427,7 +427,7 @@ def _plain_text(value: str | Styled) -> str:
 
 
 def _link(path: str, text: str = "") -> str:
-    # One slash: a path that a server names leads to no other host, as //host/ would.
+    # One slash: with two, //host/, a path from a server would lead to another host.
     return f'<a href="/{_text(quote(path.lstrip("/")))}">{_text(text or path)}</a>'
 
 
@@ -436,6 +436,6 @@ def _note(html: str) -> str:
 
 
 def _text(*values: object) -> str:
-    """Returns text of other people as HTML that shows it: nothing of it is markup."""
+    """Returns text of other people escaped for HTML, so that none of it is markup."""
     lines = "".join(map(str, values)).split("\n")
     return escape("\n".join(map(printable, lines)), quote=True)

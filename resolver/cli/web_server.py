@@ -1,11 +1,14 @@
 """HTTP server of ``kdir ui``: GET only, own hosts only.
 
-A client of the port has the rights of the user that started it. A web site that this user visits
-must not: a request names this server by an address, or by a name that its user gave, since a site
-can have only its own names lead here (DNS rebinding); another site can link to a page, and make a
-browser ask for it in no other way, since the duration would show what there is (Fetch Metadata
-Request Headers); answers load nothing from elsewhere, run no script, and are shown in no other
-site's frame (Content-Security-Policy, Level 3).
+A client of the port has the rights of the user that started it. Web sites that this user visits
+must not get these rights:
+
+* A request must name this server by an address, or by a name that its user gave: a site can point
+  only its own names here (DNS rebinding).
+* Other sites may link to a page, but not make a browser load it in another way: the duration would
+  show what exists (Fetch Metadata Request Headers).
+* Answers load nothing from elsewhere, run no script, and are shown in no other site's frame
+  (Content-Security-Policy, Level 3).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ _AT_ONCE: Final = 8
 _CONNECTIONS: Final = 64
 """Open at a time, a thread each; a browser has six. More are closed at once."""
 _REQUEST_SECONDS: Final = 10.0
-"""A request arrives, and its answer is read, so fast, or its connection is closed."""
+"""Timeout for reading a request and writing its answer; then the connection is closed."""
 _MOST_FIELDS: Final = 10
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; "
@@ -102,7 +105,7 @@ class WebServer(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)  # HTTPServer would look its own name up
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers in a thread of the connection's own."""
+        """Answers in a thread of the connection's own; closes it if too many are open."""
         if self._connections.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
