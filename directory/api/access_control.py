@@ -38,7 +38,7 @@ __all__ = ["AccessControl", "CallerRights", "check_owned"]
 _MAX_TREES: Final = 256
 """Most callers whose view of one snapshot is cached."""
 _caller: Final = lru_cache(4096)(Caller)
-"""The keys of a caller's grants are made once for all of its calls."""
+"""Callers are cached, so that the keys of a caller's grants are made once for all of its calls."""
 
 
 _DESCRIBE: Final = AccessQuestion.for_operation(Operation.DESCRIBE)
@@ -50,8 +50,9 @@ _ANY_OPERATION: Final = tuple(
 class CallerRights(VisibleTree):
     """Rights of one caller on a tree; also for super users, and where nothing is hidden.
 
-    An entry that the caller may not describe is absent for it, whatever it asks to do there; what
-    it may describe and not do is PERMISSION_DENIED. Each decision is written to the audit log.
+    An operation that the caller lacks on an entry that it may describe is PERMISSION_DENIED. An
+    entry that it may not describe is absent for it, but for the exceptions of
+    ``require_operation``. Each decision is written to the audit log.
     """
 
     __slots__ = ()
@@ -67,8 +68,8 @@ class CallerRights(VisibleTree):
         """Checks that the caller has a right on an existing entry.
 
         An entry that the caller may not describe is absent for it, whatever other rights it has
-        there; except if the entry's own grant allows it something, or if it may ALTER the entry and
-        so could remove the grant that hides it.
+        there. There are two exceptions: the entry's own grant allows it an operation; or the
+        operation is ALTER and is allowed, so that it could remove the grant that hides the entry.
 
         Raises:
             PermissionDenied: the caller knows of the entry and lacks the right, or has it by a
@@ -140,11 +141,11 @@ class CallerRights(VisibleTree):
         )
 
     def require_view(self, path: Path, kind: Kind | None) -> None:
-        """Checks that the caller may describe an entry that it knows of and, of a directory,
-        everything below it.
+        """Checks that the caller may describe an entry that it knows of, and for a directory
+        everything below it, too.
 
         Raises:
-            PermissionDenied: it may not describe all of that.
+            PermissionDenied: the caller may not describe all of that.
         """
         relative = path.below(self.mount)
         place = EntryPlace(relative, kind is Kind.TOPIC and bool(relative))
@@ -196,7 +197,7 @@ class _SnapshotAccess:
     has_no_grants: bool
     trees: dict[tuple[str, str, bool], VisibleTree] = field(default_factory=dict)
     constant_trees: dict[str, OpenTree] = field(default_factory=dict)
-    """By principal, where neither its address nor the time changes what it may see now."""
+    """Trees by principal, of those whose view depends neither on their address nor on the time."""
 
 
 class AccessControl:
@@ -218,8 +219,8 @@ class AccessControl:
         been hidden than now.
 
         Raises:
-            NotReady: what a parent sends about inherited grants was never received; not for super
-                users (A3).
+            NotReady: the inherited grants were never received from a parent, or cannot be read;
+                not raised for super users (A3).
         """
         known = self._of(cluster, snapshot)
         principal = call.principal or ANONYMOUS
@@ -264,9 +265,10 @@ class AccessControl:
         """Checks that a caller has the right on the cluster that a method such as
         ``AdminService/Backup`` requires by its row of ``rights.py``.
 
-        Until the tree is loaded only methods that report a server's state pass: a grant that denies
-        the call may not be loaded yet. Returns the caller's rights on entries, which the right on
-        the cluster does not include; None until the tree is loaded.
+        Until the tree is loaded, super users pass; other callers pass only where access is open and
+        the method reports a server's state, since a grant that denies the call may not be loaded
+        yet. Returns the caller's rights on entries, which the right on the cluster does not
+        include; None until the tree is loaded.
 
         Raises:
             PermissionDenied: the caller lacks the right.
@@ -284,19 +286,19 @@ class AccessControl:
         view = self.rights(cluster, cluster.replica.snapshot, call)
         access = view.access
         if is_open and access.inherited is None and not access.super_users:
-            # The inherited grants cannot be read, and the caller is no super user: an operator must
-            # be able to see that and to repair it.
+            # The inherited grants cannot be read, and there are no super users: an operator must
+            # still be able to see that and to repair it.
             own = replace(access, inherited=())
             view = CallerRights(view.snapshot, own, view.caller, cluster.config.cluster)
         view.require_cluster(operation)
         return view
 
     def require_link_right(self, cluster: Cluster, child_id: str, call: Call) -> None:
-        """Checks that a caller may act for a child cluster: its certificate names the cluster, or,
-        where access is enforced and the caller has no certificate, CLUSTER_ACTION is granted to it.
+        """Checks that a caller may act for a child cluster: its certificate names the child; or, if
+        it has no certificate that names a cluster, the access rules allow it CLUSTER_ACTION.
 
         Raises:
-            PermissionDenied: the certificate names another cluster, or nothing is granted.
+            PermissionDenied: the certificate names another cluster, or CLUSTER_ACTION is missing.
             NotReady: the tree or the inherited grants are not loaded.
         """
         if call.cluster_ids:

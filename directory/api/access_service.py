@@ -231,8 +231,8 @@ class AccessService(Service):
 
 
 def can_query_access(tree: OpenTree, path: Path, kind: Kind | None) -> bool:
-    """True if the caller may ask about the rights of others at a path: it sees the entry, or
-    nothing is hidden from it and the entry could be created there.
+    """True if the caller may ask about the rights of others at a path: it sees the entry; or there
+    is none, and nothing below the deepest existing directory above the path is hidden from it.
     """
     mount = tree.mount
     if tree.is_open or not mount.is_prefix_of(path):

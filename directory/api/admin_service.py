@@ -334,7 +334,7 @@ def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
     out.message = logs.redacted(replica.trouble)
     out.watch_restarts = replica.watch_restarts
     out.reloads = replica.reloads
-    out.sealed = replica.sealed  # as of the answers; the store may know more
+    out.sealed = replica.sealed  # as the replica has it; the store may be sealed since
     if store.last_commit_seconds is not None:
         out.last_commit_seconds = store.last_commit_seconds
     if (full := store.full) is not None:
@@ -343,8 +343,8 @@ def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
 
 
 def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus, *, shows_all: bool) -> None:
-    """Returns the status of the Kafka side. Counts of topics are not kept by path, so a caller gets
-    all of them or none.
+    """Fills in the status of the Kafka side. Counts of topics are not kept by path, so a caller
+    gets all of them or none.
     """
     status = reconciler.status()
     for field in admin_pb2.KafkaStatus.DESCRIPTOR.fields:
@@ -392,8 +392,8 @@ def _unarmed_at(snapshot: Snapshot, mount: Path, path: Path) -> list[Drift]:
 def _drifts_to_proto(
     snapshot: Snapshot, mount: Path, drifts: Sequence[Drift], unarmed: Collection[Drift] = ()
 ) -> admin_pb2.ListDriftResponse:
-    """Returns the rows of a response, as many as one message holds: detached topics first, since no
-    other list has them; unchanged ones last.
+    """Returns the rows of a response, by path and field, as many as one message holds; further ones
+    are counted.
     """
     response = admin_pb2.ListDriftResponse()
     unarmed = frozenset(unarmed)
@@ -613,7 +613,7 @@ class _ParentLinkCalls:
             detached = cluster.replica.snapshot.fact(parent_state.DETACHED_KEY)
             if detached is None:
                 return
-            # The next state may differ from the last one, which may be old.
+            # Until the parent sends its state again, the stored one counts as old: it may differ.
             again = Put(parent_state.ATTACHED_KEY, secrets.token_hex(8).encode())
             guards = (KeyEquals(parent_state.DETACHED_KEY, detached),)
             operation = _operation("attached the cluster to its parent again", call)
@@ -752,7 +752,9 @@ def adoption_to_proto(adopted: AdoptionRow) -> admin_pb2.Adoption:
 
 
 def adoptions_to_proto(rows: Sequence[AdoptionRow]) -> admin_pb2.AdoptTopicsResponse:
-    """Returns the rows of a response, as many as one message holds."""
+    """Returns the rows of a response, as many as one message holds: detached topics first, since no
+    other list has them; unchanged ones last.
+    """
     response = admin_pb2.AdoptTopicsResponse()
     room = _ADOPTIONS_BYTES
     for row in sorted(rows, key=lambda row: _ORDER.get(row.action, 1)):

@@ -38,7 +38,7 @@ class ChangeView:
         self._history: Final = history
         self._path: Final = path
         self._known: tuple[Authorizer, VisibleTree] | None = None
-        """The view by the rights that were asked for last."""
+        """The access rules that were asked for last, and the caller's tree by them."""
 
     # -- the log ---------------------------------------------------------------------------------
 
@@ -78,7 +78,7 @@ class ChangeView:
         return step.as_seen(saw=saw, sees=sees)
 
     def _sees(self, now: VisibleTree, path: Path, kind: Kind | None, revision: int) -> bool:
-        """True if the caller may see the entry at a path now, and might at a revision."""
+        """True if the caller may see the entry at a path now, and could see it at a revision."""
         if not now.can_describe_path(path, kind):
             return False
         then = self._at(now, revision)
@@ -211,10 +211,11 @@ class ChangeView:
             raise self._resync(revision)
 
     def _watched_at(self, now: VisibleTree, path: Path) -> Path | None:
-        """Returns the watched part of a directory: all of it, or the watched path in it.
+        """Returns the watched part of a directory: all of it, or the watched path in it; None if no
+        part is watched.
 
-        All of it also where nothing is visible there now: else what is hidden would differ from
-        nothing.
+        If the caller sees no entry at the watched path now, all of the directory counts: otherwise
+        a hidden entry there could be distinguished from an absent one.
         """
         if self._path.is_prefix_of(path):
             return path
@@ -232,15 +233,17 @@ class ChangeView:
             )
 
     def _refuse_other_view(self, now: VisibleTree, revision: int) -> None:
-        """Raises ``Resync`` for a change of rights of which no event names the entry."""
+        """Raises ``Resync`` if the caller's view changed with a revision by a change of rights that
+        no event names.
+        """
         before, after = self._required(now, revision - 1), self._required(now, revision)
         if not self._have_same_view(before, after, self._watched_at(now, after.mount)):
             raise self._resync(revision)
 
     @staticmethod
     def _have_same_view(before: VisibleTree, after: VisibleTree, path: Path | None) -> bool:
-        """True if the caller sees the same at and below a path by both; without the path, below the
-        mount.
+        """True if the caller sees the same at and below a path in both trees; without a path, below
+        the mount.
         """
         at = after.mount if path is None else path
         try:
@@ -338,8 +341,8 @@ def _as_removal(event: Event) -> Event:
 
 
 def _is_unchanged(now: VisibleTree, event: Event, step: _Step) -> bool:
-    """True if the entry, which is visible now, still has the place and the state that the change
-    left.
+    """True if the entry is visible now, and still has the place and the state in which the change
+    left it.
     """
     is_of_entry = event.scope == watch_pb2.CHANGE_SCOPE_UNSPECIFIED
     if not is_of_entry or not now.can_describe_path(step.new, step.kind):
@@ -352,8 +355,8 @@ def _is_unchanged(now: VisibleTree, event: Event, step: _Step) -> bool:
 
 
 def _is_reaped(event: Event) -> bool:
-    """True if the entry was removed later, along with its directory, whose removal was shown
-    already.
+    """True if the event is the later removal of an entry below a removed directory: the removal of
+    the directory was shown already.
     """
     return f"/{DELETED}/" in event.path
 

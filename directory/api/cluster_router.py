@@ -130,8 +130,8 @@ class ClusterRouter:
         )
 
     def mounting_cluster(self, hello: federation_pb2.Hello) -> Cluster:
-        """Returns the cluster that mounts this child, or the one that would by the mount in the
-        child's own record.
+        """Returns the cluster that mounts this child; if none does, the one that would, by
+        the mount in the child's hello.
         """
         for one in self.clusters:
             if hello.cluster_id in one.federation.view().mounts:
@@ -197,8 +197,8 @@ class ClusterRouter:
         """Returns the result of ``attempt``, the part of a call that reads the tree and may write,
         run on a tree at least as new as the call's token.
 
-        See ``Writer.decide``: if it ends without a commit, its result was true in the store,
-        whether or not this server's replica was behind.
+        If ``attempt`` ends without a commit, its result was true in the store, whether or not this
+        server's replica was behind; see ``Writer.decide``.
 
         Raises:
             InvalidToken, TokenExpired, TokenFromFuture: see ``choose_snapshot``.
@@ -206,7 +206,7 @@ class ClusterRouter:
             whatever ``attempt`` raises.
         """
         if token and cluster.replica.state is not ReplicaState.STALE:
-            # A thread that writes answers no others, so it may wait.
+            # This is a thread for writes, which answers no reads: so it may wait.
             self.read_snapshot(cluster, token, call, streams=True)
         return cluster.writer.decide(attempt, call.seconds_left(), ask_first=ask_first)
 
@@ -314,8 +314,8 @@ class ClusterRouter:
         return authority, outcomes
 
     def _cut(self, outcomes: list[bytes], count: int, over_bytes: int) -> list[bytes]:
-        """Returns as many outcomes as fit; the others are LIMIT_EXCEEDED. The first always fits, so
-        that a caller who asks for the rest again gets further.
+        """Returns as many outcomes as fit; the others are LIMIT_EXCEEDED. The first is kept in any
+        case, so that a caller that asks for the rest again gets further.
         """
         kept = len(outcomes)
         while kept > 1 and over_bytes < 0:

@@ -102,7 +102,8 @@ class DirectoryService(Service):
         command = create_command(request, path, self._bounds)
         if isinstance(command, CreateTopic) and request.adopt_existing:
             command = _unseen(command)
-        # Once for each request: a later try of the plan may hold a lock that others wait for.
+        # Kafka is asked once for each request: a later try of the plan may hold a lock that others
+        # wait for.
         look_up = cache(_look_up)
 
         def complete(cluster: Cluster, snapshot: Snapshot, command: Creation) -> Creation:
@@ -240,8 +241,8 @@ class DirectoryService(Service):
 
 
 def _unseen(command: CreateTopic) -> CreateTopic:
-    """Returns the command before Kafka is asked for the topic to adopt, which not every
-    caller may.
+    """Returns the command with a placeholder for the topic to adopt. Kafka is asked for the topic
+    only once the caller is authorized.
     """
     name = command.physical_name or command.path.name
     unseen = ObservedTopic(physical_name=name, topic_id=b"", partitions=0, replication_factor=0)

@@ -67,8 +67,8 @@ def fill_change_plan(
     call: Call,
     out: access_pb2.ChangePlan,
 ) -> None:
-    """Fills in the effects of a planned command; nothing for a caller that may not describe the
-    entry.
+    """Fills in the effects of a planned command; nothing for a caller that may neither describe
+    nor ALTER the entry.
 
     Raises:
         NotReady: the inherited records are not loaded.
@@ -113,7 +113,9 @@ class _ChangePlanBuilder:
         return locate_entry(self._after, self._mount, path, self._was.entry.kind)
 
     def fill(self, out: access_pb2.ChangePlan) -> None:
-        """Fills in the effects on the entry; for a removal, only what is removed with it."""
+        """Fills in the effects on the entry; for a removal, what is removed with it and the calls
+        for ACLs, without policies and access.
+        """
         if not self._tree.shows(self._here, self._was.entry.kind):
             return
         out.etag = etag_of(self._was.entry)
@@ -141,7 +143,7 @@ class _ChangePlanBuilder:
         if isinstance(self._was.entry, Directory) and not self._sees_all and node is not None:
             seen = self._tree.count_below(self._here, node)
             out.entries.directories, out.entries.topics = seen.containers + 1, seen.topics
-            return  # the number of hidden ones among the others is unknown
+            return  # how many links, mounts and entries with grants are hidden is unknown
         out.entries.links, out.entries.mounts = size.links, size.mounts
         out.entries.entries_with_grants = size.entries_with_grants
 
@@ -279,7 +281,9 @@ _CALLER_COSTS: Final = 50
 
 
 def _until(call: Call) -> Callable[[], bool]:
-    """Returns a function that is true while there is time: at most half of the caller's."""
+    """Returns a function that returns True until ``_SECONDS``, or half of the caller's time, are
+    over.
+    """
     end = time.monotonic() + min(_SECONDS, call.seconds_left() / 2)
 
     def go_on() -> bool:

@@ -167,7 +167,7 @@ def _fill(
         part = tree.children(directory, wanted, after, limit)
         for one in part.entries:
             if full or used >= most_bytes:
-                return last  # there is more; and it is not a hidden entry that the token names
+                return last  # there is more; the token names the last shown entry, not a hidden one
             is_topic = isinstance(one, ListedTopic)
             last = Cursor(one.relative, not is_topic)
             where = f"{base}/{'/'.join(one.relative)}"

@@ -1,8 +1,9 @@
 """Changes of entries: who may make one, what forbids it, and its commit.
 
-``commit_change`` is the way of all changes. What the caller must be allowed and what the config, a
-policy or a child forbids is checked on the snapshot that the change is planned on; ``redaction.py``
-leaves out of the result what the caller may not see.
+Requests to create, update, delete or move an entry, or to change its grants, go through
+``commit_change``. The caller's rights, and what the config, a policy or a child forbids, are
+checked on the snapshot on which the change is planned; ``redaction.py`` leaves out of the result
+what the caller may not see.
 """
 
 from __future__ import annotations
@@ -149,8 +150,8 @@ def commit_change(
 
 
 def _may_lock_out(request: _Request) -> bool:
-    """True if the request allows the caller to lock itself out, or is a dry run, which reports
-    that.
+    """True if the request allows the caller to lock itself out, is the dry run of an update, which
+    reports that, or closes no directory by its type.
     """
     match request:
         case directory_pb2.UpdateEntryRequest():
@@ -178,8 +179,8 @@ def is_kafka_change_allowed(
 def complete_removal(cluster: Cluster, snapshot: Snapshot, command: DeleteEntry) -> DeleteEntry:
     """Returns the command with whether its topics are deleted in Kafka too.
 
-    None is while the inherited policies are unknown, or along with a directory above one that
-    forbids it.
+    The command is refused if topics would be deleted in Kafka while the inherited policies are
+    unknown, or along with a directory above one that forbids it.
 
     Raises:
         NotReady: the inherited policies are unknown.
@@ -249,9 +250,9 @@ def meant_command(tree: OpenTree, command: C) -> C:
 def authorize_command(
     access_control: AccessControl, cluster: Cluster, command: Command, call: Call
 ) -> Callable[[Snapshot], tuple[Guard, ...]]:
-    """Returns the function that the writer calls before each try on the snapshot that it plans
-    on: raises if the caller lacks the rights there, else returns guards that fail if what is
-    inherited changes.
+    """Returns a function that the writer calls before each try, with the snapshot that it plans on.
+    The function raises if the caller lacks the rights there; else it returns guards that fail if
+    the inherited records change.
     """
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
@@ -340,9 +341,9 @@ def authorizing_on(
     kind: Kind,
     call: Call,
 ) -> Callable[[Snapshot], tuple[Guard, ...]]:
-    """Returns the same for arming: a function that checks the right on the entry of this kind at a
-    path and, for a directory, on everything below it with grants of its own, and DESCRIBE on all of
-    it, since a plan of arming names all of it.
+    """Returns a function for arming like that of ``authorize_command``. It checks the right on the
+    entry of this kind at a path and, for a directory, on everything below it with grants of its
+    own; and DESCRIBE on all of it, since a plan of arming names all of it.
     """
 
     def authorize(snapshot: Snapshot) -> tuple[Guard, ...]:
@@ -451,10 +452,11 @@ def _check_move(view: CallerRights, command: MoveEntry) -> None:
 
 
 def _may_be_answered(view: CallerRights, path: Path) -> None:
-    """Checks a mkdir -p of an existing directory, which it answers if the caller may describe that.
+    """Checks a ``mkdir -p`` of an existing directory, which succeeds only if the caller may
+    describe the directory.
 
     Raises:
-        AlreadyExists: the error that planning has for a hidden entry in the way.
+        AlreadyExists: the caller may not; planning raises the same for a hidden entry in the way.
     """
     mount = view.mount
     relative = path.below(mount) if mount.is_prefix_of(path) else ()
@@ -539,8 +541,8 @@ def operations_for_fields(fields: Collection[str]) -> tuple[Operation, ...]:
 
 
 def _may_create(view: CallerRights, path: Path, tiers: int) -> None:
-    """Checks CREATE on the parent directory; if that is missing too, on the deepest
-    existing one.
+    """Checks CREATE on the parent directory; with more than one of ``tiers``, on the deepest
+    existing directory above the path.
     """
     mount = view.mount
     if not mount.is_prefix_of(path) or path == mount:

@@ -53,7 +53,9 @@ class FederationService(Service):
     def list_mounts(
         self, request: federation_pb2.ListMountsRequest, call: Call
     ) -> federation_pb2.ListMountsResponse:
-        """Returns every mount known here, and the clusters that wait to be mounted."""
+        """Returns the mounts known here that the caller may see; with DESCRIBE on the cluster, also
+        the clusters that wait to be mounted.
+        """
         del request
         call.check()
         response = federation_pb2.ListMountsResponse()
@@ -152,7 +154,7 @@ def _check_hello(hello: federation_pb2.Hello, bounds: Bounds) -> None:
 
 
 def _check_endpoints(field: str, endpoints: Sequence[str], bounds: Bounds) -> None:
-    """Checks the endpoints in a child's hello: clients and other servers are sent there.
+    """Checks endpoints in a child's hello or heartbeat: clients and other servers are sent there.
 
     Raises:
         InvalidArgument, LimitExceeded: names the endpoint.

@@ -241,8 +241,8 @@ _OTHER_FILES = 256
 
 
 def connection_limit(most: int) -> int:
-    """Returns how many connections to accept: ``most``, or what the limit on open files leaves,
-    which is raised as far as allowed.
+    """Returns how many connections to accept: ``most``, or fewer if the limit on open files leaves
+    fewer, after it was raised as far as allowed.
 
     Without a spare descriptor no call could be answered.
     """
@@ -267,7 +267,7 @@ def _grpc_options(limits: Limits, most_calls: int, *, shared: bool) -> tuple[tup
         ("grpc.max_metadata_size", limits.metadata_bytes),
         ("grpc.absolute_max_metadata_size", limits.metadata_bytes),
         ("grpc.so_reuseport", int(shared)),
-        # Our own clients ping every 20 s at most, also while idle: do not call that abuse.
+        # Clients may ping every 10 s, also while idle: less often is no abuse.
         ("grpc.keepalive_time_ms", 20_000),
         ("grpc.keepalive_timeout_ms", 10_000),
         # Otherwise the answer to a ping is awaited for a minute, whatever the line above sets.
@@ -282,8 +282,8 @@ def _grpc_options(limits: Limits, most_calls: int, *, shared: bool) -> tuple[tup
         # Else streams that have ended count until Python has let go of their calls, and
         # clients that keep to the bound are reset at random.
         ("grpc.http.overload_protection", 0),
-        # Calls that gRPC received and its thread of Python did not: by default, of more
-        # than 1,000 some are cancelled at random, also of other callers.
+        # Calls that gRPC has received and its Python thread has not taken: by default, if there
+        # are more than 1,000, some are cancelled at random, also those of other callers.
         ("grpc.server.max_pending_requests", most_calls),
         ("grpc.server.max_pending_requests_hard_limit", 2 * most_calls),
     )
@@ -311,7 +311,8 @@ class DirectoryServer:
         self._intake = RequestIntake(
             limits.unfinished_requests, limits.request_seconds, limits.max_concurrent_calls
         )
-        # Half of the most are for calls that say that they wait, half for those found to.
+        # Half of the threads are for calls that are marked as waiting, half for calls that
+        # ``unblock_stalled`` finds waiting.
         self._calls = CallPool(
             limits.read_threads, 2 * (limits.read_threads + limits.max_blocked_reads), self._intake
         )
@@ -333,13 +334,13 @@ class DirectoryServer:
         self._streams = StreamPool(
             limits.max_streams + _SPARE_STREAMS, "stream", self._intake, self._slots
         )
-        # Threads beyond the first are of streams that wait, as their tokens ask for.
+        # Threads beyond the first few are for streams that wait for a revision of their token.
         self._begins = CallPool(_BEGINS_AT_ONCE, limits.max_streams, self._intake)
         self._polled = PolledStreams(self._begins, self._intake, self._slots, self._give_way)
         self._unsent = UnsentAnswers(
             limits.unsent_bytes, limits.principal_unsent_bytes, limits.max_call_seconds
         )
-        # Beyond all that is refused with a reason, by the intake and by slots of streams.
+        # More than the intake and the slots of streams accept: so they refuse with a reason.
         most_calls = (
             limits.max_concurrent_calls
             + limits.unfinished_requests
@@ -422,7 +423,7 @@ class DirectoryServer:
 
     @property
     def late_requests(self) -> int:
-        """Number of calls that were refused because their request did not arrive."""
+        """Number of calls that were refused before their request arrived."""
         return self._intake.refused
 
     @property

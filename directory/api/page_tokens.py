@@ -37,7 +37,7 @@ class PageToken:
     """
 
     what: str
-    """Key of the request: a token of another request is refused."""
+    """Kind of listing, such as ``scan``; a token of another kind or ``query`` is refused."""
     query: str
     incarnation: str
     revision: int

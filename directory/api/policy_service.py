@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["PolicyService"]
 
 _NOT_SET: Final = "if set"
-"""Value of a field that a request only asks about, where kdir would push it to Kafka."""
+"""State of a value that a request only asks about: if it were set, kdir would push it to Kafka."""
 
 
 class PolicyService(Service):
@@ -113,7 +113,9 @@ class PolicyService(Service):
         return kind, authorizing_on(access_control, cluster, operation, path, kind, call)
 
     def arm(self, request: policies_pb2.ArmRequest, call: Call) -> policies_pb2.ArmResponse:
-        """Arms by a plan that an operator has read, and waits until its calls were made."""
+        """Arms by a plan that an operator has read, and waits until its calls were made, as long as
+        there is time.
+        """
         path = Path.parse(request.path)
         if not request.plan_hash:
             raise InvalidArgument(

@@ -73,8 +73,8 @@ def redacting_stop(access_control: AccessControl, cluster: Cluster, call: Call) 
 
 
 def as_shown(tree: OpenTree, command: Command, planned: Plan) -> Plan:
-    """Returns a plan for the caller: with counts of what it may describe, and for an update without
-    an entry that it may not describe.
+    """Returns a plan for the caller: with counts of what it may describe; for an update, without an
+    entry that it may neither describe nor ALTER.
     """
     entry, path = planned.entry, planned.path
     if entry is None or path is None:

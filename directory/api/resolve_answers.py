@@ -105,12 +105,12 @@ class ResolveAnswers:
         self._referral_seconds = limits.referral_ttl_seconds
         self._left_bytes = limits.remembered_bytes
         self.above: list[Policies] | None = None
-        """What is inherited from above the mount, which is among the facts; None = not read yet."""
+        """Policies from above the mount, which are among the facts; None = not read yet."""
         if before is not None and before.snapshot.tree.facts is tree.snapshot.tree.facts:
             self.above = before.above
         self._holders: dict[int, int] = {}
-        """By directory the nearest, itself or above, that sets policies: it shares what holds. Or
-        ``_NO_HOLDER``."""
+        """For each directory the nearest at or above it that sets policies, and so has the same
+        effective ones; or ``_NO_HOLDER``."""
         self._effective: dict[int, policies_pb2.Policies | None] = {}
 
     def resolve(
@@ -255,8 +255,8 @@ class ResolveAnswers:
 
 
 def refer_to_cluster(owner: Cluster, cluster: str, outcome: resolve_pb2.Outcome) -> None:
-    """Fills in the referral to a cluster by id or name, as one cluster of this server knows it; *no
-    route* if it is unknown here.
+    """Fills in the referral to a cluster by id or name, from the federation state of ``owner``. If
+    the cluster is unknown there: the referral to the parent, else *no route*.
     """
     federation = owner.federation
     rows = [
@@ -345,14 +345,14 @@ class _Kept:
     """
 
     reloads: int
-    """Of the replica: a tree that was loaded again has no directory of the one before."""
+    """Number of reloads of the replica: a reloaded tree shares no directory with the one before."""
     splicers: dict[str, KeptSplicer] = field(default_factory=dict)
     """By path, of any snapshot."""
     splicer_bytes: int = 0
     unremembered: int = 0
-    """Outcomes that were not stored,"""
+    """Outcomes that were not stored since the outcomes were last removed."""
     found: int = 0
-    """and hits, since the outcomes were last removed."""
+    """Hits since then."""
     rest: int = field(default_factory=lambda: _REST)
 
     @property
@@ -476,9 +476,10 @@ class ResponseCache:
             return encode_error(error)
 
     def _splice(self, text: str) -> bytes | None:
-        """Returns what ``_topic`` does at half the cost, for most topics.
+        """Returns the same as ``_topic`` at half the cost, for most topics; None for the others.
 
-        Not while some record might be unreadable, since the stored bytes are sent unparsed.
+        All are left to ``_topic`` while some record may be unreadable, since the stored bytes are
+        sent unparsed.
         """
         above = text.rpartition("/")[0]
         if above not in self._splicers and not self._make_splicer(above):
@@ -495,7 +496,7 @@ class ResponseCache:
         kept = self.kept
         earlier = kept.splicers.get(above)
         made = make_splicer(node, self._lifetime_seconds, inherited, earlier)
-        # One text with the caller's view of the tree: it is fetched from memory once.
+        # The caller's view of the tree has the same text object: it is fetched from memory once.
         above = sys.intern(above)
         if made is not earlier:
             added = made.size_bytes - (0 if earlier is None else earlier.size_bytes)
@@ -567,7 +568,7 @@ class ResponseCache:
         return part
 
     def _remember_all(self, texts: Sequence[str], parts: Sequence[bytes | None]) -> None:
-        """Stores encoded outcomes; counts them only, once the cache is full."""
+        """Stores encoded outcomes; if the cache is full, only counts them."""
         room = _MOST_OUTCOMES - len(self._outcomes)
         if room <= 0:
             self._count_unremembered(len(parts))
@@ -602,9 +603,11 @@ class ResponseCache:
         self._left_bytes = self._most_bytes - self.kept.splicer_bytes
 
     def _see_directory(self, text: str) -> Node | None:
-        """Returns the directory whose path, followed by a slash and a name, is that of an entry."""
+        """Returns the directory at a path; an entry's path is this path, a slash and a name. So the
+        path of the root is empty here.
+        """
         if text == "/":
-            return None  # canonical by itself, but not before another slash: the root is ""
+            return None  # "//name" is no canonical path; here the root directory is ""
         try:
             node = self.answers.directory(Path.parse(text or "/"))
         except InvalidPath:

@@ -353,7 +353,7 @@ class RecursiveResolver:
                 found = Resolver(own, transport=way, max_entries=0, allow=allow)
                 self._resolvers[caller] = found
                 while len(self._resolvers) > _MOST_CALLERS:
-                    self._resolvers.popitem(last=False)  # resolutions under way end with it
+                    self._resolvers.popitem(last=False)  # resolutions under way still use it
             self._resolvers.move_to_end(caller)
             return found
 
@@ -366,7 +366,7 @@ def _path_or_error(text: str) -> Path | InvalidPath:
 
 
 def _authority(end: AnswerResult | AbsentResult) -> resolve_pb2.Authority:
-    """Returns the authority of the answer, its token with the positions of all clusters on the way:
+    """Returns the authority of the answer. Its token has the positions of all clusters on the way:
     a cached answer is valid for no later positions.
     """
     authority = resolve_pb2.Authority()

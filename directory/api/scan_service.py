@@ -1,10 +1,10 @@
 """ScanService: all topics of one cluster in resumable pages, for the index.
 
 Shards are by a hash of the topic's name: disjoint and complete, whatever changes during a scan. A
-scan reads one snapshot while this server holds it: of the last few scans, for some minutes. On
-another server, or later, it continues in the newest snapshot; the revision is in the authority of
-each page. A scan returns a topic if the caller may describe it now and might in the
-snapshot that is read.
+scan reads one snapshot while this server holds it; a server holds those of the last few scans, each
+for some minutes. On another server, or later, the scan continues in the newest snapshot; the
+revision is in the authority of each page. A scan returns a topic if the caller may describe it now
+and could describe it in the snapshot that is read.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PAGE: Final = 5_000
 _MAX_SHARDS: Final = 1_024
 _HELD: Final = 8
 _HELD_SECONDS: Final = 600.0
-"""Since the scan's last page: an abandoned scan keeps a whole tree in memory."""
+"""Time from a scan's last page until it is dropped: it keeps a whole tree in memory."""
 _LOOK: Final = 512
 """Topics that are visited between two checks whether the caller still waits."""
 
@@ -105,7 +105,9 @@ class ScanService(Service):
     def _where(
         self, request: scan_pb2.ScanTopicsRequest, call: Call
     ) -> tuple[Cluster, OpenTree, Path]:
-        """Returns the cluster, its newest tree, and the path to scan; empty = the mount."""
+        """Returns the cluster, its newest tree, and the path to scan. A request without a path
+        means the mount of the first cluster.
+        """
         if not request.path:
             cluster = self._router.clusters[0]
             cluster.check_mounted()
@@ -189,7 +191,7 @@ def _fill(
     call: Call,
     newest: OpenTree,
 ) -> str:
-    """Adds the topics after the token's; returns where the page ended, or nothing at the end."""
+    """Adds the topics after the token's. Returns where the page ended; empty = no topic is left."""
     size = page_size(request.page_size, _PAGE)
     shard, shards = request.shard, request.shard_count or 1
     answers = ResolveAnswers(cluster, scan.tree)

@@ -48,7 +48,7 @@ _ALTER: Final = AccessQuestion.for_operation(Operation.ALTER)
 _MOST_DIRECTORIES: Final = 1 << 12
 """Most directories cached for each caller: 100 MB, if all callers read everywhere."""
 _MOST_PLAIN: Final = 1 << 14
-"""Most directories of which only a yes is cached: 40 bytes each, as names are shared."""
+"""Most cached paths of directories that hide nothing: 40 bytes each, as names are shared."""
 
 Segments = tuple[str, ...]
 EntryAt = TopicAt | DirectoryAt | LinkAt | MountAt
@@ -59,7 +59,7 @@ class Seen(NamedTuple):
 
     topics: int = 0
     containers: int = 0
-    """Of a whole subtree: directories only."""
+    """Directories, links and mounts; of a whole subtree, directories only."""
     partitions: int = 0
     """Partitions of the topics, as quotas count them; only of a whole subtree."""
 
@@ -86,14 +86,16 @@ class OpenTree:
 
     def __init__(self, snapshot: Snapshot, mount: Path, cluster: str) -> None:
         self.snapshot: Final = snapshot
-        """All of it: for tokens and the authority, and for what was looked up here before."""
+        """The whole snapshot, also in a ``VisibleTree``: for tokens and the authority, and to read
+        entries that a lookup in this tree has found.
+        """
         self.mount: Final = mount
         self.cluster: Final = cluster
         """The name of the cluster, for messages."""
 
     @property
     def whole(self) -> OpenTree:
-        """All of it, for what is remembered for all callers."""
+        """The same tree with nothing hidden, for what is cached for all callers."""
         return self
 
     # -- what may be seen ------------------------------------------------------------------------
@@ -127,7 +129,9 @@ class OpenTree:
         return True
 
     def can_do_on_cluster(self, operation: Operation, resource: ResourceType) -> bool:
-        """True if the caller may do an operation on the cluster's root directory."""
+        """True if the caller may do an operation on a kind of resource, such as the cluster, at the
+        cluster's mount.
+        """
         return True
 
     def shows_all(self) -> bool:
@@ -137,7 +141,9 @@ class OpenTree:
         return True
 
     def shows_any_at(self, text: str) -> bool:
-        """True if an entry at an absolute path is visible."""
+        """True if nothing at or below an absolute path is hidden from the caller, whichever entries
+        are there. False where that needs a closer look.
+        """
         return True
 
     def is_visible(self, path: Path) -> bool:
@@ -166,8 +172,8 @@ class OpenTree:
     # -- looking up ------------------------------------------------------------------------------
 
     def lookup(self, path: Path, prefer: Kind | None = None, *, no_follow: bool = False) -> Found:
-        """Returns the entry at a path at or below the mount. ``no_follow``: return a link or mount
-        there itself.
+        """Returns the entry at a path at or below the mount, or the link or mount on the way to it.
+        ``no_follow``: a mount at the path itself is visible only with DESCRIBE on it.
         """
         return lookup(self.snapshot, path.segments[len(self.mount) :], prefer)
 
@@ -219,15 +225,15 @@ class OpenTree:
         return self.mount.join(found.relative) if shown else None
 
     def meant_kind(self, path: Path, kind: Kind | None) -> Kind | None:
-        """Returns the kind of entry that a request without a kind means: the topic first, as in
-        resolving, but the container if the topic beside it is hidden from the caller. None: the
-        only entry there.
+        """Returns the kind of entry that a request means: ``kind``, if the request has one; the
+        container's, if the topic of the same name is hidden from the caller and the container is
+        not; else None, by which the topic comes first, as in resolving.
         """
         return kind
 
     def absent_error(self, path: Path, kind: Kind | None = None) -> Absent:
-        """Returns the error for an absent or hidden entry; with ``kind``, names the entry of
-        another kind.
+        """Returns the error for an absent or hidden entry. With ``kind``, it names the kind of the
+        entry that is there instead.
         """
         if kind is not None:
             found = self.lookup(path, no_follow=True)
@@ -286,8 +292,8 @@ class OpenTree:
 class VisibleTree(OpenTree):
     """Tree of a cluster at one snapshot, without the entries that one caller may not describe.
 
-    Counts are those of the snapshot, corrected where grants hide entries: they cost by the number
-    of grants for the caller, not by the size of the tree.
+    Counts are those of the snapshot, corrected where grants hide entries: their cost grows with the
+    number of grants for the caller, not with the size of the tree.
     """
 
     __slots__ = ("_above", "_plain", "_withins", "access", "age_seconds", "caller")
@@ -369,8 +375,8 @@ class VisibleTree(OpenTree):
         )
 
     def shows_any_at(self, text: str) -> bool:
-        # On the path of every Resolve: the yes for a directory in which no entry has grants of its
-        # own.
+        # Every Resolve calls this: so directories that hide nothing, since no entry in them has
+        # grants of its own, are cached by path alone.
         above, slash, name = text.rpartition("/")
         if above in self._plain:
             return bool(name)
@@ -444,7 +450,7 @@ class VisibleTree(OpenTree):
                     at, is_topic=False
                 )
             case Missing():
-                return False  # answered as what is hidden is, with the same nearest directory
+                return False  # answered like a hidden entry, with the same nearest directory
 
     def meant_kind(self, path: Path, kind: Kind | None) -> Kind | None:
         if kind is not None or not self.mount.is_prefix_of(path) or path == self.mount:
@@ -572,8 +578,8 @@ class VisibleTree(OpenTree):
         )
 
     def sees_same_below(self, path: Path, other: VisibleTree, other_path: Path) -> bool:
-        """True if the caller sees the same names at and below a directory as at and below another
-        one by other grants, provided that both hold the same names.
+        """True if the caller sees the same names at and below two directories, one by the grants of
+        this tree and one by those of ``other``, provided that both directories hold the same names.
         """
         return self.directory_view(path.below(self.mount)).is_same_as(
             other.directory_view(other_path.below(other.mount))

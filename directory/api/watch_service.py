@@ -159,12 +159,12 @@ class _Watching(PolledSource):
         self._incarnation: Final = tree.snapshot.incarnation
         self._idle_seconds: Final = float(request.checkpoint_seconds or 10)
         self._tree = tree
-        """As it was when it was polled last."""
+        """The tree that the last poll used."""
         self._reached = after
         self._has_begun = False
         self._sent_at = self._looked_at = time.monotonic()
         self._taken: deque[Revised] = deque()
-        """Changes of which none was sent yet."""
+        """Changes taken from the subscription, of which none was sent yet."""
         self._subscription: Final = cluster.history.follow(after)
 
     def poll(self) -> watch_pb2.WatchResponse | bytes | None:
@@ -173,7 +173,7 @@ class _Watching(PolledSource):
         if not self._has_begun:
             self._has_begun = True
             self._sent_at = now
-            # Not before: nothing is due earlier.
+            # Set only now: nothing is due before the first response.
             self._subscription.on_ready = self.on_ready
             return watch_pb2.WatchResponse(
                 token=self._token(self._reached),
@@ -195,14 +195,14 @@ class _Watching(PolledSource):
     def _next_changes(self) -> bytes | None:
         """Returns the response of the next revision with an event to show."""
         cluster, replica = self._cluster, self._cluster.replica
-        # Revisions that every subscriber got before an empty answer are passed: a checkpoint may
-        # name them, and a watcher that resumes there need not resync for revisions without events
-        # for it.
+        # If the subscription has no changes, the revisions that every subscriber had received
+        # before it was asked count as reached: a checkpoint may name them, and a watcher that
+        # resumes there need not resync for revisions without events for it.
         delivered = replica.reported_revision
         had_none = not self._taken
         if had_none:
             self._taken.extend(self._subscription.next(0))
-        # Not the snapshot of the beginning: a revoked right ends the stream (N5).
+        # The newest snapshot, not that at the beginning: a revoked right ends the stream (N5).
         before = self._tree
         tree = self._tree = self._router.tree(cluster, replica.snapshot, self._call, past=True)
         _require_visible(tree, self._path)

@@ -329,8 +329,9 @@ def _parsed(record: bytes) -> entry_pb2.Entry:
 
 
 def _name_at_its_place(record: bytes) -> str | None:
-    # Of a record that can be parsed, the physical name where our own serialization has it: after
-    # entry_id, the topic's tag and its length in one or two bytes. Four times as fast as parsing.
+    # Reads the physical name of a record that can be parsed where our own serialization has it:
+    # after entry_id, the topic's tag and its length in one or two bytes. Four times as fast as
+    # parsing.
     if len(record) < 14 or record[9] != _TOPIC_TAG:
         return None
     at = 11
@@ -345,8 +346,8 @@ def _name_at_its_place(record: bytes) -> str | None:
 
 
 def _partitions(record: bytes) -> int:
-    # As our own serialization has it: the topic's name, its id in Kafka, its partitions. Where they
-    # are not at their place, of which one byte is enough to know, the record is parsed.
+    # Our own serialization has the topic's name, its id in Kafka and its partitions in this order.
+    # If one is not at its place, which a single byte shows, the record is parsed.
     try:
         at = 11 if record[10] < 0x80 else 12
         if record[9] == _TOPIC_TAG and record[at] == 0x0A and record[at + 1] < 0x80:
@@ -414,7 +415,7 @@ def _topic(message: entry_pb2.Topic, common: dict[str, Any], *, stored: bool) ->
     if int(message.provision) in _PROVISIONS:
         provision = Provision(message.provision)
     elif message.provision:
-        # Nothing is done to a failed topic, which is all that is safe with a state unheard of.
+        # Nothing is done to a failed topic; nothing else is safe in an unknown state.
         provision, provision_message = Provision.FAILED, f"{_NEWER_STATE} {message.provision}"
     return Topic(
         **common,
@@ -472,7 +473,7 @@ def _enum(kind: type[_E], number: int, unspecified: _E, field: str) -> _E:
 
 
 def policies_of(message: policies_pb2.Policies, *, stored: bool) -> Policies:
-    """Returns the policies of a message; as ``_entry_of``.
+    """Returns the policies of a message; ``stored`` as in ``_entry_of``.
 
     Raises:
         ValueError: as ``_entry_of``.

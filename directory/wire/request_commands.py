@@ -131,8 +131,8 @@ def update_command(
 
 
 def _refuse_arming(manage: Mapping[str, Any], path: Path) -> None:
-    """Checks that the update sets no ``manage`` to true: only a plan that an operator has read
-    does.
+    """Checks that a request sets no ``manage`` to true: only arming by a plan that an operator has
+    read does so.
     """
     for aspect, allowed in sorted(manage.items()):
         if allowed:

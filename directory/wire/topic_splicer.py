@@ -1,6 +1,6 @@
 """Splices a topic's outcome from its stored record without parsing it.
 
-Only records that are written exactly as this version writes a topic without policies of its own;
+It takes only records that are exactly as this version writes a topic without policies of its own;
 all others are encoded by protobuf. Protobuf merges concatenated fields: so the record's bytes, then
 path and etag, are the bytes of the entry (the encoding spec: *last one wins*, fields in any order).
 """
@@ -50,11 +50,11 @@ class TopicSplicer(NamedTuple):
 
 
 class KeptSplicer(NamedTuple):
-    """Splicer, with what identifies it as that of a later snapshot, too."""
+    """Splicer, with the parts that show whether it still holds in a later snapshot."""
 
     splicer: TopicSplicer
     topics: SortedMap[str, bytes]
-    """What the records are of."""
+    """The directory's topics, from which the records are."""
     size_bytes: int
 
 
@@ -115,7 +115,7 @@ def splice_topics(splicers: Mapping[str, TopicSplicer], paths: Sequence[str]) ->
             continue
         first, entry_id, second, length = unpack(record)
         if length >= _MANY:
-            # A third byte makes it none of those that are spliced.
+            # A record with a third length byte gets a length that fails the check below.
             more = record[11]
             length += (more << 7) - _MANY + 1 if more < _MANY else record_size
         size = len(path)
@@ -147,7 +147,7 @@ def splice_topics(splicers: Mapping[str, TopicSplicer], paths: Sequence[str]) ->
 
 
 class _Heads(dict[int, bytes]):
-    """By the length of an entry: the tags and lengths of all that it is in, made once each."""
+    """Tags and lengths of all messages around an entry, by its length; each is made once."""
 
     def __init__(self, tail: int) -> None:
         super().__init__()

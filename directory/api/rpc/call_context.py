@@ -33,13 +33,13 @@ class Call:
     deadline: float
     """By ``time.monotonic``: the caller's, or the server's own cap (G1)."""
     principal: str = ""
-    """From the certificate or a verified token, never from a field; empty if callers are not
-    identified, ``User:ANONYMOUS`` for one without an identity where that is allowed.
+    """From the certificate or a verified token, never from a field of the request; empty if callers
+    are not identified, ``User:ANONYMOUS`` for one without an identity where that is allowed.
     """
     cluster_ids: tuple[str, ...] = ()
     """The clusters that the peer's certificate names; see ``directory.server.authentication``."""
     bearer: str = field(default="", repr=False)
-    """The caller's verified token: only for calls in the caller's name."""
+    """The caller's verified token, used only for calls to other servers in the caller's name."""
     caller_host: str = ""
     """See ``host``; set where the call of one caller is answered within another call."""
     is_active: Callable[[], bool] = bool

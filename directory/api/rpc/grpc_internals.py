@@ -1,9 +1,9 @@
 """Private parts of grpcio that the server uses; no other module uses any.
 
-grpcio's synchronous server has a thread for each open stream: its own way to send a response
-returns only when gRPC has taken it, and its own way to receive a message waits for it. Here both
-are handed to gRPC, and gRPC's thread calls back when a response was taken or a message was
-received. ``tests/unit/api/test_grpc_internals.py`` shows when each part can be dropped.
+grpcio's synchronous server has a thread for each open stream: to send a response, the thread waits
+until gRPC has taken it; to receive a message, it waits for the message. Here gRPC is only asked to
+send or receive, and gRPC's thread calls back when a response was taken or a message was received.
+``tests/unit/api/test_grpc_internals.py`` shows when each part can be dropped.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ _RECEIVE: Final = _server._RECEIVE_MESSAGE_TOKEN  # noqa: SLF001
 _NO_FLAGS: Final = 0
 
 Finish = Callable[[None], object]
-"""What gRPC gives a handler that ``sends_without_thread``: ends the call with the context's status,
-and does not wait for that to be sent."""
+"""Function that gRPC passes to a handler marked by ``sends_without_thread``: it ends the call with
+the context's status, and does not wait until that is sent."""
 
 
 def set_longest_wait(seconds: float) -> None:
-    """Sets how rarely a thread that waits for a message of gRPC wakes up: by default ten times a
-    second, for signals, which only the main thread receives.
+    """Sets the longest time for which a thread that waits for gRPC sleeps. By default it wakes up
+    ten times a second, for signals, which only the main thread receives.
     """
     _common.MAXIMUM_WAIT_TIMEOUT = seconds
 
 
 def is_call_active(state: Any) -> bool:
-    """Returns whether a call has neither ended nor been cancelled: it may do so at any time, so
-    no lock is held for that.
+    """True if a call has neither ended nor been cancelled. Either may happen at any time, so no
+    lock is held for this check.
     """
     return bool(_server._is_rpc_state_active(state))  # noqa: SLF001
 
@@ -94,14 +94,14 @@ def receive_message(
 
     def received(happened: Any) -> Any:
         finished = receive(happened)
-        # Only here, in gRPC's thread, is it set and taken.
+        # The state's request is set and taken only here, in gRPC's thread.
         request, state.request = state.request, None
         on_received(request)
         return finished
 
     with state.condition:
-        # In one with the next: of a call that ended in between gRPC's thread, which serves all
-        # calls, would note the end twice, and die of that.
+        # The check and the addition are one step: if the call ended in between, gRPC's thread,
+        # which serves all calls, would note the end twice, and die of that.
         if not _server._is_rpc_state_active(state):  # noqa: SLF001
             return
         state.due.add(_RECEIVE)
@@ -138,9 +138,9 @@ class ResponseWriter:
     Args:
         context: of the call.
         finish: see ``Finish``.
-        sending: held by a sender of many responses, of other calls too: gRPC's thread then notes
-            what it has taken after them, instead of changing places with the sender at each. It
-            waits meanwhile, so that nothing else may be done with it.
+        sending: lock that a sender of many responses, also of other calls, holds. gRPC's thread
+            waits for it before it notes that a response was taken: else the two threads would
+            change places at each response. So the holder may do nothing but send.
     """
 
     __slots__ = ("_call", "_context", "_finish", "_sending", "_state", "is_free", "on_taken")
@@ -155,9 +155,9 @@ class ResponseWriter:
         self._finish: Final = finish
         self._sending: Final = sending
         self.is_free = True
-        """gRPC has taken what was sent last."""
+        """True if gRPC has taken the response that was sent last, or none was sent."""
         self.on_taken: Callable[[], object] = bool
-        """Is called in gRPC's thread once it has: it must not wait, nor raise."""
+        """Called in gRPC's thread once gRPC has taken a response: it must not wait, nor raise."""
 
     def send(self, message: bytes) -> None:
         """Hands a response to gRPC; does nothing if the call is over. To be called only while the
@@ -177,8 +177,8 @@ class ResponseWriter:
                 taken = self._next_taken
                 state.due.add(_NEXT)
         self.is_free = False
-        # Not under the condition: gRPC's thread often takes it before this returns, and would have
-        # to wait for this thread.
+        # The condition is not held here: gRPC's thread often takes the response before this call
+        # returns, and would have to wait for this thread.
         self._call.start_server_batch(operations, taken)
 
     def _first_taken(self, _: object) -> Any:

@@ -70,7 +70,7 @@ class NotReadyServer:
 
 
 class _Answers(grpc.GenericRpcHandler):
-    """Handler of every method, of every kind: on the wire they begin alike."""
+    """Handler of every method, unary or streaming: on the wire all of them begin alike."""
 
     def service(
         self, handler_call_details: grpc.HandlerCallDetails

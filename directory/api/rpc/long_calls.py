@@ -1,9 +1,9 @@
 """Runs long reads on threads of their own, so that short ones never wait for them.
 
 Python runs one thread at a time; so a short call waits only for its share of the interpreter
-(``switch_interval``), not for the end of four long calls. gRPC uses the pool of
-a method's handler only if that is a ``ThreadPoolExecutor``, and otherwise silently the server's
-own; so this is one, without threads.
+(``switch_interval``), not for the end of the long calls. gRPC uses the pool of a method's handler
+only if that is a ``ThreadPoolExecutor``, and otherwise silently the server's own; so the pool here
+is one, without threads.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class PolledStream:
         self.is_listed = False
         """It is among those to be polled."""
         self.is_due = False
-        """It was to be polled, and was not free."""
+        """It was to be polled while its writer was not free, or while another thread polled it."""
         self.is_busy = False
         """Another thread polls it."""
         self.is_closed = False
@@ -143,7 +143,7 @@ class PolledStreams(ThreadPoolExecutor):
         self._thread: threading.Thread | None = None
         self._is_ending = False
         self._due_at = float("inf")
-        """When the next source is due by the clock; those that are due and not free left out."""
+        """When the next source is due by the clock, without those that are due and not free."""
         self.sending: Final = threading.Lock()
         """See ``ResponseWriter``."""
 
@@ -199,7 +199,8 @@ class PolledStreams(ThreadPoolExecutor):
     # -- polling ---------------------------------------------------------------------------------
 
     def _list(self, stream: PolledStream) -> None:
-        # Once for all threads: twice in a row it would be polled twice before it is sent to.
+        # Each stream is listed once for all threads: one that is listed twice would be polled twice
+        # before a response is sent to it.
         with self._lock:
             if stream.is_listed:
                 return
@@ -242,7 +243,7 @@ class PolledStreams(ThreadPoolExecutor):
         try:
             self._poll_into(made)
         finally:
-            self._send(made)  # also where a bug ended it: their sources have gone on
+            self._send(made)  # also if a bug ended the polling: the sources have gone on
 
     def _poll_into(self, made: list[tuple[PolledStream, bytes]]) -> None:
         for number in range(len(self._listed)):
@@ -253,7 +254,8 @@ class PolledStreams(ThreadPoolExecutor):
                 self._give_way(_BETWEEN_SECONDS if number else _FIRST_SECONDS)
             stream = self._listed.popleft()
             stream.is_listed = False
-            # Noted before it is looked at: what is taken in between lists it again.
+            # Set before the writer is checked: if gRPC takes a response in between, ``_taken``
+            # lists the stream again.
             stream.is_due = True
             if stream.is_closed or stream.is_busy or not stream.writer.is_free:
                 continue
@@ -312,5 +314,5 @@ _AT_ONCE: Final = 20
 _PAUSE_SECONDS: Final = 0.000_1
 """Pause in which gRPC's thread records the responses that it has taken."""
 _FIRST_SECONDS: Final = 0.01
-"""Longest delay of a change for calls, one of which made the change."""
+"""Longest time for which a change is held back for calls under way, one of which made it."""
 _BETWEEN_SECONDS: Final = 0.001

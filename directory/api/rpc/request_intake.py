@@ -6,11 +6,11 @@ disconnects. Here the request is received first, on gRPC's own thread, and only 
 given to a pool: an unfinished request costs memory only, bounded by ``most`` and ``seconds``.
 Concurrent calls are limited here, too: gRPC's own limit gives no reason.
 
-A call without a request, or over a limit, waits a second until it is refused (``delay``), and so
-does one that a handler refuses with ``DelayedRefusal``: a client that retries at once would
+A call without a request, or with one that exceeds a bound, is refused a second later (``delay``),
+and so is one that a handler refuses with ``DelayedRefusal``: a client that retries at once would
 otherwise keep the server busy with refusals.
 
-``tests/unit/api/test_request_intake.py`` shows when it can be dropped.
+``tests/unit/api/test_request_intake.py`` shows when this module can be dropped.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _log = logging.getLogger(__name__)
 
 _MARK: Final = "kdir_takes_request"
 _FREED_AT_ONCE: Final = 8
-"""Part of the unfinished requests, the oldest, that is refused when there are too many: several at
-a time, so that a flood does not copy the list for each.
+"""One in this many unfinished requests, the oldest first, is refused when there are too many:
+several at a time, so that a flood does not copy the list for each.
 """
 _DELAY_SECONDS: Final = 1.0
 """Time from the arrival of a request over a limit until the call is refused."""
@@ -88,7 +88,7 @@ class CallCompletion:
             self._call_back()
 
     def release(self) -> None:
-        """Takes the call out of those under way now instead of at its end."""
+        """Removes the call from those under way already now, before its end."""
         if self._under_way is not None:
             self._under_way.discard(self)
 
@@ -144,12 +144,12 @@ class RequestIntake:
         self._seconds: Final = seconds
         self._clock: Final = clock
         self._unfinished: Final[dict[CallCompletion, tuple[Any, Any, float]]] = {}
-        """Event and state of gRPC of each, and when its headers arrived; the oldest is first."""
+        """For each call gRPC's event and state, and when its headers arrived; oldest first."""
         self._delayed: Final[deque[tuple[float, Callable[[], object]]]] = deque()
-        """When each was delayed, and what begins it; the oldest is first."""
+        """For each call when it was delayed, and the function that begins it; oldest first."""
         self._is_closed = False
         self.refused = 0
-        """Calls whose request did not arrive in time."""
+        """Number of calls that were refused before their request arrived."""
 
     @property
     def calls(self) -> int:
@@ -205,8 +205,8 @@ class RequestIntake:
         return ended
 
     def delay(self, begin: Callable[[], object], ended: CallCompletion) -> None:
-        """Begins a call that will be refused a second later; at once if many wait already.
-        Meanwhile it counts as delayed, not as a call.
+        """Begins a call that will be refused: a second later, or at once if many are delayed
+        already. Until then it counts as delayed, not as a call.
         """
         ended.release()
         with self._lock:

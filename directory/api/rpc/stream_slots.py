@@ -97,7 +97,7 @@ class StreamSlots:
             for key, (most, setting) in bounds.items():
                 if self._open[key] >= most:
                     self._refuse(key, most, setting)
-            # One stream of any kind more would wait for a thread, without an answer.
+            # One more stream, of whatever kind, would wait for a thread, without an answer.
             if self._links + self._open[""] >= self._most:
                 self._refuse("", self._most, "max_streams")
             self._open.update(bounds.keys())

@@ -11,12 +11,12 @@ from typing import Final
 __all__ = ["SWITCH_SECONDS", "long_read"]
 
 SWITCH_SECONDS: Final = 0.002
-"""Interval where no long read computes. Each thread that waits for the interpreter wakes up once in
-an interval: with 0.5 ms that is a tenth of a write where 16 are under way.
+"""Interval while no long read computes. Each thread that waits for the interpreter wakes up once in
+an interval: at 0.5 ms that costs a tenth of a write while 16 writes are under way.
 """
 _LONG_READ_SECONDS: Final = 0.0005
-"""A short call takes the interpreter some four times, and waits so long each time while a long read
-computes.
+"""Interval while a long read computes: a short call takes the interpreter some four times, and
+waits for one interval each time.
 """
 
 

@@ -51,23 +51,25 @@ class CallPool:
         self._most: Final = max(at_once, most)
         self._tasks: Final[FairQueue[_Task]] = FairQueue(_connection_of)
         self._spare: Final = threading.Semaphore(0)
-        """One for each thread that is to go on."""
+        """Released once for each resting thread that is to go on."""
         self._lock: Final = threading.Lock()
         self._threads = 0
         self._resting = 0
         self._excused = 0
-        """Calls that wait for something, or are taken to."""
+        """Calls that are marked as waiting, or that ``unblock_stalled`` counts as waiting."""
         self._relieved = 0
-        """Of those, what ``unblock_stalled`` took to wait."""
+        """Those of them that ``unblock_stalled`` counts as waiting."""
         self._ended = 0
-        """Calls; two threads may count one for both: it is looked at for whether it moves."""
+        """Calls, approximately: two threads may count one for both. Only a change of it matters."""
         self._ended_before = 0
         self._processor_clocks: Final[list[int]] = []
         """One of each thread."""
         self._processor_seconds = 0.0
-        """Of all threads, at the last look."""
+        """Processor time of all threads at the last check."""
         self._existing = True
-        """None ended before the last look; ``_alike`` looks in a row found it so, or not so."""
+        """True if at the last check no call had ended and no thread computed. The last ``_alike``
+        checks in a row had the same result.
+        """
         self._alike = 0
         self._is_shut = False
         with self._lock:
@@ -176,7 +178,7 @@ class CallPool:
                 self._rest()
 
     def _rest(self) -> None:
-        """Waits until a call is queued; returns at once if one is."""
+        """Waits until one more thread may run; returns at once if one may."""
         with self._lock:
             if self._is_shut or self._threads - self._resting <= self._at_once + self._excused:
                 return
@@ -348,7 +350,7 @@ class FairQueue(Generic[T]):
         self._key_of: Final = key_of
         self._lock: Final = threading.Lock()
         self._items: Final[OrderedDict[Hashable, deque[T]]] = OrderedDict()
-        # One for each item: what waits for one waits in C.
+        # One for each item: a thread that waits for a ticket does so in C.
         self._tickets: Final[SimpleQueue[bool]] = SimpleQueue()
 
     def put(self, item: T) -> None:

@@ -15,7 +15,7 @@ from resolver.errors import LimitExceeded
 __all__ = ["LARGE_BYTES", "UnsentAnswers"]
 
 LARGE_BYTES: Final = 16 * 1024
-"""Smaller responses are limited by the number of concurrent calls."""
+"""Responses up to this size are limited only by the number of concurrent calls."""
 
 
 class UnsentAnswers:

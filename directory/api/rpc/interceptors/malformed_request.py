@@ -59,7 +59,9 @@ def lenient_deserializer(
 
 
 def _explain(kind: type[Message], raw: bytes) -> KdirError:
-    """Returns which text field is not UTF-8: protobuf's own error does not name it."""
+    """Returns the error for bytes that protobuf cannot parse. It names the text field that is not
+    UTF-8, which protobuf's own error does not.
+    """
     try:
         unknown = UnknownFieldSet(Empty.FromString(raw))
     except DecodeError:
