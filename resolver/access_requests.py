@@ -168,7 +168,7 @@ def check_request(  # noqa: PLR0913 - as Resolver.check has them
 def any_request(
     principal: str, operation: str, resource: str, *, host: str
 ) -> access_pb2.AuthorizeAnyRequest:
-    """Returns the request whether there is any allowed resource (KIP-679).
+    """Returns the request that asks whether any resource is allowed (KIP-679).
 
     Raises:
         InvalidArgument: an unknown operation or kind.

@@ -31,12 +31,12 @@ class FreshnessMark:
 
     def __init__(self, incarnation: str, revision: int) -> None:
         self.until = 0.0
-        """By the clock: so long everything of the cluster that was not dropped is fresh."""
+        """Time on the clock until which all remaining answers of the cluster are fresh."""
         self.incarnation = incarnation
         self.revision = revision
         """Changes up to here were received."""
         self.applied = revision
-        """Of the changes up to here, each has dropped the answers that it touched."""
+        """Each change up to here has dropped the answers that it touched."""
 
 
 class CachedAnswer(NamedTuple):
@@ -126,7 +126,7 @@ class Cache:
         self._max_referrals = max(64, (max_entries or DEFAULT_ENTRIES) // 10)
         self._lock = threading.Lock()
         self._aliases: dict[str, set[Hashable]] = {}
-        """Keys of answers by a path on the way that is not itself the key: changes name that."""
+        """Keys of answers by each path on their way that is not the key: a change may name it."""
         self._referrals: dict[tuple[str, ...], CachedReferral] = {}
         self._own_mounts: dict[Path, None] = {}
 
@@ -160,7 +160,7 @@ class Cache:
         """Stores the last good answer, marked stale, for some seconds without another query."""
         stale = old._replace(location=old.as_stale(now), until=now + seconds, followed=None)
         with self._lock:
-            # What is kept remains the answer as it was: its age counts from then, also next time.
+            # The original stays: the age counts from its request, also when it is stale again.
             self.answers[key] = stale._replace(original=old.original or old.location)
         return stale
 
@@ -202,8 +202,8 @@ class Cache:
                 self._remove(key)
 
     def _drop_where(self, condition: Callable[[CachedAnswer], bool]) -> int:
-        # The hot path wants a plain dict; what touches more than one path is rare, so that a look
-        # at all answers is fair.
+        # The hot path needs a plain dict. A removal of more than one path is rare, so that it may
+        # scan all answers.
         with self._lock:
             keys = [key for key, kept in self.answers.items() if condition(kept)]
             for key in keys:
@@ -261,7 +261,7 @@ class Cache:
         """Returns the deepest known mount above the path as a referral with its remaining lifetime;
         None if the start servers are as near.
 
-        By whole segments; costs by the depth of the path, not by the size of the cache.
+        Whole segments are compared; the cost grows with the path's depth, not with the cache.
         """
         nearest = max((len(own) for own in self._own_mounts if own.is_prefix_of(path)), default=0)
         now = self._clock()

@@ -156,7 +156,7 @@ class AnswerCacheFile:
                 yield _write_referral(known.referral, known.until - now)
         answers = list(self._cache.answers.items())[-_MOST_ANSWERS:]
         for key, kept in answers:
-            # Absences are short-lived, and what was asked for specially is rare.
+            # Absences are short-lived, and answers to lookups with options (key no text) are rare.
             if isinstance(key, str) and kept.location is not None and not kept.location.links:
                 yield _write_answer(kept, now)
 

@@ -78,7 +78,7 @@ class Checksum:
 
 
 class BackupWriter:
-    """Writer of a backup's messages, checked as a reader would."""
+    """Writer of a backup's messages, which checks them as a reader does."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._packed = gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6, mtime=0, filename="")

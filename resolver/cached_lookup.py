@@ -95,7 +95,7 @@ class CachedLookup:
         self._flights = _Flights()
         self.session = Session()
         self.freshness: Freshness | None = None
-        """Where that is enabled."""
+        """Source of freshness marks, where watching is enabled."""
 
     @property
     def walker(self) -> ResolutionDriver:
@@ -107,7 +107,7 @@ class CachedLookup:
         """Returns the state of this process; after a fork a new one, with new locks."""
         flights = self._flights
         if flights.pid != os.getpid():
-            # After a fork: what other threads of the parent held will never be let go here.
+            # After a fork: locks that other threads of the parent held are never released here.
             self._walker = self._make_walker()
             self._cache.renew_lock()
             self.session.renew_lock()
@@ -182,14 +182,14 @@ class CachedLookup:
         token: str,
         deadline: float,
     ) -> ResolutionStateMachine:
-        """Returns the result of a resolution of its own, shared with no other caller, that reads
-        this session's writes.
+        """Returns an ended resolution that no other caller shares and that reads this session's
+        writes.
         """
         question = self.question(wanted, token)
         rules = rules.for_token(token)
         walk = self.walker.resolve(path, rules, question, deadline)
         if question.token and _is_expired(walk) and not token:
-            # Our own note of an earlier write, not the caller's: that store is gone.
+            # The token is of this session's writes, not the caller's: their store is gone.
             self.session.clear()
             walk = self.walker.resolve(path, rules, self.question(wanted, ""), deadline)
         return walk
@@ -319,13 +319,13 @@ class CachedLookup:
     def _store(self, key: Hashable, kept: CachedAnswer, sender: Sender, written: str) -> None:
         """Caches an answer, unless a change that this client knows is newer.
 
-        The check comes after the store: a thread that learns of a change records its revision first
-        and drops answers then, so that one of the two finds an old answer.
+        The check comes after the caching: a thread that receives a change records its revision
+        first and then drops answers, so that one of the two threads finds an old answer.
         """
         self._cache.put(key, kept)
         followed = kept.followed
         overtaken = followed is not None and sender.revision < followed.revision
-        # What was written before the walk began was sent along; the hints that it touched are gone.
+        # The walk sent the token of all earlier writes, and the hints that they touched are gone.
         wrote = self.session.text != written
         if overtaken or (wrote and self.session.is_after(kept.read)):
             self._cache.forget(key)

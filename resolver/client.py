@@ -1,8 +1,8 @@
-"""Resolver: the public door for asking directories.
+"""Resolver: the public client of directory servers.
 
-``resolve`` answers from memory while it may, and by a walk over the nearest directory servers else.
-What a verb needs beside that is in a module of its own, imported at its first use. The file is
-long because the documentation of each verb and keyword is here, where callers read it.
+``resolve`` answers from the cache while an answer is fresh, and else by a walk from the nearest
+directory servers. What other verbs need is in modules of their own, imported at the first use. The
+file is long because the documentation of each verb and keyword is here, where callers read it.
 """
 
 from __future__ import annotations
@@ -50,42 +50,42 @@ class Resolver:
     manager. Thread-safe. The constructor calls no server.
 
     Args:
-        servers: ``host:port`` of the directory servers to begin with, of one cluster; a list, or
-            one text with commas. Any cluster's will do: the nearest are best. None: those of the
-            environment (``KDIR_AT``), else of the current context (``kdir context``), with its
-            credentials and allowed servers, else the server on this machine.
+        servers: ``host:port`` of the start servers, all of one cluster; a list, or one text with
+            commas. Any cluster will do; the nearest is best. None: those of the environment
+            (``KDIR_AT``), else of the current context (``kdir context``), with its credentials
+            and allowed servers, else the server on this machine.
         timeout_seconds: default deadline of a method, for all its calls together.
-        max_entries: answers that are remembered; 0: none, only where mounts are.
-        max_stale_seconds: so old may be an answer that is given, marked stale, while the owner
-            cannot be asked; 0 = never.
-        recursive: let the servers walk on in one's name, to resolve. Calls of an owner, to list,
-            check or change, or to resolve for a producer, are referred to it all the same.
-        ca: PEM file; whose certificates of servers are believed. With it TLS is used, to
-            every server, and each must have a certificate for the name or address it was
-            dialled by.
-        cert: PEM file: the certificate that says who one is; with ``key``.
-        key: PEM file: its private key, without a password.
-        token: a bearer token that says who one is. It is sent over TLS, or within this machine.
-        token_file: the same, read from a file, and again when that changes.
-        principal: whose memory this is: a file of another's is not read. By default it goes by
-            who one says one is.
-        cache_file: where to remember answers across restarts; one file for one set of servers
-            and one principal. Whatever is wrong with it, it is as if it were not there.
-        watch: follow the changes of the clusters that answer, so that what was resolved once is
-            given again without a call, and changes are seen as they happen. What a server
-            resolved in the client's name (``recursive``) by way of links, or found absent,
-            names no clusters on its way to follow: it is kept for its lifetime (by default 60
-            and 5 seconds), unless a call's token asks for what is newer.
-        transport: how to reach servers; given, it is the caller's to close.
-        health: how servers fared, for a caller who remembers it; by default nothing is known.
+        max_entries: most answers in the cache; 0: no answers, only mounts.
+        max_stale_seconds: greatest age of an answer that is returned, marked stale, while the owner
+            cannot be reached; 0 = none is.
+        recursive: let servers resolve a path to its end for the client. Listings, checks, changes
+            and resolving for a producer still follow referrals to the owner.
+        ca: PEM file of the CAs that are trusted for servers' certificates. With it TLS is used
+            to every server, and each must have a certificate for the name or address that was
+            dialled.
+        cert: PEM file of the client's certificate; with ``key``.
+        key: PEM file of its private key, without a password.
+        token: bearer token of the client. It is sent over TLS, or within this machine.
+        token_file: file of a bearer token, read again when it changes.
+        principal: whose answers the cache holds: a ``cache_file`` of another principal is not
+            read. The default is a fingerprint of the credentials.
+        cache_file: file that keeps answers across restarts; one file for one set of servers and
+            one principal. A file that cannot be used is ignored.
+        watch: follow the changes of the clusters that answer, so that cached answers stay fresh
+            without a call, and changes are seen as they happen. An answer that a server resolved
+            for the client (``recursive``) by way of links, and an absence that it found, name no
+            clusters on their way to follow: they are cached for their lifetime (by default 60
+            and 5 seconds), unless a call's token asks for newer ones.
+        transport: transport to the servers; the caller closes the one that it passes.
+        health: recent results of servers that a caller kept; by default none are known.
         allow: which endpoints of referrals may be asked: CIDR networks and domains, such as
             ``["10.0.0.0/8", "example.com"]``, or an ``AllowList``; by default all. Special
             addresses never are, and this machine only when all of ``servers`` are on it.
-        clock: seconds that never go back.
+        clock: monotonic seconds.
 
     Raises:
-        InvalidArgument: a server is no ``host:port``, ``allow`` has something else, or a file
-            cannot be used.
+        InvalidArgument: a server is no ``host:port``, an element of ``allow`` is neither a network
+            nor a domain, or a file cannot be used.
     """
 
     def __init__(  # noqa: PLR0913 - each is a keyword with a default, documented above
@@ -127,7 +127,7 @@ class Resolver:
         self._clock = clock
         self._allow = allow if isinstance(allow, AllowList) else AllowList.of(allow, start)
         self.health = health or ServerHealth(clock)
-        """How servers fared lately."""
+        """Recent results of the servers."""
         if transport is not None and any(login):
             raise errors.InvalidArgument("transport: with one, ca, cert, key and token are its own")
         credentials = _credentials(login) if any(login) else None
@@ -137,7 +137,7 @@ class Resolver:
         )
         principal = principal or (credentials.fingerprint if credentials is not None else "")
         self.cache = Cache(clock, max_entries=max_entries, principal=principal)
-        """What is remembered: a look at it asks nobody."""
+        """Cache of answers and referrals; reading it calls no server."""
         self._assemble(max_stale_seconds)
         self._kept = self.cache.answers.get  # bound once: a warm resolve is little else
         self._disk = self._open_disk(cache_file) if cache_file is not None else None
@@ -145,7 +145,7 @@ class Resolver:
             self._feeds().follow_all(automatic=True)
 
     def _assemble(self, max_stale_seconds: float) -> None:
-        """Makes the parts that ask, of those that remember and reach."""
+        """Makes the lookups and the owner calls from the cache, transport and health."""
         transport, health, cache, clock = self.transport, self.health, self.cache, self._clock
         positions = NewestPositions()
         self._lookups = CachedLookup(
@@ -161,7 +161,7 @@ class Resolver:
         """Held while the watch streams are made."""
 
     def _feeds(self) -> WatchStreams:
-        """Returns what watches and follows clusters, made at its first use."""
+        """Returns the watch streams, made at the first use."""
         from resolver.watch_streams import WatchStreams
 
         with self._making:
@@ -186,16 +186,16 @@ class Resolver:
 
     @property
     def session(self) -> Session:
-        """What this client wrote itself, which its reads wait for."""
+        """This client's own writes; its reads are at least as new."""
         return self._lookups.session
 
     @property
     def following(self) -> CacheRefresher | None:
-        """What follows the changes of clusters; None where none is followed."""
+        """Refresher that follows the changes of clusters; None if none is followed."""
         return None if self._watch_streams is None else self._watch_streams.following
 
     def close(self) -> None:
-        """Gives back what was opened. The resolver cannot be used afterwards."""
+        """Closes what was opened. The resolver cannot be used afterwards."""
         self._lookups.own_process()  # what a parent process opened is the parent's to close
         if self._watch_streams is not None:
             self._watch_streams.close()
@@ -222,7 +222,7 @@ class Resolver:
             hint=self.cache.deepest_referral,
             refusal=self._allow.why_not_allowed,
             choose=self.health.order,
-            # Its request does not say that a writer stays with a link's first target.
+            # A recursive request cannot say that a writer stays with a link's first target.
             recursive=self._recursive and not wanted.for_writes,
             for_writes=wanted.for_writes,
         )
@@ -239,7 +239,7 @@ class Resolver:
         for_writes: bool = False,
         timeout_seconds: float | None = None,
     ) -> TopicLocation:
-        """Returns where a path is.
+        """Returns the location of a path.
 
         Args:
             path: canonical.
@@ -284,14 +284,14 @@ class Resolver:
         for_writes: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[TopicLocation | KdirError]:
-        """Returns where many paths are, in the order asked; an error of one is in its
-        place.
+        """Returns the locations of many paths, in the order of ``paths``; where one failed, its
+        error is in its place.
 
-        Arguments as for ``resolve``, but that the time, unless it is given, is longer by a second
-        for each 2,000 paths. Paths at the same servers travel in one call.
+        Arguments as for ``resolve``; the default deadline is longer by a second for each 2,000
+        paths. Paths at the same servers travel in one call.
 
         Raises:
-            TypeError: ``paths`` is one path, and no sequence of them.
+            TypeError: ``paths`` is one path instead of several.
         """
         if isinstance(paths, str | Path):
             raise TypeError(f"paths: found one path, {str(paths)!r}; expected several: [path, …]")
@@ -313,8 +313,8 @@ class Resolver:
         no_follow: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[ResolutionStateMachine]:
-        """Returns the walks to many paths, each ended; for a server that answers in its callers'
-        names. Only where mounts are is remembered of them.
+        """Returns an ended resolution for each path; for a server that resolves for its callers.
+        Only the mounts on their way are cached.
 
         Raises:
             InvalidToken: not one that a directory server gave.
@@ -336,7 +336,7 @@ class Resolver:
         for_writes: bool = False,
         timeout_seconds: float | None = None,
     ) -> Owner:
-        """Returns who owns a path, also one where nothing exists yet.
+        """Returns the owner of a path, also of one where nothing exists yet.
 
         Raises:
             KdirError: as ``resolve``, but for Absent.
@@ -357,16 +357,16 @@ class Resolver:
         """Calls a method of the contract at the owner of a path.
 
         The request's ``path`` (and ``new_path``) is replaced by the canonical one, an empty
-        ``request_id`` is filled, a ``token`` completed by what this client wrote. Other servers of
-        the owner are asked when one does not answer; once more after a walk when the owner says
-        that the path is not its own.
+        ``request_id`` is filled, and this client's writes are added to a ``token``. When a server
+        does not answer, others of the owner are called; when the owner answers that the path is
+        not its own, the path is resolved again and the call repeated once.
 
         Args:
-            path: canonical; the owner of where it would stand is asked when nothing does.
+            path: canonical; if nothing exists there, the owner of where it would be is called.
             method: such as ``DirectoryService.CreateEntry``.
             request: the method's own message; not changed.
-            no_follow: whether a link or mount at the very path is itself meant; by default for
-                CreateEntry, DeleteEntry and MoveEntry.
+            no_follow: whether the call is about a link or mount at the path itself; by default it
+                is for CreateEntry, DeleteEntry and MoveEntry.
             at_parent: ask the owner of the directory that holds the entry: for mounts, whose own
                 path belongs to the child.
             timeout_seconds: of the whole.
@@ -405,19 +405,19 @@ class Resolver:
             path: canonical; it need not exist.
             principal: such as ``User:alice``; without a type a user.
             operation: Kafka's, such as ``read`` or ``alter-configs``.
-            host: from which address; empty = only grants for every host count.
-            resource: ``topic``, or of the cluster at the path ``group``, ``transactional-id``,
-                ``cluster``.
+            host: address of the principal; empty = only grants for every host count.
+            resource: ``topic``, or ``group``, ``transactional-id`` or ``cluster`` of the cluster at
+                the path.
             name: of the group or transactional id.
             prefer: ``directory`` where a topic of the same name is not meant.
-            explain: what each level of the path came to, in ``Checked.response``.
+            explain: add the result of each level of the path to ``Checked.response``.
             token: read at least this.
             timeout_seconds: of the whole.
 
         Raises:
             InvalidArgument: no operation, principal or address.
-            KdirError: as ``resolve``; Absent where the asker may neither describe the entry nor
-                asks for itself.
+            KdirError: as ``resolve``; Absent if the caller may not describe the entry and asks
+                about another principal.
         """
         from resolver.access_requests import check_request, check_result
 
@@ -448,7 +448,7 @@ class Resolver:
         timeout_seconds: float | None = None,
     ) -> bool:
         """True if there is any resource of a kind on which a principal may do something (KIP-679),
-        in the cluster that owns a path; without one, in that of the servers one begins with.
+        in the cluster that owns ``path``; if that is empty, in the cluster of the start servers.
 
         Arguments as for ``check``.
 
@@ -486,12 +486,13 @@ class Resolver:
     ) -> Listing:
         """Returns the entries of a directory, page by page as they are iterated.
 
-        A union link's targets are merged, the first target's entry of a name counts. What is no
-        directory lists itself. Parts that did not answer are named in ``Listing.not_listed``.
+        The targets of a union link are merged: of entries with one name the first target's counts.
+        An entry that is no directory lists itself. Parts that did not answer are in
+        ``Listing.not_listed``.
 
         Args:
             path: canonical.
-            recursive: all below it too; links are shown, not entered.
+            recursive: list everything below it too; links are shown, not entered.
             across: with ``recursive``, enter the clusters mounted below.
             name_glob: only names that match this, within one segment.
             kinds: only these: ``directory``, ``topic``, ``link``, ``mount``.
@@ -540,8 +541,8 @@ class Resolver:
             timeout_seconds: of the whole.
 
         Raises:
-            Absent: the cluster says that it has no such topic, or the root that no such cluster is
-                mounted.
+            Absent: the cluster answered that it has no such topic, or the root that no such
+                cluster is mounted.
             NoRoute: nothing leads to a cluster of this name, and the root cannot be asked, or is
                 not linked to all of its mounts.
             KdirError: as ``resolve``.
@@ -574,9 +575,9 @@ class Resolver:
         use_cache: bool = False,
         timeout_seconds: float | None = None,
     ) -> Trace:
-        """Returns one resolve, hop by hop; what went wrong is in ``Trace.error``, not raised.
+        """Returns one resolution, hop by hop; its error is in ``Trace.error``, not raised.
 
-        ``use_cache``: begin at the deepest mount that is known, as ``resolve`` would.
+        ``use_cache``: begin at the deepest cached mount, as ``resolve`` would.
         """
         parsed, wanted = as_path(path), LookupOptions(kind_number(prefer))
         rules = self._rules(wanted)
@@ -607,7 +608,7 @@ class Resolver:
         Args:
             path: canonical.
             after: a token of an earlier watch or answer to go on after; empty = from now on.
-            checkpoint_seconds: at most so long between two answers.
+            checkpoint_seconds: longest time between two answers.
             timeout_seconds: of finding the owner.
 
         Raises:

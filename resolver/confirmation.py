@@ -86,8 +86,8 @@ def irreversible_effect(
     """Returns the irreversible effect of a planned change of policies, and its consequence; None =
     it is reversible.
 
-    Irreversible are more partitions, and changes by which Kafka may delete data of armed topics.
-    Revoked rights and disarming are reversed by granting or arming again (decision 0062).
+    More partitions are irreversible, and so are changes by which Kafka may delete data of armed
+    topics. Granting or arming again reverses revoked rights and disarming (decision 0062).
 
     Args:
         plan: includes the effects in the clusters below.
@@ -98,7 +98,7 @@ def irreversible_effect(
             return f"grow {call.resource} from {call.before} to {call.after} partitions", GROWTH
     losing = Counter(call.key for call in plan.kafka_calls if call.deletes_data)
     of_plan = [policy_key(one.field) for one in plan.policies if one.deletes_data]
-    # Of topics that the caller may not describe, armed ones may be among them.
+    # Armed topics may be among those that the caller may not describe.
     hides_armed = plan.caller_view and plan.armed
     is_cut = bool(plan.kafka_calls_omitted) or plan.incomplete or hides_armed
     if not losing and not (of_plan and (is_cut or unknown)):

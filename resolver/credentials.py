@@ -1,7 +1,7 @@
 """A user's credentials: certificates and tokens, read from files and reloaded when these change.
 
-TLS is used if there is a ``ca``, whose servers are trusted: for the name or address that was
-dialled, and for no other. The transport decides where a token is sent.
+TLS is used if there is a ``ca``: a certificate that it issued is trusted for the name or address
+that was dialled, and for no other. The transport decides where a token is sent.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class ListedEntry:
     """Entry of a listing, with its origin."""
 
     path: Path
-    """Path from the listed one; the entry's own path is canonical."""
+    """The requested path with the segments below it; ``entry.path`` is canonical."""
     entry: entry_pb2.Entry
     authority: resolve_pb2.Authority
     """Authority of the answer."""
@@ -87,9 +87,9 @@ class Listing:
         self.directory: entry_pb2.Entry | None = None
         """The directory itself; None for a union, or for what is no directory."""
         self.authority: resolve_pb2.Authority | None = None
-        """Who answered first."""
+        """Authority of the first answer."""
         self.inherited: policies_pb2.Policies | None = None
-        """What the entries inherit."""
+        """Policies that the entries of the first page inherit."""
         self.not_listed: list[NotListed] = []
         self.revision_changed = False
         """A page came from a newer revision than the one before."""

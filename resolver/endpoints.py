@@ -46,16 +46,16 @@ class AllowList:
     are refused whatever is listed.
 
     Args:
-        loopback: whether this machine may be asked: where the servers to begin with are on it.
+        loopback: whether this machine may be asked; set it where the start servers are on it.
         networks: CIDR networks that addresses must lie in.
-        names: domains that host names must lie in, such as ``example.com``, as texts: a name is not
-            looked up.
-        least_port: ports below are other services', but for ``ports``.
-        ports: allowed all the same.
-        only_listed: refuse what is in neither, also where both are empty.
+        names: domains that host names must lie in, such as ``example.com``, compared as text: no
+            name is looked up.
+        least_port: lowest allowed port; lower ones are other services'.
+        ports: lower ports that are allowed all the same.
+        only_listed: refuse endpoints in neither list, also if both lists are empty.
 
     Raises:
-        ValueError: a network is none.
+        ValueError: a text of ``networks`` is no network.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class ServerHealth:
             self._shuffle = random.shuffle
         self._shuffle(shuffled)
         now = self._clock()
-        # Forgotten all at once, or none would ever be asked but the one that is.
+        # All are forgotten together: else only servers that are asked already would ever be asked.
         if any(until <= now for until in list(self._good_until.values())):
             self._good_until.clear()
         return sorted(shuffled, key=self._rank)

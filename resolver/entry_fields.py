@@ -16,15 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["SERVER_FIELDS", "entry_fields", "map_key", "policy_fields", "policy_key"]
 
 SERVER_FIELDS: Final = ("provision_attempt", "drift_count")
-"""Fields of a topic that are the server's own notes on its work in Kafka; what came of it is in
-others.
+"""Fields of a topic in which the server records its work in Kafka; other fields have the results.
 """
 _LEFT_OUT: Final = frozenset(
     {"path", "etag", "change_count", "changed_at", "changed_by", "entry_id", *SERVER_FIELDS}
 )
 """Fields that differ with every change, or that are in the row of the change itself."""
 _ALSO_POLICIES: Final = frozenset({"partitions", "replication_factor"})
-"""Fields of a topic that are named as policies are: both can be of one entry."""
+"""Fields of a topic that have names of policies: one entry can have both."""
 _PREFIXES: Final = ("PROVISION_", "LINK_MODE_", "LINK_WRITES_", "MOUNT_STATE_")
 
 

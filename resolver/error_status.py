@@ -111,7 +111,7 @@ def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> K
 
 
 def _unreachable(text: str, facts: dict[str, str], *, secure: bool | None) -> KdirError:
-    """Returns gRPC's and BoringSSL's reason of a failed handshake, as text."""
+    """Returns the error of an unreachable server, or of a failed handshake if the text has one."""
     peer = re.match(r"(?:ipv4|ipv6|unix|dns):[^ ]*?(?=: )", text)
     where = f"{peer[0]}: " if peer else ""
     for sign, message in _HANDSHAKES.items():
@@ -120,7 +120,7 @@ def _unreachable(text: str, facts: dict[str, str], *, secure: bool | None) -> Kd
     if "handshake failed" in text or "Custom verification check failed" in text:
         return errors.HandshakeFailed(text, metadata=facts)
     if secure is not None and text.endswith(("Socket closed", "Connection reset by peer")):
-        # It came to a connection and to nothing more: who refuses a handshake does not say why.
+        # A connection was made and no more: a peer that refuses a handshake sends no reason.
         if secure:
             message = f"{text}; does it not take the certificate of this side, or want one?"
             return errors.HandshakeFailed(message, metadata=facts)
@@ -128,11 +128,11 @@ def _unreachable(text: str, facts: dict[str, str], *, secure: bool | None) -> Kd
     return errors.Unreachable(text, metadata=facts)
 
 
-# gRPC has in its text who cancels on this side ("Locally cancelled by application!", "Channel
-# closed!"). Of a server that stops in the middle of a call only the bare code comes, now and then.
+# If this side cancels, gRPC's text has the cause ("Locally cancelled by application!", "Channel
+# closed!"). If a server stops in the middle of a call, sometimes only the bare code is received.
 _CANCELLED_BY_PEER: Final = frozenset({"", "CANCELLED"})
 _UNREADABLE: Final = "Exception deserializing response!"
-"""What gRPC calls, on this side, an answer that is no message of the method."""
+"""Text of gRPC, on this side, for an answer that is no message of the method."""
 _CONNECTING: Final = "failed to connect to all addresses"
 _HANDSHAKES: Final[Mapping[str, str]] = {
     "Hostname Verification Check failed": "its certificate is not for the name that was dialled",

@@ -18,7 +18,7 @@ class again from it)::
     |       TokenFromFuture, RevisionGone, Resync, LimitExceeded, StoreSealed, LocksOut
     +-- Unavailable               UNAVAILABLE          no answer for now; exit 3
     |   +-- Unreachable, NotReady, Lame, StoreUnavailable, KafkaUnavailable
-    |   +-- HandshakeFailed       (of Unreachable)     one side does not believe the other; exit 4
+    |   +-- HandshakeFailed       (of Unreachable)     a certificate is rejected; exit 4
     +-- NoRoute, Unmounted, NotAuthoritative           FAILED_PRECONDITION; exit 3
     +-- WalkFailed                                     the tree itself is wrong; exit 3
     |   +-- ReferralLoop, BadReferral, TooManyHops
@@ -51,7 +51,7 @@ class KdirError(Exception):
 
     ``message`` is one sentence for people, naming the field, what was found and what would be
     right. ``metadata`` holds the same facts for programs, as text. ``attempts`` lists, on the
-    client, every question that was asked on the way, in order, one line each.
+    client, every query of the resolution, in order, one line each.
     """
 
     reason: ClassVar[str] = "INTERNAL"
@@ -59,8 +59,8 @@ class KdirError(Exception):
     exit_code: ClassVar[int] = 3
 
     def __init_subclass__(cls, *, reason: str = "", code: str = "", exit_code: int = 0) -> None:
-        """What a class does not name is as in the class above it; only what names a reason is
-        found by it.
+        """A class inherits what it does not name; ``by_reason`` finds only classes that name a
+        reason.
         """
         if reason:
             cls.reason = reason

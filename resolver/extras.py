@@ -35,8 +35,8 @@ def is_installed(module: str) -> bool:
 
 
 def missing_extra(feature: str, extra: str, *modules: str) -> str:
-    """Returns the sentence to refuse a feature with, which names its extra and the command that
-    installs it; empty where all is installed.
+    """Returns the sentence that refuses a feature and names the missing package and the command
+    that installs its extra; empty if all is installed.
 
     Args:
         modules: those of the extra that the feature needs; by default all.

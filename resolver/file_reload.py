@@ -26,7 +26,7 @@ class ReloadingValue(Generic[T]):
     Args:
         files: the files.
         read: makes the value; called now, with errors raised to the caller, and after each change.
-        failed: receives, once for each change, why it could not be read again.
+        failed: called with the error, once for each change that could not be read.
         every_seconds: shortest interval between checks of the files.
         clock: monotonic seconds.
     """
@@ -73,7 +73,7 @@ class ReloadingValue(Generic[T]):
                 self._refused = stamps
                 self._failed(error)
             return
-        # Of before the reading: a change during it is a change yet to be read.
+        # These are from before the reading: a change during the reading is read next time.
         self._stamps, self._refused = stamps, None
         self.generation += 1
 

@@ -4,8 +4,8 @@ Grammar, by segment, anchored at both ends::
 
     *       any characters within a segment, also none
     ?       one character
-    [a-f]   one character of a set; [!…] and [^…] one that is not in it; ] and - are themselves
-            where they are first, - also where it is last
+    [a-f]   one character of a set; [!…] and [^…] one that is not in it; ] is itself
+            where it is first, - where it is first or last
     **      as a whole segment: any number of segments, also none
 
 A leading ``/`` means nothing more: ``/la/*`` and ``la/*`` are one pattern. There is no escape:
@@ -15,7 +15,7 @@ A segment is matched in one pass without backtracking: it is cut at its ``*`` in
 length, and taking the leftmost place of each next run is enough, because an earlier place leaves
 more room for what follows. Runs of plain characters are found by ``str.find``, others by simulating
 all their states at once in the bits of an integer (shift-and: Baeza-Yates and Gonnet, "A new
-approach to text searching", CACM 35(10), 1992). Segments below ``**`` are matched likewise.
+approach to text searching", CACM 35(10), 1992). Segments between ``**`` are matched likewise.
 """
 
 from __future__ import annotations

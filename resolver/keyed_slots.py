@@ -54,7 +54,7 @@ class KeyedSlots:
         return self._sum + count <= self._most and taken + count <= self._per_key
 
     def give_back(self, key: str, count: int = 1) -> None:
-        """Returns slots of ``take``."""
+        """Frees slots that ``take`` took."""
         with self._freed:
             self._sum -= count
             self._taken[key] -= count

@@ -1,4 +1,4 @@
-"""How clients reach a cluster's brokers, and what of it may be handed to a Kafka client.
+"""Listeners of a cluster's brokers, and the check of what a Kafka client may receive of them.
 
 The protocol and mechanism that a client receives end in its settings, in ``-o properties`` and on
 command lines: a line break in one would be a setting of its own, such as a login module
@@ -40,7 +40,7 @@ class Listener(NamedTuple):
 
 @lru_cache(_MOST_CHECKED)  # the same few come with every answer
 def check_listener(listener: Listener) -> None:
-    """Checks that a listener is one. Protocol and mechanism may be empty: PLAINTEXT, none.
+    """Checks each part of a listener. Protocol and mechanism may be empty: PLAINTEXT, none.
 
     Raises:
         InvalidArgument: naming the field, what was found and what would be right.

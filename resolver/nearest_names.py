@@ -1,4 +1,4 @@
-"""Which known names an unknown one may stand for, as an error's sentence ends."""
+"""Suggestion of known names for an unknown one, as the end of an error's sentence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["nearest_names"]
 
 
 def nearest_names(name: str, known: Sequence[str]) -> str:
-    """Returns which of the known names may be meant, to follow an error's sentence."""
+    """Returns the end of an error's sentence: the nearest known names, or if none is near, all."""
     import difflib
 
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)

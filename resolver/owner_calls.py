@@ -1,4 +1,4 @@
-"""Calls to the owner of a path: finds it, calls its servers, and once more after a move.
+"""Calls to the owner of a path: finds it, calls its servers, and repeats both after a move.
 
 A call goes only to servers that a resolution proved to own the path. Writes have a request id
 (AIP-155), so that repeating a call at another server after a lost answer has one effect.
@@ -101,8 +101,8 @@ class OwnerCalls:
         fresh: bool = False,
         token: str = "",
     ) -> Owner:
-        """Returns the owner of a path, by a resolution. ``fresh``: without the cache; ``token``: by
-        what is valid at these positions or later.
+        """Returns the owner of a path, by a resolution. ``fresh``: without the cache; ``token``:
+        from answers that are at least as new as this.
 
         Raises:
             KdirError: no server that owns it could be called.
@@ -178,7 +178,7 @@ class OwnerCalls:
             self._lookups.session.clear()  # the store that this client wrote to is gone
             return self._once(call, deadline, fresh=False)
         except _MOVED as error:
-            # Its mount may have moved since it was looked up, or the cache was wrong. A walk that
+            # The path's mount may have moved since the lookup, or the cache was wrong. A walk that
             # itself ended lame has restarted once already.
             if isinstance(error, errors.Lame) and error.attempts:
                 raise
@@ -314,8 +314,8 @@ def can_try_next_server(error: KdirError) -> bool:
 
 
 def more_informative_error(known: KdirError | None, error: KdirError) -> KdirError:
-    """Returns the more informative of two errors: a server's answer rather than a missing one, and
-    before all that a write may have happened.
+    """Returns the more informative of two errors: an error after which a write may have happened,
+    else a server's answer rather than a missing one.
     """
     if known is None:
         return error
