@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
@@ -279,6 +280,8 @@ class Hand(threading.Thread):
         seen = 0
         while time.monotonic() < deadline or (seen < 3 and time.monotonic() < deadline + 100):
             seen += self.look()
+            with suppress(KdirError, TimeoutError):
+                self._acknowledge()  # what a restore brought back may be gone from Kafka
             time.sleep(0.5)
         if seen < 3:
             self._journal.breach("kafka unanswered", "the broker did not answer", self.name)
