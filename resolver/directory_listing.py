@@ -205,6 +205,8 @@ class _Task:
         self._token = token
         self._timeout_seconds = timeout_seconds
         self._across = across
+        self._is_union = False
+        """True if the listed directory is a union."""
 
     def directory(self, path: Path, shown: Path, depth: int) -> Iterator[ListedEntry]:
         """Yields the entries of a directory; ``shown`` is its path for the caller."""
@@ -275,7 +277,7 @@ class _Task:
         if listing.authority is None:
             listing.authority = response.authority
             listing.inherited = inherited
-            if shown == listing.path:
+            if shown == listing.path and not self._is_union:
                 listing.directory = response.directory
 
     def _part(self, path: Path, shown: Path, depth: int) -> Iterator[ListedEntry]:
@@ -287,6 +289,7 @@ class _Task:
 
     def _union(self, united: United, shown: Path, depth: int) -> Iterator[ListedEntry]:
         """Yields the targets' entries in name order; the first target with a name counts."""
+        self._is_union = self._is_union or shown == self._listing.path
         parts: list[Iterator[ListedEntry]] = []
         failures: list[KdirError] = []
         self._listing.not_listed.extend(NotListed(path, error) for path, error in united.missing)

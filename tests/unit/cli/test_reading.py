@@ -471,6 +471,20 @@ def test_tree_of_topics_alone_says_how_many_there_are(kdir: Kdir) -> None:
     assert kdir("tree /ny").lines == ["/ny   2 topics"]
 
 
+def test_tree_of_a_union_does_not_count_the_topics_of_one_target_alone(kdir: Kdir) -> None:
+    for path, mount, address in (
+        ("/la/tracking/search", "/la/tracking", "127.0.0.1:20002"),
+        ("/ny/search", "/ny", "127.0.0.1:20003"),
+    ):
+        target = kdir.tree.at(mount)
+        request = directory_pb2.ListEntriesRequest(path=path)
+        listed = target.answer("DirectoryService.ListEntries", request)
+        del listed.entries[:]  # as a server answers that is not asked for topics
+        handler = answering({"DirectoryService.ListEntries": listed}, target.answer, [])
+        kdir.tree.transport.serve(address, handler)
+    assert kdir("tree /search").lines == ["/search"]
+
+
 def _topics_in_stat(kdir: Kdir, path: str) -> list[str]:
     """Returns the numbers of topics that stat prints of what the root has at a path."""
     root = kdir.tree.at("/")
