@@ -117,7 +117,8 @@ class Replica:
         """Why the store takes no changes, as far as the replica knows; empty: it takes them."""
         self._sealed_at = clock()
         self._trouble = ""
-        self._log_context = contextvars.copy_context()
+        self._log_context: contextvars.Context
+        """Of ``start``; the replica's thread has a copy of its own."""
         self._publishing = 0
         """Id of the thread that calls the subscribers now; 0: none."""
         self._waiting: Final = threading.Lock()

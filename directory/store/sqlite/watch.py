@@ -227,30 +227,30 @@ class SqliteWatch:
     def giving_own_to(self, take: Callable[[Sequence[CommittedWrites]], None]) -> Iterator[None]:
         self._news.hold()
         try:
-            try:
-                yield
-            finally:
-                if self._lock.acquire(blocking=False):
-                    try:
-                        self._give(take)
-                    finally:
-                        self._lock.release()
+            yield
         finally:
-            self._news.release(self._commit_id)
+            try:
+                self._give(take)
+            finally:
+                self._news.release(self._commit_id)
 
     def _give(self, take: Callable[[Sequence[CommittedWrites]], None]) -> None:
-        if self._closed or not self.is_waiting or self._failure is not None:
+        """Calls ``take`` with the commits that follow, if no other thread looks or takes."""
+        if not self._lock.acquire(blocking=False):
             return
-        if changes := self._follow():
-            try:
+        try:
+            is_free = self.is_waiting and not self._closed and self._failure is None
+            if is_free and (changes := self._follow()):
                 take(changes)
-            except BaseException as error:
-                # The commits are lost here: next raises, so that everything is loaded again.
-                self._failure = RuntimeError(f"commits were not taken: {error!r}")
-                self._failure.__cause__ = error
-                self._news.notify()
-                if not isinstance(error, Exception):
-                    raise
+        except BaseException as error:
+            # The commits are lost here: next raises, so that everything is loaded again.
+            self._failure = RuntimeError(f"commits were not taken: {error!r}")
+            self._failure.__cause__ = error
+            self._news.notify()
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._lock.release()
 
     def _is_due(self, count: int) -> bool:
         """True if the file is to be looked at."""
@@ -261,9 +261,12 @@ class SqliteWatch:
     def _follow(self) -> list[CommittedWrites]:
         """Moves on to the commits that follow, as far as this process holds them; returns them."""
         changes = self._news.following(self._after, self._commit_id)
+        self._move_to(changes)
+        return changes
+
+    def _move_to(self, changes: Sequence[CommittedWrites]) -> None:
         if changes:
             self._after, self._commit_id = changes[-1].revision, changes[-1].commit_id
-        return changes
 
     def _settled_at(self) -> float:
         """Returns when the file is to be looked at for what was reported; infinite once it was."""
@@ -302,8 +305,7 @@ class SqliteWatch:
                 changes, complete = self._read_changes()
             finally:
                 self._connection.execute("ROLLBACK")
-        if changes:
-            self._after, self._commit_id = changes[-1].revision, changes[-1].commit_id
+        self._move_to(changes)
         self._version = version if complete else None
         return changes
 
