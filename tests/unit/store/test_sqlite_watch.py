@@ -96,6 +96,31 @@ def test_what_is_reported_right_after_a_commit_of_ours_is_passed_over() -> None:
     assert signal.again_at == now + AGAIN_SECONDS
 
 
+def test_a_commit_that_its_thread_takes_wakes_nobody_and_one_that_it_leaves_does() -> None:
+    entered = threading.Event()
+
+    def clock() -> float:
+        entered.set()  # by who waits, while it holds the lock that it gives up by waiting
+        return time.monotonic()
+
+    signal = CommitSignal(clock)
+    signal.join(1)
+    count, until = signal.count(), time.monotonic() + 3600
+    waiting = threading.Thread(target=lambda: signal.wait(count, until), daemon=True)
+    waiting.start()
+    assert entered.wait(30)
+    signal.hold()
+    signal.notify("id1", [commit(2)])
+    signal.release("id2")
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    signal.hold()
+    signal.notify("id2", [commit(3)])
+    signal.release("id2")
+    waiting.join(30)
+    assert not waiting.is_alive()
+
+
 def test_no_more_than_some_are_held() -> None:
     signal = CommitSignal()
     for number in range(2, 1_000):
@@ -153,6 +178,10 @@ def test_a_commit_of_another_store_object_right_after_ours_is_seen(tmp_path: Pat
     assert seen == expected
 
 
+_VERY_LONG = 3600.0
+"""Longer than any test waits: a commit that wakes nobody is not found by the end of the time."""
+
+
 class Following:
     """A thread that follows a watch, and what it and those who commit took from it, in order."""
 
@@ -178,7 +207,7 @@ class Following:
     def _follow(self) -> None:
         while not self._over.is_set():
             try:
-                changes = self.watch.next(60)
+                changes = self.watch.next(_VERY_LONG)
             except RuntimeError as error:
                 self.raised.append(error)
                 continue

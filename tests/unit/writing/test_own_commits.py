@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import math
 import threading
 from collections.abc import Iterator
@@ -44,6 +45,16 @@ def test_who_commits_calls_the_subscribers_itself(bench: Bench) -> None:
         bench.create(f"/la/t{number}")
     assert len(callers) == 20
     assert threading.current_thread() in callers
+
+
+def test_who_commits_calls_the_subscribers_in_the_context_of_the_replica(bench: Bench) -> None:
+    """As the replica's thread does: what they log names their cluster, not the caller's."""
+    cluster = contextvars.ContextVar("cluster", default="of the replica")
+    found: dict[threading.Thread, str] = {}
+    bench.replica.subscribe(lambda _: found.update({threading.current_thread(): cluster.get()}))
+    cluster.set("of the caller")
+    bench.create("/la/t")
+    assert found == {threading.current_thread(): "of the replica"}
 
 
 def test_many_threads_apply_each_commit_once_in_order_and_one_at_a_time(bench: Bench) -> None:
