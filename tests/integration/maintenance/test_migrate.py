@@ -367,8 +367,8 @@ def test_a_mounted_child_moves_and_its_parent_goes_on(
     reported = kdir("migrate", "--yes", source, target)
     assert "start its servers with it" in reported.stdout
     # The servers of the old store go on reading, say so, and write nothing.
-    eventually(lambda: child.resolve("/la/a").authority.stale)
-    assert child.status().store_status.sealed.startswith("moved to ")
+    eventually(lambda: child.status().store_status.sealed.startswith("moved to "))
+    assert child.resolve("/la/a").authority.stale
     assert child.names("/la") == ["a"]
     with pytest.raises(Exception, match="takes no changes"):
         child.mkdir("/la/b")
