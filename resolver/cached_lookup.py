@@ -197,7 +197,10 @@ class CachedLookup:
     def question(self, wanted: LookupOptions, token: str) -> ResolveRequestOptions:
         """Returns the request options for every server on the way."""
         return ResolveRequestOptions(
-            wanted.prefer, self.session.with_token(token), wanted.no_follow
+            wanted.prefer,
+            self.session.with_token(token),
+            wanted.no_follow,
+            wanted.confirm_links,
         )
 
     # -- many paths ------------------------------------------------------------------------

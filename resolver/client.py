@@ -252,7 +252,7 @@ class Resolver:
         Raises:
             InvalidPath: not canonical.
             Absent: the owner answered that there is no such path.
-            Unreachable, NotReady, Lame: no owner of the path could be asked.
+            Unreachable, NotReady, StoreUnavailable, Lame: no owner of the path could be asked.
             NoRoute: no referral leads there from the first servers.
             ReferralLoop, BadReferral, TooManyHops: the tree itself is wrong.
             DeadlineExceeded, PermissionDenied, TokenExpired, TokenFromFuture.

@@ -19,6 +19,9 @@ class LookupOptions(NamedTuple):
     prefer: int = 0
     no_follow: bool = False
     for_writes: bool = False
+    """True: only the first target of a link."""
+    confirm_links: bool = False
+    """True: only links that the store has, for a change of the directory."""
 
     def key(self, path: str) -> Hashable:
         """Returns the cache key of an answer: just the path in the common case."""

@@ -142,7 +142,7 @@ class OwnerCalls:
         if no_follow is None:
             no_follow = name.partition(".")[2] in _NOT_FOLLOWED
         wanted = LookupOptions(
-            prefer=getattr(copy, "kind", 0), no_follow=no_follow, for_writes=writes
+            getattr(copy, "kind", 0), no_follow, for_writes=writes, confirm_links=writes
         )
         call = _Call(path, rpc, copy, wanted, at_parent=at_parent)
         answer = self._ready(call, deadline)
@@ -188,7 +188,7 @@ class OwnerCalls:
         """Finds the owner and calls it, with the missing fields of the request filled in."""
         request = call.request
         if call.at_parent and not call.path.is_root:
-            above = LookupOptions(for_writes=call.wanted.for_writes)
+            above = call.wanted._replace(prefer=0, no_follow=False)
             owner = self.owner_of(call.path.parent, above, deadline, fresh=fresh, token=call.token)
             canonical = owner.path.child(call.path.name)
         else:
@@ -197,7 +197,7 @@ class OwnerCalls:
         if _has(request, "path"):
             request.path = str(canonical)
         if call.new_path is not None:
-            above = LookupOptions(for_writes=True)
+            above = LookupOptions(for_writes=True, confirm_links=True)
             target = self.owner_of(
                 call.new_path.parent, above, deadline, fresh=fresh, token=call.token
             )

@@ -49,8 +49,10 @@ class Server(NamedTuple):
     cluster_id: str = ""
 
 
-Options = tuple[int, str, bool, bool]
-"""Options shared by the paths of one call: preferred kind, token, no_follow, recursive."""
+Options = tuple[int, str, bool, bool, bool]
+"""Options shared by the paths of one call: preferred kind, token, no_follow, recursive,
+confirm_links.
+"""
 
 
 def batch_resolve(
@@ -87,11 +89,13 @@ def _send_request(
             server.endpoint, method(name), request, timeout_seconds, cluster_id=server.cluster_id
         )
 
-    prefer, token, no_follow, recursive = options
+    prefer, token, no_follow, recursive, confirm_links = options
     name = "ResolveService.Resolve" if len(paths) == 1 else "ResolveService.BatchResolve"
     request = method(name).request(token=token, recursive=recursive, no_follow=no_follow)
     if prefer:
         request.prefer = prefer
+    if confirm_links:
+        request.confirm_links = True
     if len(paths) == 1:
         request.path = str(paths[0])
         return [reply_decoding.decode_reply(call())]
@@ -241,6 +245,8 @@ class ResolveRequestOptions(NamedTuple):
     """Positions to read at least."""
     no_follow: bool = False
     """True: return a link or mount at the path itself."""
+    confirm_links: bool = False
+    """True: follow only links that their store has."""
 
     def options(self, ask: Query) -> Options:
         """Returns the options of one query."""
@@ -249,7 +255,7 @@ class ResolveRequestOptions(NamedTuple):
             place = ask.after
             seen = Token.from_position(ask.after_cluster_id, place.incarnation, place.revision)
             token = str(Token.merge([Token.parse(token), seen]))
-        return self.prefer, token, self.no_follow, ask.recursive
+        return self.prefer, token, self.no_follow, ask.recursive, self.confirm_links
 
 
 class ResolutionDriver:

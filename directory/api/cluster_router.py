@@ -222,8 +222,14 @@ class ClusterRouter:
 
     def resolve(self, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
         """Resolves one path; returns the bytes of the ResolveResponse."""
+        cluster = self._only or self.cluster_for_path(Path.parse(request.path))
+        answer = self._resolve(cluster, request, call)
+        if request.confirm_links and _leads_through_link(answer):
+            return self._confirmed(cluster, call, lambda: self._resolve(cluster, request, call))
+        return answer
+
+    def _resolve(self, cluster: Cluster, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
         text = request.path
-        cluster = self._only or self.cluster_for_path(Path.parse(text))
         try:
             cluster.check_mounted()
             snapshot = self.read_snapshot(cluster, request.token, call)
@@ -246,7 +252,7 @@ class ClusterRouter:
         paths = list(request.paths)
         if self._only is not None:
             left = self.limits.answer_bytes
-            authority, outcomes = self._outcomes(self._only, paths, request, call, left)
+            authority, outcomes = self._confirmed_outcomes(self._only, paths, request, call, left)
             return b"".join([authority, *outcomes])
         outcomes = [b""] * len(paths)
         left = self.limits.answer_bytes
@@ -265,7 +271,7 @@ class ClusterRouter:
         authorities: list[bytes] = []
         for cluster, asked in places.items():
             texts = [paths[place] for place in asked]
-            authority, answers = self._outcomes(cluster, texts, request, call, left)
+            authority, answers = self._confirmed_outcomes(cluster, texts, request, call, left)
             left -= sum(map(len, answers))
             index = len(authorities)
             if authority:
@@ -273,6 +279,45 @@ class ClusterRouter:
             for place, answer in zip(asked, answers, strict=True):
                 outcomes[place] = with_authority_index(answer, index) if index else answer
         return b"".join([*authorities, *outcomes])
+
+    def _confirmed_outcomes(
+        self,
+        cluster: Cluster,
+        paths: Sequence[str],
+        request: resolve_pb2.BatchResolveRequest,
+        call: Call,
+        most_bytes: int,
+    ) -> tuple[bytes, list[bytes]]:
+        """Returns what ``_outcomes`` does, by links that the store has if the request wants it. If
+        the store cannot be asked, that is the outcome of each path that leads through a link.
+        """
+
+        def answer() -> tuple[bytes, list[bytes]]:
+            return self._outcomes(cluster, paths, request, call, most_bytes)
+
+        authority, outcomes = answer()
+        if not request.confirm_links or not any(map(_leads_through_link, outcomes)):
+            return authority, outcomes
+        try:
+            return self._confirmed(cluster, call, answer)
+        except KdirError as error:
+            refused = encode_error(error)
+            return authority, [refused if _leads_through_link(one) else one for one in outcomes]
+
+    def _confirmed(self, cluster: Cluster, call: Call, answer: Callable[[], T]) -> T:
+        """Returns ``answer()``, of a tree as new as the store was when this was called.
+
+        Raises:
+            NotReady: too many calls wait already.
+            StoreUnavailable, NotReady, DeadlineExceeded: see ``Writer.decide``.
+        """
+        refusal = TooManyWaiting(
+            "too many calls wait for the store already (limits.max_blocked_reads, "
+            "limits.principal_blocked_reads)"
+        )
+        with self.places.hold(call, refusal), self.waiting():
+            seconds = call.seconds_left(LONGEST_WAIT_SECONDS)
+            return cluster.writer.decide(answer, seconds, ask_first=True)
 
     def _outcomes(
         self,
@@ -352,6 +397,14 @@ def _meant(cluster: Cluster) -> Cluster:
     if call is not None:
         call.cluster = cluster.config.cluster
     return cluster
+
+
+def _leads_through_link(part: bytes) -> bool:
+    """True for an encoded outcome that is a rewrite by a link of the tree; a site link is the
+    server's configuration.
+    """
+    outcome = resolve_pb2.ResolveResponse.FromString(part).outcome
+    return outcome.HasField("rewrite") and not outcome.rewrite.site_link
 
 
 def _error_of(text: str) -> KdirError | None:

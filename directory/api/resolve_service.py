@@ -84,7 +84,7 @@ class ResolveService(Service):
         self, request: resolve_pb2.ResolveRequest, call: Call
     ) -> resolve_pb2.ResolveResponse | bytes:
         """Resolves one path."""
-        if request.recursive and self._recursion.can_forward_identity(call):
+        if self._recurses(request, call):
             return self._recursion.resolve(request, call)
         return self._router.resolve(request, call)
 
@@ -100,9 +100,22 @@ class ResolveService(Service):
                 field="paths",
                 limit=limit,
             )
-        if request.recursive and self._recursion.can_forward_identity(call):
+        if self._recurses(request, call):
             return self._recursion.batch_resolve(request, call)
         return self._router.batch(request, call)
+
+    def _recurses(
+        self, request: resolve_pb2.ResolveRequest | resolve_pb2.BatchResolveRequest, call: Call
+    ) -> bool:
+        if not request.recursive:
+            return False
+        if request.confirm_links:
+            raise InvalidArgument(
+                "confirm_links: found with recursive; expected one of the two: a caller that is "
+                "about to change the directory follows the referrals itself",
+                field="confirm_links",
+            )
+        return self._recursion.can_forward_identity(call)
 
     def _resolve_in_place(
         self, request: resolve_pb2.ResolveRequest, call: Call

@@ -2,8 +2,9 @@
 them fail. Pure.
 
 Every server of the hop is queried. If one has not loaded, the owner was reached and is not ready:
-NotReady. Else, if one did not answer, the owner may be that one: Unreachable. Else the bad or lame
-ones decide: the server's own error, ReferralLoop, BadReferral, NoRoute, Lame.
+NotReady; if the store of one is away, StoreUnavailable. Else, if one did not answer, the owner may
+be that one: Unreachable. Else the bad or lame ones decide: the server's own error, ReferralLoop,
+BadReferral, NoRoute, Lame.
 """
 
 from __future__ import annotations
@@ -139,9 +140,11 @@ class Hop:
         if not self.troubles:
             return errors.Unreachable(f"no servers known for {self.label}", metadata=facts)
         worst = max(trouble for trouble, _ in self.troubles)
-        last = next(error for trouble, error in self.troubles if trouble is worst)
+        causes = [error for trouble, error in self.troubles if trouble is worst]
+        # A server that is loading will answer soon; one whose store is away may not.
+        last = next((one for one in causes if isinstance(one, errors.NotReady)), causes[0])
         match worst:
-            case ServerFailure.NOT_READY if not isinstance(last, errors.TokenFromFuture):
+            case ServerFailure.NOT_READY if isinstance(last, errors.NotReady):
                 message = f"{self._prefix}not ready: {last.message}"
                 return errors.NotReady(message, metadata=facts)
             case ServerFailure.UNREACHABLE:

@@ -27,7 +27,7 @@ from kdir.v1 import error_pb2 as kdir_dot_v1_dot_error__pb2
 from kdir.v1 import policies_pb2 as kdir_dot_v1_dot_policies__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15kdir/v1/resolve.proto\x12\x07kdir.v1\x1a\x13kdir/v1/entry.proto\x1a\x13kdir/v1/error.proto\x1a\x16kdir/v1/policies.proto\"w\n\x0eResolveRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\"\n\x06prefer\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\r\n\x05token\x18\x03 \x01(\t\x12\x11\n\trecursive\x18\x04 \x01(\x08\x12\x11\n\tno_follow\x18\x05 \x01(\x08\"[\n\x0fResolveResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12!\n\x07outcome\x18\x02 \x01(\x0b\x32\x10.kdir.v1.Outcome\"\xd3\x01\n\x07Outcome\x12)\n\nresolution\x18\x01 \x01(\x0b\x32\x13.kdir.v1.ResolutionH\x00\x12%\n\x08referral\x18\x02 \x01(\x0b\x32\x11.kdir.v1.ReferralH\x00\x12#\n\x07rewrite\x18\x03 \x01(\x0b\x32\x10.kdir.v1.RewriteH\x00\x12!\n\x06\x61\x62sent\x18\x04 \x01(\x0b\x32\x0f.kdir.v1.AbsentH\x00\x12&\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x15.kdir.v1.ErrorOutcomeH\x00\x42\x06\n\x04kind\"\x9b\x01\n\nResolution\x12\x1d\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\x15\n\rhas_container\x18\x02 \x01(\x08\x12\x18\n\x10lifetime_seconds\x18\x03 \x01(\r\x12\x17\n\x0f\x61uthority_index\x18\x04 \x01(\r\x12$\n\teffective\x18\x05 \x01(\x0b\x32\x11.kdir.v1.Policies\"\xb4\x01\n\x08Referral\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.kdir.v1.ReferralKind\x12\r\n\x05mount\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0f\n\x07\x63luster\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x11\n\tendpoints\x18\x06 \x03(\t\x12\x18\n\x10lifetime_seconds\x18\x07 \x01(\r\x12\x13\n\x0b\x61ge_seconds\x18\x08 \x01(\r\"\xb6\x01\n\x07Rewrite\x12\x0c\n\x04link\x18\x01 \x01(\t\x12\r\n\x05paths\x18\x02 \x03(\t\x12\x1f\n\x04mode\x18\x03 \x01(\x0e\x32\x11.kdir.v1.LinkMode\x12#\n\x06writes\x18\x04 \x01(\x0e\x32\x13.kdir.v1.LinkWrites\x12\x1b\n\x13\x66\x61ll_back_on_absent\x18\x05 \x01(\x08\x12\x11\n\tsite_link\x18\x06 \x01(\x08\x12\x18\n\x10lifetime_seconds\x18\x07 \x01(\r\"=\n\x06\x41\x62sent\x12\x19\n\x11nearest_directory\x18\x01 \x01(\t\x12\x18\n\x10lifetime_seconds\x18\x02 \x01(\r\"\xad\x01\n\x0c\x45rrorOutcome\x12$\n\x06reason\x18\x01 \x01(\x0e\x32\x14.kdir.v1.ErrorReason\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x35\n\x08metadata\x18\x03 \x03(\x0b\x32#.kdir.v1.ErrorOutcome.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe7\x01\n\tAuthority\x12!\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x10.kdir.v1.Cluster\x12\x0e\n\x06server\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\x12\r\n\x05stale\x18\x04 \x01(\x08\x12\x13\n\x0b\x61ge_seconds\x18\x05 \x01(\x01\x12 \n\x13unconfirmed_seconds\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08revision\x18\x07 \x01(\x04\x12\x13\n\x0bincarnation\x18\x08 \x01(\t\x12\x13\n\x0bstop_reason\x18\t \x01(\tB\x16\n\x14_unconfirmed_seconds\"}\n\x13\x42\x61tchResolveRequest\x12\r\n\x05paths\x18\x01 \x03(\t\x12\"\n\x06prefer\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\r\n\x05token\x18\x03 \x01(\t\x12\x11\n\trecursive\x18\x04 \x01(\x08\x12\x11\n\tno_follow\x18\x05 \x01(\x08\"c\n\x14\x42\x61tchResolveResponse\x12\'\n\x0b\x61uthorities\x18\x01 \x03(\x0b\x32\x12.kdir.v1.Authority\x12\"\n\x08outcomes\x18\x02 \x03(\x0b\x32\x10.kdir.v1.Outcome\"F\n\rLocateRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x15\n\rphysical_name\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\"Z\n\x0eLocateResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12!\n\x07outcome\x18\x02 \x01(\x0b\x32\x10.kdir.v1.Outcome*u\n\x0cReferralKind\x12\x1d\n\x19REFERRAL_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12REFERRAL_KIND_DOWN\x10\x01\x12\x14\n\x10REFERRAL_KIND_UP\x10\x02\x12\x18\n\x14REFERRAL_KIND_DIRECT\x10\x03\x32\xd6\x01\n\x0eResolveService\x12<\n\x07Resolve\x12\x17.kdir.v1.ResolveRequest\x1a\x18.kdir.v1.ResolveResponse\x12K\n\x0c\x42\x61tchResolve\x12\x1c.kdir.v1.BatchResolveRequest\x1a\x1d.kdir.v1.BatchResolveResponse\x12\x39\n\x06Locate\x12\x16.kdir.v1.LocateRequest\x1a\x17.kdir.v1.LocateResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15kdir/v1/resolve.proto\x12\x07kdir.v1\x1a\x13kdir/v1/entry.proto\x1a\x13kdir/v1/error.proto\x1a\x16kdir/v1/policies.proto\"\x8e\x01\n\x0eResolveRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\"\n\x06prefer\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\r\n\x05token\x18\x03 \x01(\t\x12\x11\n\trecursive\x18\x04 \x01(\x08\x12\x11\n\tno_follow\x18\x05 \x01(\x08\x12\x15\n\rconfirm_links\x18\x06 \x01(\x08\"[\n\x0fResolveResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12!\n\x07outcome\x18\x02 \x01(\x0b\x32\x10.kdir.v1.Outcome\"\xd3\x01\n\x07Outcome\x12)\n\nresolution\x18\x01 \x01(\x0b\x32\x13.kdir.v1.ResolutionH\x00\x12%\n\x08referral\x18\x02 \x01(\x0b\x32\x11.kdir.v1.ReferralH\x00\x12#\n\x07rewrite\x18\x03 \x01(\x0b\x32\x10.kdir.v1.RewriteH\x00\x12!\n\x06\x61\x62sent\x18\x04 \x01(\x0b\x32\x0f.kdir.v1.AbsentH\x00\x12&\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x15.kdir.v1.ErrorOutcomeH\x00\x42\x06\n\x04kind\"\x9b\x01\n\nResolution\x12\x1d\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\x15\n\rhas_container\x18\x02 \x01(\x08\x12\x18\n\x10lifetime_seconds\x18\x03 \x01(\r\x12\x17\n\x0f\x61uthority_index\x18\x04 \x01(\r\x12$\n\teffective\x18\x05 \x01(\x0b\x32\x11.kdir.v1.Policies\"\xb4\x01\n\x08Referral\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.kdir.v1.ReferralKind\x12\r\n\x05mount\x18\x02 \x01(\t\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0f\n\x07\x63luster\x18\x04 \x01(\t\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x11\n\tendpoints\x18\x06 \x03(\t\x12\x18\n\x10lifetime_seconds\x18\x07 \x01(\r\x12\x13\n\x0b\x61ge_seconds\x18\x08 \x01(\r\"\xb6\x01\n\x07Rewrite\x12\x0c\n\x04link\x18\x01 \x01(\t\x12\r\n\x05paths\x18\x02 \x03(\t\x12\x1f\n\x04mode\x18\x03 \x01(\x0e\x32\x11.kdir.v1.LinkMode\x12#\n\x06writes\x18\x04 \x01(\x0e\x32\x13.kdir.v1.LinkWrites\x12\x1b\n\x13\x66\x61ll_back_on_absent\x18\x05 \x01(\x08\x12\x11\n\tsite_link\x18\x06 \x01(\x08\x12\x18\n\x10lifetime_seconds\x18\x07 \x01(\r\"=\n\x06\x41\x62sent\x12\x19\n\x11nearest_directory\x18\x01 \x01(\t\x12\x18\n\x10lifetime_seconds\x18\x02 \x01(\r\"\xad\x01\n\x0c\x45rrorOutcome\x12$\n\x06reason\x18\x01 \x01(\x0e\x32\x14.kdir.v1.ErrorReason\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x35\n\x08metadata\x18\x03 \x03(\x0b\x32#.kdir.v1.ErrorOutcome.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xe7\x01\n\tAuthority\x12!\n\x07\x63luster\x18\x01 \x01(\x0b\x32\x10.kdir.v1.Cluster\x12\x0e\n\x06server\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\x12\r\n\x05stale\x18\x04 \x01(\x08\x12\x13\n\x0b\x61ge_seconds\x18\x05 \x01(\x01\x12 \n\x13unconfirmed_seconds\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08revision\x18\x07 \x01(\x04\x12\x13\n\x0bincarnation\x18\x08 \x01(\t\x12\x13\n\x0bstop_reason\x18\t \x01(\tB\x16\n\x14_unconfirmed_seconds\"\x94\x01\n\x13\x42\x61tchResolveRequest\x12\r\n\x05paths\x18\x01 \x03(\t\x12\"\n\x06prefer\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\r\n\x05token\x18\x03 \x01(\t\x12\x11\n\trecursive\x18\x04 \x01(\x08\x12\x11\n\tno_follow\x18\x05 \x01(\x08\x12\x15\n\rconfirm_links\x18\x06 \x01(\x08\"c\n\x14\x42\x61tchResolveResponse\x12\'\n\x0b\x61uthorities\x18\x01 \x03(\x0b\x32\x12.kdir.v1.Authority\x12\"\n\x08outcomes\x18\x02 \x03(\x0b\x32\x10.kdir.v1.Outcome\"F\n\rLocateRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\x12\x15\n\rphysical_name\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\"Z\n\x0eLocateResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12!\n\x07outcome\x18\x02 \x01(\x0b\x32\x10.kdir.v1.Outcome*u\n\x0cReferralKind\x12\x1d\n\x19REFERRAL_KIND_UNSPECIFIED\x10\x00\x12\x16\n\x12REFERRAL_KIND_DOWN\x10\x01\x12\x14\n\x10REFERRAL_KIND_UP\x10\x02\x12\x18\n\x14REFERRAL_KIND_DIRECT\x10\x03\x32\xd6\x01\n\x0eResolveService\x12<\n\x07Resolve\x12\x17.kdir.v1.ResolveRequest\x1a\x18.kdir.v1.ResolveResponse\x12K\n\x0c\x42\x61tchResolve\x12\x1c.kdir.v1.BatchResolveRequest\x1a\x1d.kdir.v1.BatchResolveResponse\x12\x39\n\x06Locate\x12\x16.kdir.v1.LocateRequest\x1a\x17.kdir.v1.LocateResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,36 +36,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_ERROROUTCOME_METADATAENTRY']._loaded_options = None
   _globals['_ERROROUTCOME_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_REFERRALKIND']._serialized_start=1919
-  _globals['_REFERRALKIND']._serialized_end=2036
-  _globals['_RESOLVEREQUEST']._serialized_start=100
-  _globals['_RESOLVEREQUEST']._serialized_end=219
-  _globals['_RESOLVERESPONSE']._serialized_start=221
-  _globals['_RESOLVERESPONSE']._serialized_end=312
-  _globals['_OUTCOME']._serialized_start=315
-  _globals['_OUTCOME']._serialized_end=526
-  _globals['_RESOLUTION']._serialized_start=529
-  _globals['_RESOLUTION']._serialized_end=684
-  _globals['_REFERRAL']._serialized_start=687
-  _globals['_REFERRAL']._serialized_end=867
-  _globals['_REWRITE']._serialized_start=870
-  _globals['_REWRITE']._serialized_end=1052
-  _globals['_ABSENT']._serialized_start=1054
-  _globals['_ABSENT']._serialized_end=1115
-  _globals['_ERROROUTCOME']._serialized_start=1118
-  _globals['_ERROROUTCOME']._serialized_end=1291
-  _globals['_ERROROUTCOME_METADATAENTRY']._serialized_start=1244
-  _globals['_ERROROUTCOME_METADATAENTRY']._serialized_end=1291
-  _globals['_AUTHORITY']._serialized_start=1294
-  _globals['_AUTHORITY']._serialized_end=1525
-  _globals['_BATCHRESOLVEREQUEST']._serialized_start=1527
-  _globals['_BATCHRESOLVEREQUEST']._serialized_end=1652
-  _globals['_BATCHRESOLVERESPONSE']._serialized_start=1654
-  _globals['_BATCHRESOLVERESPONSE']._serialized_end=1753
-  _globals['_LOCATEREQUEST']._serialized_start=1755
-  _globals['_LOCATEREQUEST']._serialized_end=1825
-  _globals['_LOCATERESPONSE']._serialized_start=1827
-  _globals['_LOCATERESPONSE']._serialized_end=1917
-  _globals['_RESOLVESERVICE']._serialized_start=2039
-  _globals['_RESOLVESERVICE']._serialized_end=2253
+  _globals['_REFERRALKIND']._serialized_start=1967
+  _globals['_REFERRALKIND']._serialized_end=2084
+  _globals['_RESOLVEREQUEST']._serialized_start=101
+  _globals['_RESOLVEREQUEST']._serialized_end=243
+  _globals['_RESOLVERESPONSE']._serialized_start=245
+  _globals['_RESOLVERESPONSE']._serialized_end=336
+  _globals['_OUTCOME']._serialized_start=339
+  _globals['_OUTCOME']._serialized_end=550
+  _globals['_RESOLUTION']._serialized_start=553
+  _globals['_RESOLUTION']._serialized_end=708
+  _globals['_REFERRAL']._serialized_start=711
+  _globals['_REFERRAL']._serialized_end=891
+  _globals['_REWRITE']._serialized_start=894
+  _globals['_REWRITE']._serialized_end=1076
+  _globals['_ABSENT']._serialized_start=1078
+  _globals['_ABSENT']._serialized_end=1139
+  _globals['_ERROROUTCOME']._serialized_start=1142
+  _globals['_ERROROUTCOME']._serialized_end=1315
+  _globals['_ERROROUTCOME_METADATAENTRY']._serialized_start=1268
+  _globals['_ERROROUTCOME_METADATAENTRY']._serialized_end=1315
+  _globals['_AUTHORITY']._serialized_start=1318
+  _globals['_AUTHORITY']._serialized_end=1549
+  _globals['_BATCHRESOLVEREQUEST']._serialized_start=1552
+  _globals['_BATCHRESOLVEREQUEST']._serialized_end=1700
+  _globals['_BATCHRESOLVERESPONSE']._serialized_start=1702
+  _globals['_BATCHRESOLVERESPONSE']._serialized_end=1801
+  _globals['_LOCATEREQUEST']._serialized_start=1803
+  _globals['_LOCATEREQUEST']._serialized_end=1873
+  _globals['_LOCATERESPONSE']._serialized_start=1875
+  _globals['_LOCATERESPONSE']._serialized_end=1965
+  _globals['_RESOLVESERVICE']._serialized_start=2087
+  _globals['_RESOLVESERVICE']._serialized_end=2301
 # @@protoc_insertion_point(module_scope)

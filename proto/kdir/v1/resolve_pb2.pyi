@@ -22,18 +22,20 @@ REFERRAL_KIND_UP: ReferralKind
 REFERRAL_KIND_DIRECT: ReferralKind
 
 class ResolveRequest(_message.Message):
-    __slots__ = ("path", "prefer", "token", "recursive", "no_follow")
+    __slots__ = ("path", "prefer", "token", "recursive", "no_follow", "confirm_links")
     PATH_FIELD_NUMBER: _ClassVar[int]
     PREFER_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     RECURSIVE_FIELD_NUMBER: _ClassVar[int]
     NO_FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_LINKS_FIELD_NUMBER: _ClassVar[int]
     path: str
     prefer: _entry_pb2.EntryKind
     token: str
     recursive: bool
     no_follow: bool
-    def __init__(self, path: _Optional[str] = ..., prefer: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., token: _Optional[str] = ..., recursive: _Optional[bool] = ..., no_follow: _Optional[bool] = ...) -> None: ...
+    confirm_links: bool
+    def __init__(self, path: _Optional[str] = ..., prefer: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., token: _Optional[str] = ..., recursive: _Optional[bool] = ..., no_follow: _Optional[bool] = ..., confirm_links: _Optional[bool] = ...) -> None: ...
 
 class ResolveResponse(_message.Message):
     __slots__ = ("authority", "outcome")
@@ -157,18 +159,20 @@ class Authority(_message.Message):
     def __init__(self, cluster: _Optional[_Union[_entry_pb2.Cluster, _Mapping]] = ..., server: _Optional[str] = ..., token: _Optional[str] = ..., stale: _Optional[bool] = ..., age_seconds: _Optional[float] = ..., unconfirmed_seconds: _Optional[float] = ..., revision: _Optional[int] = ..., incarnation: _Optional[str] = ..., stop_reason: _Optional[str] = ...) -> None: ...
 
 class BatchResolveRequest(_message.Message):
-    __slots__ = ("paths", "prefer", "token", "recursive", "no_follow")
+    __slots__ = ("paths", "prefer", "token", "recursive", "no_follow", "confirm_links")
     PATHS_FIELD_NUMBER: _ClassVar[int]
     PREFER_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     RECURSIVE_FIELD_NUMBER: _ClassVar[int]
     NO_FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    CONFIRM_LINKS_FIELD_NUMBER: _ClassVar[int]
     paths: _containers.RepeatedScalarFieldContainer[str]
     prefer: _entry_pb2.EntryKind
     token: str
     recursive: bool
     no_follow: bool
-    def __init__(self, paths: _Optional[_Iterable[str]] = ..., prefer: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., token: _Optional[str] = ..., recursive: _Optional[bool] = ..., no_follow: _Optional[bool] = ...) -> None: ...
+    confirm_links: bool
+    def __init__(self, paths: _Optional[_Iterable[str]] = ..., prefer: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., token: _Optional[str] = ..., recursive: _Optional[bool] = ..., no_follow: _Optional[bool] = ..., confirm_links: _Optional[bool] = ...) -> None: ...
 
 class BatchResolveResponse(_message.Message):
     __slots__ = ("authorities", "outcomes")
