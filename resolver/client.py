@@ -72,10 +72,10 @@ class Resolver:
         cache_file: file that keeps answers across restarts; one file for one set of servers and
             one principal. A file that cannot be used is ignored.
         watch: follow the changes of the clusters that answer, so that cached answers stay fresh
-            without a call, and changes are seen as they happen. An answer that a server resolved
-            for the client (``recursive``) by way of links, and an absence that it found, name no
-            clusters on their way to follow: they are cached for their lifetime (by default 60
-            and 5 seconds), unless a call's token asks for newer ones.
+            without a call, and changes are seen as they happen. An answer by way of links is
+            cached for its lifetime only (by default 60 seconds), and so is an absence that a
+            server found for the client (``recursive``; 5 seconds), unless a call's token asks
+            for newer ones.
         transport: transport to the servers; the caller closes the one that it passes.
         health: recent results of servers that a caller kept; by default none are known.
         allow: which endpoints of referrals may be asked: CIDR networks and domains, such as
@@ -246,7 +246,8 @@ class Resolver:
             prefer: ``directory`` to get the directory where a topic has the same name.
             token: the answer is at least as new as this; also as new as this client's own writes.
             no_follow: a link or mount at the path itself is the answer.
-            for_writes: only the first target of a link: an outage must not move data.
+            for_writes: a link's target that is unreachable is not passed over, unless the link has
+                ``writes`` = ``follow``: an outage must not move data.
             timeout_seconds: deadline for all hops together.
 
         Raises:

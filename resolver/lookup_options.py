@@ -19,7 +19,8 @@ class LookupOptions(NamedTuple):
     prefer: int = 0
     no_follow: bool = False
     for_writes: bool = False
-    """True: only the first target of a link."""
+    """True: a link's unreachable target is not passed over, unless the link has ``writes``
+    = ``follow``."""
     confirm_links: bool = False
     """True: only links that the store has, for a change of the directory."""
 

@@ -72,7 +72,7 @@ class Path:
         text = "/" + "/".join(parts)
         if (
             len(text) <= MAX_PATH_BYTES
-            and text.count("/") == len(parts)  # a segment with a slash in it is none
+            and text.count("/") == len(parts)  # else a segment contains a slash
             and _CANONICAL.fullmatch(text)
             and not _DOTS.search(text)
         ):
@@ -114,7 +114,7 @@ class Path:
         """Returns this path with segments appended.
 
         Raises:
-            InvalidPath: the whole becomes too long.
+            InvalidPath: a segment is invalid, or the path becomes too long.
         """
         return Path.from_segments((*self.segments, *relative))
 
@@ -142,7 +142,7 @@ ROOT: Final = Path()
 
 
 def is_system(name: str) -> bool:
-    """True if a segment is a system directory's, hidden from listings by default."""
+    """True if a name is that of a system entry (``__…``), hidden from listings by default."""
     return name.startswith("__")
 
 

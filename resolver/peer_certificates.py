@@ -1,9 +1,9 @@
-"""Cluster id in a server's certificate, read before a bearer token is sent there.
+"""Cluster id in a server's certificate, read before a bearer token is sent to the server.
 
 gRPC for Python compares a server's certificate with the name that was dialled, and with nothing
-else (grpc/grpc#32635). So the certificate is first read over a connection of its own. The
-connection of the calls then trusts exactly that certificate and no CA: a server without its key
-cannot take its place between the check and the use.
+else (grpc/grpc#32635). So the certificate is first read over a separate connection. The connection
+of the calls then trusts exactly that certificate and no CA: a server without the certificate's key
+cannot take over between the check and the use.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 CLUSTER_URI: Final = "kdir://cluster/"
 """Prefix of the URI in a certificate that names a cluster; the id follows."""
 _READ_SECONDS: Final = 5.0
-"""Time for all addresses of a server together, handshake included; and to wait for a slot."""
+"""Time to connect and shake hands, all addresses together; also the longest wait for a slot."""
 MOST_READ_AT_ONCE: Final = 64
 """Most certificates that are read at a time; see ``KeyedSlots``."""
 _MOST_SERVERS: Final = 1000
@@ -48,7 +48,7 @@ _MOST_CERTIFICATES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """Certificates and keys of connections: PEM, not in its repr, with the certificate's files."""
+    """CA, certificate and key for TLS, PEM and not in the repr; and the files of the latter two."""
 
     ca: bytes = field(repr=False)
     """CA of trusted server certificates."""
@@ -61,7 +61,7 @@ class TlsMaterial:
         """Returns credentials for connections to servers with one of the ``trusted`` certificates;
         by default one issued by the CA.
         """
-        import grpc  # who reads a config needs the URI alone, before gRPC's log is set up
+        import grpc  # lazy: readers of a config import CLUSTER_URI before gRPC's log is set up
 
         return grpc.ssl_channel_credentials(trusted or self.ca, self.key, self.cert)
 
@@ -70,11 +70,11 @@ Reader = Callable[[str, str, TlsMaterial], bytes]
 
 
 class PeerCertificates:
-    """Certificates of servers that name their cluster. Thread-safe. For one ``TlsMaterial``:
-    another CA needs another object.
+    """Reader and cache of server certificates that name the server's cluster. Thread-safe. For one
+    ``TlsMaterial``: another CA needs another object.
 
     Args:
-        slots: for reading, by caller; by default as many as there are for each.
+        slots: limit of concurrent reads, in all and by caller; default: ``MOST_READ_AT_ONCE`` each.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class PeerCertificates:
     def read(
         self, endpoint: str, cluster_id: str, timeout_seconds: float, *, caller: str = ""
     ) -> bytes:
-        """Connects, and returns the known certificates including the one presented now. Concurrent
-        reads of one endpoint are shared; others take a slot for ``caller``.
+        """Connects to a server, and returns its known certificates, PEM, with that presented now.
+        Concurrent reads of one endpoint are shared; each other read takes a slot of ``caller``.
 
         Raises:
             HandshakeFailed: the certificate is not trusted, or does not name the cluster.
@@ -127,7 +127,7 @@ class PeerCertificates:
         with self._lock:
             reading = self._reading.setdefault(key, begun)
         if reading is not begun:
-            self._slots.give_back(caller)  # another one began meanwhile
+            self._slots.give_back(caller)  # another thread began to read it meanwhile
             return reading
         try:
             # A thread of its own: looking up a name has no time limit.
@@ -179,7 +179,7 @@ def read_certificate(endpoint: str, cluster_id: str, material: TlsMaterial) -> b
     place = parse_endpoint(endpoint)
     context = _context(material)
     try:
-        # It has no time limit, and is no time of the server's.
+        # A name lookup has no time limit, and does not count as time of the server.
         addresses = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
         deadline = time.monotonic() + _READ_SECONDS
         with (
@@ -225,7 +225,7 @@ def _connection(addresses: Sequence[Any], deadline: float) -> socket.socket:
             made.close()
             failure = error
         else:
-            # All of the handshake has so long, however its bytes come.
+            # A limit for the whole handshake, however slowly its bytes arrive.
             made.settimeout(max(LEAST_SECONDS, deadline - time.monotonic()))
             return made
     raise failure
@@ -239,22 +239,24 @@ def _context(material: TlsMaterial) -> ssl.SSLContext:
     context.load_verify_locations(cadata=material.ca.decode("ascii", "ignore"))
     context.set_alpn_protocols(["h2"])
     if material.cert_file:
-        # Where they are just being replaced: with TLS 1.3 a server shows its own before.
+        # Files may be half replaced; with TLS 1.3 a server shows its certificate first.
         with contextlib.suppress(ssl.SSLError, OSError):
             context.load_cert_chain(material.cert_file, material.key_file, password="")
     return context
 
 
 def _why(error: ssl.SSLCertVerificationError) -> str:
-    """Returns the text of ``resolver.error_status`` for the same."""
-    if error.verify_code in _OTHER_NAME:
-        return "its certificate is not for the name that was dialled"
-    if error.verify_code in _NO_CA:
-        return "its certificate is of no CA that is trusted here"
-    return f"its certificate is not trusted: {error.verify_message}"
+    """Returns why a certificate is refused; in the text of ``resolver.error_status``, if any."""
+    other = f"its certificate is not trusted: {error.verify_message}"
+    return _REFUSED.get(error.verify_code, other)
 
 
-_OTHER_NAME: Final = frozenset({62, 64})
-"""X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH."""
-_NO_CA: Final = frozenset({18, 19, 20, 21})
-"""A chain that ends at no certificate of the CA's file."""
+_OTHER_NAME: Final = "its certificate is not for the name that was dialled"
+_NO_CA: Final = "its certificate is of no CA that is trusted here"
+_REFUSED: Final = {
+    9: "its certificate is not valid yet",
+    10: "its certificate has expired",
+    **dict.fromkeys((18, 19, 20, 21), _NO_CA),  # the chain ends at no certificate of the CA's file
+    **dict.fromkeys((62, 64), _OTHER_NAME),  # host name, IP address
+}
+"""By X509_V_ERR."""

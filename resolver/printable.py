@@ -11,7 +11,7 @@ __all__ = ["cut_name", "cut_shown", "first_unprintable", "printable", "shown_cha
 
 
 def printable(text: str) -> str:
-    r"""Returns the text with each character that does not print as an escape of Python's, such as
+    r"""Returns the text with each unprintable character replaced by a Python escape, such as
     ``\x1b`` or ``\u202e``: one line, and nothing that a terminal acts on.
     """
     if text.isprintable():
@@ -20,8 +20,8 @@ def printable(text: str) -> str:
 
 
 def first_unprintable(text: str) -> str:
-    r"""Returns the first character that does not print, with its place (counted from 1), such as
-    ``\x1b at 3``; empty where all do.
+    r"""Returns the first unprintable character, escaped, with its position (from 1), such as
+    ``\x1b at 3``; empty if there is none.
     """
     if text.isprintable():
         return ""
@@ -30,8 +30,8 @@ def first_unprintable(text: str) -> str:
 
 
 def shown_character(one: str) -> str:
-    """Returns a character as a message quotes it, such as ``'ü' (U+00FC)``: there are letters that
-    only look like those of ASCII.
+    """Returns a character as messages quote it, such as ``'ü' (U+00FC)``: with its code point,
+    since some letters only look like ASCII.
     """
     quoted = printable(repr(one))
     return quoted if one.isascii() or not one.isprintable() else f"{quoted} (U+{ord(one):04X})"
@@ -47,5 +47,5 @@ def cut_shown(text: object, most: int = 80) -> str:
 
 
 def cut_name(text: str, most: int = 120) -> str:
-    """Returns the name of a field as a message has it: without quotes, else as ``cut_shown``."""
+    """Returns a name as messages show it: printable, cut to ``most`` characters, without quotes."""
     return printable(text) if len(text) <= most else f"{printable(text[:most])}…"

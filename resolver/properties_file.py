@@ -1,5 +1,5 @@
-"""Parses Kafka client settings from files: lines of KEY=VALUE, and comments. Errors contain no more
-of a line than its number, since it may have a secret.
+"""Parses Kafka client settings from files: lines of KEY=VALUE, and comments. Errors contain no
+value, since it may be a secret: only the line's number, or a repeated key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ def read_settings(file: str) -> dict[str, str]:
     """Returns the settings in a file (see ``parse_settings``).
 
     Raises:
-        ValueError: it cannot be read, or a line is wrong; one sentence that begins with its name.
+        ValueError: the file cannot be read, or a line is invalid; names the file.
     """
     try:
         text = pathlib.Path(file).read_text(encoding="utf-8-sig")
@@ -28,14 +28,13 @@ def read_settings(file: str) -> dict[str, str]:
 
 
 def parse_settings(text: str) -> dict[str, str]:
-    """Returns the settings of lines ``KEY=VALUE``; those that begin with ``#`` or ``!`` are
-    comments.
+    """Returns the settings of lines ``KEY=VALUE``; empty lines and those that begin with ``#`` or
+    ``!`` are skipped.
 
-    Blanks around key and value are no part of them. Nothing is escaped, and no line goes on in the
-    next.
+    Blanks around key and value are removed. There are no escapes and no continuation lines.
 
     Raises:
-        ValueError: a line that is none of these, or a key that comes twice.
+        ValueError: a line is none of these, or a key is repeated; names the line's number.
     """
     settings: dict[str, str] = {}
     # Not splitlines: a password may hold what Unicode takes for the end of a line.

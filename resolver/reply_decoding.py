@@ -1,7 +1,7 @@
 """Decodes replies of the contract to values of the resolution.
 
-An undecodable reply (a mount that is not a path, an empty outcome) becomes a ``Lame`` error: its
-sender is no usable directory server.
+An undecodable reply (a mount that is not a path, an empty outcome) becomes a ``Lame`` error: the
+reply's sender is no usable directory server.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _WAYS: Final = {
     resolve_pb2.REFERRAL_KIND_UP: AskedBecause.UP,
     resolve_pb2.REFERRAL_KIND_DIRECT: AskedBecause.DIRECT,
 }
-_MAX_NAME: Final = 256  # of ids and names that only people and comparisons look at
+_MAX_NAME: Final = 256  # characters of ids and names, which are only compared and shown
 _MAX_ENDPOINT: Final = 300
 _REMEMBERED_TOKENS: Final = 256
-"""Parsed tokens of servers in the cache; a server sends the same token until its tree changes."""
+"""Most server tokens that stay parsed: a server sends the same one until its tree changes."""
 
 
 def decode_reply(response: resolve_pb2.ResolveResponse) -> Reply:
@@ -92,7 +92,7 @@ def decode_batch(
         index = outcome.resolution.authority_index if kind == "resolution" else None
         who = _whose(senders, path, index)
         if index is None and len(senders) > 1 and isinstance(who, Sender):
-            who = who._replace(behind=everybody)  # no name is given: no older than all of them
+            who = who._replace(behind=everybody)  # unnamed sender: the earliest positions of all
         try:
             yield who if isinstance(who, errors.Lame) else Reply(who, _outcome(outcome))
         except errors.Lame as error:
@@ -102,8 +102,8 @@ def decode_batch(
 def _whose(
     senders: list[Sender | errors.Lame], path: Path, index: int | None
 ) -> Sender | errors.Lame:
-    """Returns the sender of an outcome. Only resolutions name it; the others count as sent by the
-    deepest possible one.
+    """Returns the sender of an outcome. Only a resolution names it; other outcomes count as sent by
+    the sender whose mount is the deepest on the path.
     """
     if not senders:
         return errors.Lame("answer without authority")
@@ -141,8 +141,8 @@ def decode_sender(authority: resolve_pb2.Authority) -> Sender:
 
 @lru_cache(_REMEMBERED_TOKENS)
 def _read_positions(token: str) -> ReadPositions:
-    """Returns the positions that a server read: its own, and those of servers that it called on the
-    client's behalf.
+    """Returns the positions in a server's token: its own, and those of servers that it called on
+    the client's behalf; incomplete if the token is invalid.
     """
     try:
         return ReadPositions(Token.parse(token).positions) if token else NOTHING_READ
@@ -181,7 +181,7 @@ def _referral(referral: resolve_pb2.Referral) -> Referral:
     return Referral(
         way=way,
         mount=(_optional if way is AskedBecause.UP else _required)(referral.mount, "mount"),
-        # One too long to be an endpoint is cut, and refused as what it then is.
+        # An overlong endpoint is cut here, and refused when it is parsed.
         endpoints=tuple(endpoint[:_MAX_ENDPOINT] for endpoint in referral.endpoints[:100]),
         cluster_id=_text(referral.cluster_id),
         cluster=_text(referral.cluster),

@@ -37,7 +37,7 @@ __all__ = [
 
 
 MAX_BATCH: Final = 1000
-"""Most paths in one call; servers accept 10,000, and answers stay far below a message's limit."""
+"""Most paths in one call; by default servers accept 10,000. Answers stay far below 16 MiB."""
 _MAX_FLYING: Final = 2
 """Most concurrent calls to one server: while one is answered, the next one is filled."""
 
@@ -105,7 +105,7 @@ def _send_request(
     except errors.LimitExceeded as error:
         if not _is_of_paths(error):
             raise  # more calls would only add to the server's load
-        # Servers may take fewer paths a call than they do by default.
+        # A server's config may allow fewer paths per call than its default.
         middle = len(paths) // 2
         halves = paths[:middle], paths[middle:]
         return [
@@ -124,8 +124,8 @@ def _send_request(
 
 
 def _is_of_paths(reply: object) -> bool:
-    """True if a server refuses the number of paths in one call, or the size of them or of their
-    answers; False if it has too many calls.
+    """True if a call has too many paths, or too large a request or answer, for the server; False if
+    the server has too many calls.
     """
     return isinstance(reply, errors.LimitExceeded) and (
         reply.metadata.get("field") == "paths" or "message larger than max" in reply.message
@@ -133,7 +133,7 @@ def _is_of_paths(reply: object) -> bool:
 
 
 class _Waiter:
-    """Thread with a query."""
+    """Thread that waits for the result of its query."""
 
     __slots__ = ("crew", "gone", "path", "result", "timeout_seconds", "woken")
 
@@ -142,9 +142,9 @@ class _Waiter:
         self.timeout_seconds = timeout_seconds
         self.result: Reply | KdirError | None = None
         self.crew: list[_Waiter] = []
-        """Filled when this thread is to send for all of these."""
+        """Threads whose queries this thread is to send, its own included; else empty."""
         self.gone = False
-        # A lock that is held is the cheapest thing to wait for; a thread with news releases it.
+        # A held lock is the cheapest thing to wait for; released with a result or a batch to send.
         self.woken = threading.Lock()
         self.woken.acquire()
 
@@ -184,7 +184,7 @@ class RequestBatcher:
             return False
 
     def _is_woken_to_send(self, me: _Waiter) -> bool:
-        """Waits for a result, or until it is to send the next batch; True for the latter."""
+        """Waits; True if this thread is to send the next batch, False if it has a result."""
         if not me.woken.acquire(timeout=me.timeout_seconds):
             with self._lock:
                 if not me.crew and me.result is None:
@@ -242,7 +242,7 @@ class ResolveRequestOptions(NamedTuple):
     prefer: int = 0
     """``kdir.v1.EntryKind`` if a topic and a container share the name; 0 = topic first."""
     token: str = ""
-    """Positions to read at least."""
+    """Token of the positions that the servers must have reached."""
     no_follow: bool = False
     """True: return a link or mount at the path itself."""
     confirm_links: bool = False
@@ -334,7 +334,7 @@ class ResolutionDriver:
         question: ResolveRequestOptions,
         deadline: float,
     ) -> list[_Group]:
-        """Returns the next query of each resolution that has one, grouped by server."""
+        """Returns the next queries by server and options; ends the resolutions if time is up."""
         late = deadline - self._clock() < LEAST_SECONDS
         groups: dict[tuple[Server, Options, bool], _Group] = {}
         full: list[_Group] = []
@@ -418,7 +418,7 @@ class ResolutionDriver:
         combiner = self._combiners.get(key)
         if combiner is None:
             if len(self._combiners) >= _MOST_COMBINERS:
-                self._combiners.clear()  # those under way live on with their callers
+                self._combiners.clear()  # callers keep those that they use
             combiner = self._combiners.setdefault(
                 key, RequestBatcher(self._transport, server, options)
             )

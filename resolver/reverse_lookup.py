@@ -1,8 +1,8 @@
-"""Reverse lookup: from a cluster and a physical name to the topic's path, by referrals by cluster.
+"""Reverse lookup: from a cluster and a physical name to the topic's path, by referrals to clusters.
 
-The checks are those of a resolution by path, as far as possible: up is a strict ancestor and comes
-first, the answer must come from the server referred to, no server is queried twice, and only the
-cluster itself can answer that it has no such topic.
+The checks are those of a resolution by path, as far as possible. A referral up leads to a strict
+ancestor, and comes before all others. The answer must come from the cluster referred to. No server
+of an earlier hop is queried again. Only the cluster itself can answer that it has no such topic.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def unknown_cluster(
 ) -> KdirError:
     """Returns the error for a cluster to which nothing led, given the mounts that the root knows.
 
-    It is absent only if every mount is linked: the clusters below one that is not may be unknown.
+    It is ``Absent`` only if every mount is linked: clusters below an unlinked one may be unknown.
     """
     if any(cluster in {row.cluster, row.cluster_id} for row in mounts):
         return found
@@ -91,7 +91,7 @@ class ReverseLookup:
 
 
 class _Search:
-    """One search."""
+    """State of one reverse lookup."""
 
     def __init__(
         self, locator: ReverseLookup, request: resolve_pb2.LocateRequest, deadline: float
@@ -100,8 +100,6 @@ class _Search:
         self._request = request
         self._deadline = deadline
         self._asked: set[str] = set()
-        self._from: Path | None = None
-        """The mount of the server that referred here."""
         self._rising = True
         self.attempts: list[str] = []
 
@@ -117,7 +115,7 @@ class _Search:
         )
 
     def _ask_all(self, hop: Hop) -> TopicLocation | Hop:
-        """Returns the location, or the servers to query next."""
+        """Queries the servers of a hop in order; returns the location, or the next hop."""
         slow: set[str] = set()
         while hop.queue:
             endpoint = hop.queue.pop(0)
@@ -151,8 +149,8 @@ class _Search:
         raise hop.combined_error(ROOT)
 
     def _trouble(self, hop: Hop, endpoint: str, error: KdirError) -> ServerFailure:
-        """Returns the failure that an error means for a server; raises an error that all servers
-        would return.
+        """Returns the failure that an error means for its server; raises the error if all servers
+        would return the same.
         """
         match error:
             case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():
@@ -208,7 +206,8 @@ class _Search:
     def _follow(self, endpoint: str, mount: Path, referral: Referral) -> Hop:
         if referral.way is AskedBecause.UP:
             above = referral.mount is None or is_above(referral.mount, mount)
-            why = "" if self._rising and above else "up, after the search has come down"
+            why = "" if above else "up, to what is not above"
+            why = why if self._rising else "up, after the search has come down"
         else:
             own = referral.mount == mount
             why = "to its own mount" if own or referral.mount is None else ""

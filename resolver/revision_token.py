@@ -2,7 +2,7 @@
 
 Revisions of two incarnations are never compared: they have no common order. A token is text without
 blanks, safe in a shell; callers pass it on without parsing it. Its checksum finds accidents and
-simple forgery; it is no secret, since all that a token can do is make a read wait.
+simple forgery. A token is no secret: all that it can do is make a read wait.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 MAX_POSITIONS: Final = 64
-"""Most clusters in a token: more than a path has segments is invalid."""
+"""Most clusters in a token: as many as a path may have segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,14 @@ class Token:
 class NewestPositions:
     """Newest known position of each cluster, so that no client reads older data later (R17).
 
-    ``current`` is an immutable mapping: a query keeps the one of its own moment.
+    ``current`` is replaced and never changed: a query keeps the mapping of when it was sent.
     """
 
     def __init__(self) -> None:
         self.current: Mapping[str, Position] = MappingProxyType({})
 
     def note(self, cluster_id: str, incarnation: str, revision: int) -> None:
-        """Records the position of a reply; without an incarnation there is none."""
+        """Records the position of a reply; a reply without an incarnation has none."""
         if not incarnation:
             return
         known = self.current.get(cluster_id)
@@ -161,8 +161,8 @@ class ReadPositions(NamedTuple):
         return ReadPositions(self.positions, is_complete=False) if self.is_complete else self
 
     def advanced(self, cluster_id: str, place: Position) -> ReadPositions:
-        """Returns the positions with one cluster's replaced by a later one of the same
-        incarnation.
+        """Returns the positions with ``place`` for one cluster, if it is later in the same
+        incarnation; else the same positions.
         """
         known = self.positions.get(cluster_id)
         if (
@@ -187,7 +187,7 @@ class ReadPositions(NamedTuple):
         return True
 
     def is_before(self, wanted: Mapping[str, Position]) -> bool:
-        """True if a cluster on the way was read at an earlier position of the same incarnation."""
+        """True if a cluster on the way was read before ``wanted``, in the same incarnation."""
         for cluster_id, place in wanted.items():
             seen = self.positions.get(cluster_id)
             if (

@@ -1,4 +1,4 @@
-"""Types of settings that are kept as text: valid values, and which texts are the same value.
+"""Types of settings that are stored as text: valid texts, and texts of the same value.
 
 ``directory.namespace.topic_configs`` and ``resolver.kafka.client_settings`` define the settings.
 Numbers have Kafka's 32 and 64 bits (``org.apache.kafka.common.config.ConfigDef``).
@@ -28,7 +28,7 @@ __all__ = [
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
 INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
-"""How a whole number is written."""
+"""Pattern of a whole number."""
 _DECIMAL: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", re.ASCII)
 
 
@@ -42,7 +42,7 @@ class SettingType:
     wanted: str
     fits: Callable[[str], bool]
     normal: Callable[[str], str] = str.strip
-    """Returns the same text for the same value."""
+    """Returns the canonical text: equal for all texts of one value."""
 
 
 def _whole(least: int, most: int, *besides: int) -> SettingType:
@@ -90,17 +90,17 @@ def boolean() -> SettingType:
 
 
 def one_of(*choices: str) -> SettingType:
-    """Returns one of these texts."""
+    """Returns the type of texts that are one of ``choices``."""
     return SettingType(f"one of {', '.join(choices)}", lambda text: text in choices)
 
 
 def parts(text: str) -> list[str]:
-    """Returns what is between the commas."""
+    """Returns the parts of a text between its commas, without blanks around them."""
     return [part.strip() for part in text.split(",")]
 
 
 def list_of(*choices: str) -> SettingType:
-    """Returns one or more of these texts, in any order."""
+    """Returns the type of lists of one or more ``choices``, with commas, in any order."""
     return SettingType(
         f"one or more of {', '.join(choices)}, with commas between them",
         lambda text: set(parts(text)) <= set(choices),

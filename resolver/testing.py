@@ -6,8 +6,8 @@
         resolver = directory.resolver()
         assert resolver.resolve("/la/tracking/search/clicks").topic == "search.clicks"
 
-Resolving, listing, finding by physical name and the mount table work as with servers: by the same
-contract, the same walk, the same checks, without a socket. Everything else is ``Unimplemented``.
+Resolving, listing, finding by physical name and the mount table work as with servers, by the same
+contract and checks, but without a socket. Everything else is ``Unimplemented``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from typing import Any, Final, Self
 
 from google.protobuf.message import Message
@@ -30,8 +31,8 @@ __all__ = ["Handler", "MemoryCluster", "MemoryDirectory", "MemoryTransport"]
 LIFETIME_SECONDS: Final = 60
 
 Handler = Callable[[str, Any], Any]
-"""Given a method such as ``ResolveService.Resolve`` and its request: the response, or for a stream
-an iterable of them; or it raises a ``KdirError``."""
+"""Function of a method, such as ``ResolveService.Resolve``, and its request. Returns the response,
+or an iterable of responses for a stream; or raises a ``KdirError``."""
 
 
 class MemoryTransport:
@@ -52,15 +53,15 @@ class MemoryTransport:
             self._handlers[endpoint] = handler
 
     def handler(self, endpoint: str) -> Handler:
-        """Returns what answers at ``endpoint``.
+        """Returns the handler of ``endpoint``.
 
         Raises:
-            KeyError: nothing does.
+            KeyError: there is none.
         """
         return self._handlers[endpoint]
 
     def is_served(self, endpoint: str) -> bool:
-        """True if something answers at ``endpoint``."""
+        """True if ``endpoint`` has a handler."""
         return endpoint in self._handlers
 
     def call(
@@ -113,41 +114,51 @@ class MemoryDirectory:
     def __init__(self) -> None:
         self.transport = MemoryTransport()
         self._clusters: dict[Path, MemoryCluster] = {}
+        self._ports = count(20_000)
         self._resolvers: list[Resolver] = []
 
     def cluster(self, mount: str, name: str = "", *, bootstrap_servers: str = "") -> str:
-        """Mounts a cluster; its server's endpoint. Its parent is the nearest one above it.
+        """Mounts a cluster below the nearest cluster above; returns its server's endpoint.
 
-        ``name`` is by default the mount, joined by ``-``.
+        ``name`` is by default the segments of ``mount``, joined by ``-``.
         """
         path = Path.parse(mount)
         name = name or "-".join(path.segments) or "root"
         if path in self._clusters or self.named(name) is not None:
             raise ValueError(f"cluster {name} at {path}: there is one already")
-        endpoint = f"127.0.0.1:{20_000 + len(self._clusters)}"
+        endpoint = f"127.0.0.1:{next(self._ports)}"
         cluster = MemoryCluster(self, path, name, endpoint, bootstrap_servers)
         self._clusters[path] = cluster
         self.transport.serve(endpoint, cluster.answer)
         return endpoint
 
     def at(self, mount: str) -> MemoryCluster:
-        """Returns the cluster mounted there: its revision, and how its server answers, in whose
-        place a test may serve another (``transport.serve``).
+        """Returns the cluster at ``mount``: its ``revision``, and ``answer``, its server's handler,
+        which a test may replace (``transport.serve``).
 
         Raises:
-            KeyError: none is.
+            KeyError: no cluster is mounted there.
         """
         return self._clusters[Path.parse(mount)]
 
     @property
     def mounts(self) -> frozenset[str]:
-        """Where clusters are mounted."""
+        """Paths at which clusters are mounted."""
         return frozenset(map(str, self._clusters))
 
     def unmount(self, mount: str) -> None:
-        """Removes a mount from its parent; the server that was mounted there still answers."""
-        gone = self._clusters.pop(Path.parse(mount))
-        self._owner(gone.mount).revision += 1
+        """Removes a mount from its parent; the server of the unmounted cluster still answers.
+
+        Raises:
+            KeyError: no cluster is mounted there.
+            ValueError: it has no parent.
+        """
+        gone = self.at(mount)
+        parent = self.deepest(gone.mount, strictly_above=True) if len(gone.mount) else None
+        if parent is None:
+            raise ValueError(f"{mount}: no cluster is mounted above")
+        del self._clusters[gone.mount]
+        parent.revision += 1
 
     def topic(self, path: str, physical_name: str = "", *, partitions: int = 1) -> None:
         """Makes a topic, and the directories above it."""
@@ -182,7 +193,7 @@ class MemoryDirectory:
         self._owner(parsed).put(parsed, entry_pb2.Entry(link=link))
 
     def remove(self, path: str) -> None:
-        """Removes what exists at a path."""
+        """Removes all entries at and below a path."""
         parsed = Path.parse(path)
         self._owner(parsed).remove(parsed)
 
@@ -196,8 +207,8 @@ class MemoryDirectory:
         self.transport.serve(cluster.endpoint, cluster.answer)
 
     def resolver(self, mount: str = "", **options: Any) -> Resolver:
-        """Returns a resolver that begins at the cluster mounted there; by default at the first
-        one.
+        """Returns a resolver that begins at the cluster mounted at ``mount``, by default at the
+        first one mounted. ``options`` are those of ``Resolver``.
         """
         clusters = self._clusters
         if not clusters:
@@ -223,7 +234,7 @@ class MemoryDirectory:
         return found
 
     def deepest(self, path: Path, *, strictly_above: bool = False) -> MemoryCluster | None:
-        """Returns the cluster mounted nearest above a path, or at it."""
+        """Returns the cluster mounted at a path, unless ``strictly_above``, or nearest above it."""
         for length in range(len(path) - strictly_above, -1, -1):
             found = self._clusters.get(Path(path.segments[:length]))
             if found is not None:
@@ -259,9 +270,9 @@ class MemoryCluster:
         self.endpoint = endpoint
         self._bootstrap = bootstrap
         self.revision = 1
-        """Of its tree; each change is the next one."""
+        """Revision of the tree; each change adds 1."""
         self._counted: tuple[int, frozenset[str]] = (0, frozenset())
-        """The revision and the mounts of which the directories have the counts."""
+        """Revision and mounts for which the counts of the directories were computed."""
         self._entries: dict[tuple[Path, bool], entry_pb2.Entry] = {}
         """By path and whether it is a topic."""
         self.put(mount, entry_pb2.Entry(directory=entry_pb2.Directory()))
@@ -383,7 +394,7 @@ class MemoryCluster:
         parent.refer(resolve_pb2.REFERRAL_KIND_UP, outcome.referral)
 
     def refer(self, kind: resolve_pb2.ReferralKind, referral: resolve_pb2.Referral) -> None:
-        """Reports that this cluster is the one to ask."""
+        """Fills in a referral to this cluster."""
         referral.kind = kind
         referral.mount = str(self.mount)
         referral.cluster_id = self.cluster_id
@@ -438,7 +449,7 @@ class MemoryCluster:
         return response
 
     def _mount_table(self) -> federation_pb2.ListMountsResponse:
-        """Returns all mounts, linked where their server answers."""
+        """Returns all mounts; those whose server answers are linked."""
         response = federation_pb2.ListMountsResponse()
         for one in map(self._whole.at, sorted(self._whole.mounts)):
             if one.mount != ROOT:

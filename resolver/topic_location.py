@@ -25,7 +25,7 @@ class TopicLocation:
     """
 
     path: str
-    """Canonical: behind the links."""
+    """Canonical path: all links are followed."""
     cluster: str
     """The cluster's name, for people."""
     cluster_id: str
@@ -50,10 +50,10 @@ class TopicLocation:
     has_container: bool
     """True if a directory, link or mount of the same name exists, too."""
     unconfirmed_seconds: float | None
-    """Time since the parent last confirmed the cluster's mount; None while it does."""
+    """Time since the parent last confirmed the mount; None while it does, or without a parent."""
     stop_reason: str = ""
     """Why changes in the cluster's Kafka are stopped, so that its topics' records may be old; empty
-    = they are not.
+    = not stopped.
     """
     links: tuple[LinkStep, ...] = ()
     """Links on the way, outermost first."""
@@ -74,7 +74,7 @@ class TopicLocation:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Servers of the first listener, as Kafka's clients take them: ``host:port,host:port``.
+        """Servers of the first listener, ``host:port,host:port``; empty if there is no listener.
 
         Raises:
             InvalidArgument: the path is not a topic.
@@ -106,26 +106,27 @@ class TopicLocation:
 
     @property
     def is_fallback(self) -> bool:
-        """True if a link's first target could not be queried, and a later one answered."""
+        """True if a later target of a link answered, since one before was unreachable or absent."""
         return any(step.fallback for step in self.links)
 
     def listener(self, name: str) -> Listener | None:
-        """Returns the listener of this name."""
+        """Returns the listener of this name; None = there is none."""
         return next((one for one in self.listeners if one.name == name), None)
 
 
 def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()) -> TopicLocation:
     """Returns an owner's answer as a location; both ``payload`` are the contract's messages.
 
-    What clients are configured with is checked here: the listeners, and the topic's name in Kafka,
-    so that no setting, command line or program gets anything else.
+    Checks what clients are configured with: the listeners and the topic's name in Kafka. No
+    setting, command line or program gets invalid ones.
 
     Raises:
         Lame: the owner sent an invalid listener, or an invalid topic name; names the field, the
             value found and the value expected.
     """
-    resolution: resolve_pb2.Resolution = answer.payload  # type: ignore[assignment] # reply_decoding.py's
-    authority: resolve_pb2.Authority = sender.payload  # type: ignore[assignment] # reply_decoding.py's
+    # ``resolver/reply_decoding.py`` set both payloads.
+    resolution: resolve_pb2.Resolution = answer.payload  # type: ignore[assignment]
+    authority: resolve_pb2.Authority = sender.payload  # type: ignore[assignment]
     entry = resolution.entry
     kind = entry.WhichOneof("kind") or ""
     topic = entry.topic if kind == "topic" else None

@@ -16,7 +16,7 @@ _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]", re.ASCII)
 
 
 def why_invalid(name: str) -> str | None:
-    """Returns the rule of Kafka (``Topic#validate``) that a name violates, as text; None = none."""
+    """Returns the rule of Kafka (``Topic#validate``) that a name violates; None = it is valid."""
     if not name:
         return "it is empty"
     if name in {".", ".."}:

@@ -4,9 +4,9 @@ The interface is one method for unary calls and one for streams, over messages o
 ``GrpcTransport`` implements it, and ``resolver.testing`` has one in memory.
 
 A gRPC channel does not survive a fork: its threads stay in the parent. So each process opens its
-own channels, on first use (G11). The last used ones are kept (``ChannelPool``): a server that
-resolves on behalf of its callers is referred to any number of servers, and each channel costs a
-connection and memory.
+own channels, on first use (G11). Only some stay open (``ChannelPool``): a server that resolves on
+behalf of its callers is referred to any number of servers, and each channel costs a connection and
+memory.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A server is back at once after a restart; gRPC's own back-off would wait for up to 2 minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # In spite of its name this bounds a connection attempt: with 100 ms, nothing that is two TLS
-    # round trips over an ocean away, or busy, is ever reached (grpc/grpc#33423).
+    # In spite of its name this bounds a connection attempt: with 100 ms, a server that is busy, or
+    # across an ocean (two TLS round trips), is never reached (grpc/grpc#33423).
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # More rarely than the least interval that any gRPC server takes by default (5 minutes), and
@@ -71,7 +71,7 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 
 
 _MOST_CHANNELS: Final = 256
-"""Most unused channels that are kept, the last used ones."""
+"""Most open channels; beyond it, unused ones are closed, the least recently used first."""
 _MOST_READINGS: Final = 4
 """Most reads of a server's certificate for one call: behind a load balancer each server may have
 its own.
@@ -178,11 +178,11 @@ class Credentials(Protocol):
     """Credentials of the caller. Thread-safe; their files may change."""
 
     def tls(self) -> tuple[int, TlsMaterial | None]:
-        """Returns the material for TLS, None: without TLS; and its generation number. Another
+        """Returns a generation number and the material for TLS (None = without TLS). Another
         generation needs new connections.
 
         Raises:
-            KdirError: it cannot be used.
+            KdirError: the material cannot be used.
         """
 
     def metadata(self) -> Metadata:
@@ -197,12 +197,12 @@ class PooledChannel:
     def __init__(self, channel: grpc.Channel) -> None:
         self.channel: Final = channel
         self.methods: Final[dict[str, Any]] = {}
-        """What is called of it, by name."""
+        """Callables of its RPCs, by name."""
         self.use_count = 0
 
 
 class ChannelPool:
-    """Channels by key; beyond those in use, the ``most`` last used are kept. Thread-safe."""
+    """Channels by key; beyond ``most``, unused ones are closed. Thread-safe."""
 
     def __init__(self, most: int) -> None:
         self._most: Final = most
@@ -234,7 +234,7 @@ class ChannelPool:
                 found = self._channels[key] = PooledChannel(connect())
             self._channels.move_to_end(key)
             found.use_count += 1
-        # Not where uses end: that may be a thread of gRPC's, which closing waits for.
+        # Not in ``give_back``: that may run on a thread of gRPC's, for which ``close`` waits.
         self._keep(self._most)
         return found
 
@@ -243,7 +243,7 @@ class ChannelPool:
         self._keep(0)
 
     def _keep(self, most: int) -> None:
-        """Closes the least recently used of the excess channels that are not in use."""
+        """Closes channels beyond ``most``: of those not in use, the least recently used first."""
         if len(self._channels) <= most:
             return
         with self._lock:
@@ -268,19 +268,19 @@ class ChannelPool:
 
 
 class GrpcTransport:
-    """Transport over gRPC, with one channel for each server, opened on first use; the last used
-    ones are kept.
+    """Transport over gRPC, with one channel for each server, opened on first use; unused ones are
+    closed when there are many (``ChannelPool``).
 
-    A bearer token is sent to servers of this machine and, with TLS, to those that the caller named
-    itself and to those whose certificate names the cluster of the referral
-    (``resolver/peer_certificates.py``).
+    Without TLS, a bearer token is sent only to servers of this machine. With TLS, it is sent only
+    to servers that the caller named itself, and to those whose certificate names the cluster of the
+    referral (``resolver/peer_certificates.py``).
 
     Args:
         credentials: the caller's.
-        metadata: sent with every call besides.
+        metadata: returns further metadata for every call.
         named: servers that the caller named itself, for which a certificate of the CA is
             sufficient.
-        slots: for reading certificates, by caller; if calls are made for several.
+        slots: limit of concurrent reads of certificates, if calls are made for several callers.
     """
 
     def __init__(
@@ -334,7 +334,7 @@ class GrpcTransport:
             finally:
                 pool.give_back(channel)
             readings += 1
-            # Else the server shows another certificate than before, and nothing was sent.
+            # If so, the server has another certificate than before, and nothing was sent.
             is_other = bool(peer.trusted) and isinstance(failure, HandshakeFailed)
             if not is_other or readings == _MOST_READINGS or time.monotonic() > deadline:
                 raise failure
@@ -344,7 +344,7 @@ class GrpcTransport:
     ) -> Stream:
         self._renew()
         metadata = self._with(endpoint, ())
-        # A certificate that was replaced shows when the stream breaks at once: it is always read.
+        # Always read: a replaced certificate would show only when the stream breaks at once.
         peer = self._peer(endpoint, cluster_id, metadata, _STREAM_SECONDS, again=True)
         pool, channel = self._take(peer)
         try:
@@ -412,12 +412,12 @@ class GrpcTransport:
         again: bool,
         caller: str = "",
     ) -> _Peer:
-        """Returns the peer to connect to: for a token to a server of a referral, one with a
-        certificate of the cluster. ``again``: read the certificate although one is known.
+        """Returns the peer to connect to: if a token goes to a server of a referral, one bound to
+        certificates that name the cluster. ``again``: read the certificate although one is known.
 
         Raises:
-            HandshakeFailed: its certificate is not of that cluster.
-            Unreachable, DeadlineExceeded: it could not be read.
+            HandshakeFailed: the server's certificate does not name the cluster.
+            Unreachable, DeadlineExceeded: the certificate could not be read.
         """
         peers, generation = self._peers, self._tls[0]
         if peers is None or endpoint in self._named or not _has_token(metadata):
@@ -428,8 +428,8 @@ class GrpcTransport:
         return _Peer(endpoint, generation, trusted)
 
     def _renew(self) -> None:
-        """Opens new connections for new calls after certificates were replaced; calls and streams
-        under way keep theirs.
+        """Prepares a call: after a fork, or if certificates were replaced, new calls get new
+        connections. Calls and streams under way keep theirs.
 
         Raises:
             Closed: the transport is closed.

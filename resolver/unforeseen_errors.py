@@ -31,11 +31,11 @@ EXIT_UNWRITABLE: Final = 74
 _UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _MOST_CHARACTERS: Final = 300
 _PASSWORD: Final = re.compile(r"(://[^:/@\s]+:)[^@/\s]+@")
-"""That of an address such as ``etcd://user:password@host``."""
+"""Password in an address such as ``etcd://user:password@host``."""
 
 
 def report_unforeseen(error: Exception, command: str, *, debug: bool) -> int:
-    """Prints one sentence on stderr, with ``debug`` below the traceback; returns the exit code."""
+    """Prints one sentence on stderr, after the traceback if ``debug``; returns the exit code."""
     import traceback
 
     text = "".join(traceback.format_exception(error))
@@ -54,8 +54,8 @@ def report_unforeseen(error: Exception, command: str, *, debug: bool) -> int:
 
 
 def report_unwritable(error: Exception) -> int:
-    """Prints one sentence on stderr if an output cannot be written, and returns the exit code;
-    else 0.
+    """Prints one sentence on stderr and returns the exit code, if an error means that an output
+    cannot be written; else returns 0.
     """
     if not isinstance(error, OSError) or error.filename or error.errno not in _UNWRITABLE:
         return 0
@@ -65,19 +65,19 @@ def report_unwritable(error: Exception) -> int:
 
 
 def drop_output() -> None:
-    """Prevents that buffered output fails once more at exit."""
+    """Sends stdout to the null device, so that buffered output does not fail again at exit."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write_log(text: str) -> str:
-    """Writes the newest unexpected error into the user's cache; returns the file, empty if that is
-    impossible.
+    """Writes an unexpected error to the user's cache, in place of the last one; returns the file's
+    path, empty if it cannot be written.
     """
     path = Path(cache_folder()) / "last-error.log"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A new file, since one that is there has rights of its own: command lines may hold secrets.
+        # A new file: others may read an existing one, and command lines may hold secrets.
         path.unlink(missing_ok=True)
         opener = partial(os.open, mode=0o600)
         with open(path, "x", encoding="utf-8", errors="replace", opener=opener) as log:

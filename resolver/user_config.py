@@ -1,5 +1,5 @@
-"""Contexts: the named sets of directory servers of one user, and who the user is to them, in a TOML
-file; shows no secret.
+"""Contexts of a user: named sets of directory servers, each with the user's credentials, in a TOML
+file. Secrets are not shown.
 
 The file (``$XDG_CONFIG_HOME/kdir/config.toml``, else ``~/.config/kdir/config.toml``)::
 
@@ -7,16 +7,18 @@ The file (``$XDG_CONFIG_HOME/kdir/config.toml``, else ``~/.config/kdir/config.to
 
     [contexts.prod]
     servers = ["la-1:7420", "la-2:7420"]
-    protected = true          # every write must say --context prod
-    ca = "prod/ca.pem"        # TLS: whose servers are believed; files are beside this one
+    protected = true          # every write needs --context prod
+    ca = "prod/ca.pem"        # TLS: CA of trusted servers; files are beside this one
     cert = "prod/alice.pem"   # who the user is: by certificate,
     key = "prod/alice.key"
     token_file = "/run/user/1000/kdir-token"   # or by token (or token = "…" itself)
-    allow = ["10.0.0.0/8", "example.com"]      # which servers may be asked besides; absent: all
+    allow = ["10.0.0.0/8", "example.com"]      # further servers that may be asked; absent: all
 
-The variables KDIR_CA, KDIR_CERT, KDIR_KEY, KDIR_TOKEN, KDIR_TOKEN_FILE and KDIR_ALLOW go before.
+The variables KDIR_CA, KDIR_CERT, KDIR_KEY, KDIR_TOKEN, KDIR_TOKEN_FILE and KDIR_ALLOW override the
+file.
 
-An edit changes only the lines that it is about, so that comments stay.
+An edit changes single lines, so that comments stay; if that cannot be done (multi-line values,
+inline tables), the file is written again without comments.
 """
 
 # pathlib would cost the completion of a path a tenth of its time.
@@ -53,7 +55,7 @@ __all__ = [
 ]
 
 DEFAULT_SERVER: Final = "127.0.0.1:7420"
-"""Where a directory server listens unless configured otherwise."""
+"""Default address of a directory server."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _FILES = ("ca", "cert", "key", "token_file")
@@ -61,8 +63,8 @@ _KEYS = ("servers", "protected", *_FILES, "token", "allow")
 
 
 class LoginSettings(NamedTuple):
-    """Credentials of the user and certificates of trusted servers; files are PEM, but for the
-    token. All empty: no TLS, and an anonymous caller.
+    """PEM files of the trusted CA and of the user's certificate and key, and the user's token or
+    its file. All empty: no TLS, and an anonymous caller.
     """
 
     ca: str = ""
@@ -81,7 +83,7 @@ class LoginSettings(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """For people, without a secret: such as ``certificate alice.pem``."""
+        """User's identity for people, without a secret, such as ``certificate alice.pem``."""
         parts = []
         if self.token_file or self.token:
             parts.append(f"token of {self.token_file}" if self.token_file else "a token")
@@ -94,14 +96,14 @@ _VARIABLES: Final = tuple(f"KDIR_{key.upper()}" for key in LoginSettings._fields
 
 
 class Context(NamedTuple):
-    """Directory servers to begin with, each ``host:port``."""
+    """Named set of start servers, each ``host:port``, with the user's credentials."""
 
     name: str
     servers: tuple[str, ...]
     protected: bool = False
     login: LoginSettings = LoginSettings()
     allow: tuple[str, ...] | None = None
-    """Networks and domains of the servers that may be asked besides; None = all."""
+    """Networks and domains of further servers that may be asked; None = all."""
 
 
 class Contexts(NamedTuple):
@@ -114,7 +116,7 @@ class Contexts(NamedTuple):
         """Returns the context of that name.
 
         Raises:
-            InvalidArgument: there is none; names those that there are.
+            InvalidArgument: there is none; names the known ones.
         """
         found = self.by_name.get(name)
         if found is None:
@@ -130,7 +132,7 @@ NO_CONTEXTS: Final = Contexts()
 
 
 def config_file() -> str:
-    """Returns where the contexts are kept, whether or not the file exists."""
+    """Returns the path of the contexts' file, whether or not it exists."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
     if not os.path.isabs(base):  # the XDG specification: a relative one is to be ignored
         base = os.path.join(os.path.expanduser("~"), ".config")
@@ -138,7 +140,7 @@ def config_file() -> str:
 
 
 def cache_folder() -> str:
-    """Returns where kdir keeps what it can find again (XDG base directories)."""
+    """Returns the folder of kdir's caches (XDG base directories)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):
         base = os.path.join(os.path.expanduser("~"), ".cache")
@@ -146,8 +148,8 @@ def cache_folder() -> str:
 
 
 def choose_context(at: str, name: str, environ: Mapping[str, str]) -> Context | None:
-    """Returns the context in force: ``name``, else the current one unless servers are named
-    otherwise.
+    """Returns the context ``name``, else the current one; None if there is none, or if ``at`` or,
+    without a ``name``, ``KDIR_AT`` names servers.
 
     Raises:
         InvalidArgument: there is no such context, or the file is wrong.
@@ -177,12 +179,12 @@ def choose_servers(at: str, name: str, environ: Mapping[str, str]) -> tuple[str,
 
 
 def choose_credentials(at: str, name: str, environ: Mapping[str, str]) -> LoginSettings:
-    """Returns the user's credentials for the servers of ``choose_servers``: those of the named
-    context, or of the context that has these servers; none if no context has them. Environment
+    """Returns the user's credentials for the servers of ``choose_servers``: those of the named or
+    current context, else of the context that has one of these servers, else none. Environment
     variables override them.
 
     Raises:
-        InvalidArgument: there is no such context, or the file is wrong.
+        InvalidArgument: there is no such context, several fit, or the file is wrong.
     """
     context = _context_meant(at, name, environ)
     login = context.login if context else LoginSettings()
@@ -194,10 +196,10 @@ def choose_credentials(at: str, name: str, environ: Mapping[str, str]) -> LoginS
 
 def choose_allow(at: str, name: str, environ: Mapping[str, str]) -> tuple[str, ...] | None:
     """Returns the networks and domains of the servers that may be called besides those of
-    ``choose_servers``, from the context of ``choose_credentials``; None = all.
+    ``choose_servers``: from ``KDIR_ALLOW``, else the context of ``choose_credentials``; None = all.
 
     Raises:
-        InvalidArgument: there is no such context, or the file is wrong.
+        InvalidArgument: there is no such context, several fit, or the file is wrong.
     """
     answered = environment_allow(environ)
     if answered is not None:
@@ -213,10 +215,10 @@ def environment_allow(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def _context_meant(at: str, name: str, environ: Mapping[str, str]) -> Context | None:
-    """Returns the current context, or the one that has the named servers.
+    """Returns the named or current context, else one that has a named server; None = none.
 
     Raises:
-        InvalidArgument: several have them, with other credentials.
+        InvalidArgument: several have, with different credentials or allow lists.
     """
     context = choose_context("" if name else at, name, environ)
     if context is not None:
@@ -234,12 +236,12 @@ def _context_meant(at: str, name: str, environ: Mapping[str, str]) -> Context | 
 
 
 def environment_login(environ: Mapping[str, str]) -> LoginSettings:
-    """Returns the credentials of ``KDIR_CA``, ``KDIR_CERT`` and so on, without a context's."""
+    """Returns the credentials in ``KDIR_CA``, ``KDIR_CERT`` and so on; no context is read."""
     return LoginSettings(*(environ.get(name, "") for name in _VARIABLES))
 
 
 def parse_servers(text: str, where: str) -> tuple[str, ...]:
-    """Reads ``host:port,host:port``.
+    """Returns the servers in a text ``host:port,host:port``.
 
     Raises:
         InvalidArgument: not of that form; ``where`` is the source, for the message.
@@ -264,10 +266,10 @@ def _check_server(server: object, where: str) -> None:
 
 
 def load_contexts() -> Contexts:
-    """Reads the file; without one there are no contexts.
+    """Returns the contexts in ``config_file()``; none if the file does not exist.
 
     Raises:
-        InvalidArgument: the file is no such TOML; names the key and what would be right.
+        InvalidArgument: the file cannot be read or is invalid; names the key and what is expected.
     """
     name = config_file()
     try:
@@ -319,10 +321,10 @@ def _context(key: str, value: Any, name: str) -> Context:
 
 
 def check_allow(allow: object, where: str) -> None:
-    """Checks what a file has for ``allow``.
+    """Checks the value of ``allow`` in a file.
 
     Raises:
-        InvalidArgument: no list of networks and domains; ``where`` is named.
+        InvalidArgument: it is no list of networks and domains; the message names ``where``.
     """
     from resolver.endpoints import AllowList
 
@@ -367,7 +369,7 @@ def write_context(context: Context) -> None:
     """Adds a context to the file, or changes the one of that name.
 
     Raises:
-        InvalidArgument: the name is no bare TOML key, or the file cannot be written.
+        InvalidArgument: a name, server or allow list is invalid, or the file cannot be written.
     """
     if not _NAME.fullmatch(context.name):
         raise InvalidArgument(
@@ -398,7 +400,7 @@ def write_context(context: Context) -> None:
 
 
 def write_current(name: str) -> None:
-    """Makes a context the current one; with an empty name none is.
+    """Makes a context the current one; an empty name: there is no current one.
 
     Raises:
         InvalidArgument: there is none of that name, or the file cannot be written.
@@ -417,7 +419,7 @@ def write_current(name: str) -> None:
 
 
 def remove_context(name: str) -> None:
-    """Removes a context from the file; where it was the current one, none is.
+    """Removes a context from the file; if it was the current one, there is none then.
 
     Raises:
         InvalidArgument: there is none of that name, or the file cannot be written.
@@ -439,8 +441,8 @@ def remove_context(name: str) -> None:
 
 
 def _header(name: str) -> re.Pattern[str]:
-    """Returns what the line matches with which a context's table begins."""
-    return re.compile(rf"\s*\[\s*contexts\s*\.\s*{re.escape(name)}\s*\]")
+    """Returns the pattern of the line that begins a context's table."""
+    return re.compile(rf"\s*\[\s*contexts\s*\.\s*([\"']?){re.escape(name)}\1\s*\]")
 
 
 def _remove_current(lines: list[str]) -> None:
@@ -460,17 +462,22 @@ def _lines() -> list[str]:
         return []
 
 
+_QUOTED: Final = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'')
+"""A string of TOML on one line."""
+
+
 def _set_key(lines: list[str], start: int, key: str, value: str) -> None:
     """Changes ``key`` in the table that begins at line ``start``, or adds it there."""
     pattern = re.compile(rf"\s*{key}\s*=")
     at = start
     while at < len(lines) and not lines[at].lstrip().startswith("["):
         if pattern.match(lines[at]):
-            _, hash_mark, comment = lines[at].partition(" #")
-            lines[at] = f"{key} = {value}" + (f"  #{comment}" if hash_mark else "")
+            masked = _QUOTED.sub(lambda found: "_" * len(found[0]), lines[at])
+            begin = masked.find(" #")
+            lines[at] = f"{key} = {value}" + (f" {lines[at][begin:]}" if begin >= 0 else "")
             return
         at += 1
-    # Below the last line of the table that says something; a top-level key goes first of all.
+    # After the table's last line that is not blank; a top-level key becomes the first line.
     while at > start and not lines[at - 1].strip():
         at -= 1
     lines.insert(at if start else 0, f"{key} = {value}")
@@ -484,9 +491,9 @@ def _write(lines: list[str], wanted: Contexts) -> None:
     except InvalidArgument:
         understood = False
     if not understood:
-        # Values over several lines, inline tables, dotted keys: right, but not for line edits.
+        # Multi-line values, inline tables or dotted keys: valid, but not editable by lines.
         content = _whole(wanted)
-    name = os.path.realpath(name)  # a file kept elsewhere and linked here stays linked
+    name = os.path.realpath(name)  # a symlink stays one
     try:
         os.makedirs(os.path.dirname(name), mode=0o700, exist_ok=True)
         temporary = f"{name}.{os.getpid()}"
@@ -502,7 +509,7 @@ def _write(lines: list[str], wanted: Contexts) -> None:
 def _quoted(text: str) -> str:
     import json
 
-    return json.dumps(text)  # but for what no file name holds, a TOML string
+    return json.dumps(text)  # a TOML string, but for characters that no file name has
 
 
 def _quoted_list(texts: Sequence[str]) -> str:

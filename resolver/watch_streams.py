@@ -1,10 +1,10 @@
-"""The changes of clusters: watched for a caller, or followed to keep what is remembered fresh.
+"""Streams of clusters' changes: watched for a caller, or followed to keep cached answers fresh.
 
-An answer stays fresh while its cluster's changes are received and none touched it, and no longer
-than the parent's last statement that the cluster is mounted there: the parent is asked again in
-time, and what the child sends never extends it (R11). When the stream breaks, answers fall back to
-the lifetimes they came with. Order holds within a cluster: a watch follows the cluster that owns
-the path, and reports nothing of clusters mounted below it.
+An answer stays fresh while its cluster's changes are received and none touched it, but only as long
+as the parent's last confirmation of the cluster's mount is valid. The parent is asked again in
+time; what the child sends never extends the confirmation (R11). When the stream breaks, answers
+fall back to the lifetimes that they came with. Changes are in order within one cluster: a watch
+follows the cluster that owns the path, and reports nothing of clusters mounted below it.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ __all__ = [
 ]
 
 MOST_CLUSTERS: Final = 64
-"""Each has a thread and a stream of its own."""
+"""Most followed clusters; each has a stream and two threads of its own."""
 _RENEW_SECONDS: Final = 15.0
-"""So long before the parent's statement expires the parent is asked again."""
+"""Time before the end of the parent's confirmation at which the parent is asked again."""
 _FRESH_SECONDS: Final = 15.0
-"""Three checkpoints: so long the silence of a stream is no news."""
+"""Time after a message for which answers are fresh without another: three checkpoints."""
 _GRACE_SECONDS: Final = 1.0
-"""So much longer than for finding an owner the end of a thread is waited for."""
+"""Time to wait for the end of a thread, beyond the time for finding an owner."""
 CHECKPOINT_SECONDS: Final = 5
 """An idle server sends a checkpoint this often."""
 _SILENCE: Final = 3
-"""So many checkpoints missed, and the connection is taken for dead."""
+"""Missed checkpoints after which a connection counts as dead."""
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 
@@ -63,18 +63,18 @@ class WatchedChanges:
 
     events: tuple[watch_pb2.ChangeEvent, ...]
     token: str
-    """All up to here was given: where to go on after this process is gone."""
+    """Position up to which all changes were given; a later watch can go on after it."""
     authority: resolve_pb2.Authority | None
-    """Who answers now; set in the first of each connection."""
+    """The server's authority; only in the first changes of each connection."""
 
 
 class Watching:
     """Stream of changes as they come; iterate in one thread, ``close`` from any.
 
-    A connection that breaks is made again, to any server of the owner, after the last token: no
-    change is lost or given twice. It ends with ``Resync`` when those after the token are no longer
-    held (list again, then watch), with ``Absent`` and the like when the path's owner cannot say
-    otherwise, and quietly when it is closed.
+    A broken connection is made again, to any server of the owner, after the last token: no change
+    is lost or given twice. Iteration raises ``Resync`` if the changes after the token are no longer
+    stored (list again, then watch), and other errors that a retry cannot mend. After ``close`` it
+    ends without an error.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class Watching:
         self._closed = threading.Event()
         self._stream: Stream | None = None
         self._waiting_since: float | None = None
-        """By the clock, when it was last begun to wait for the server; None while the caller is
-        busy with what came."""
+        """Time on the clock since which the server is waited for; None while the caller handles
+        changes."""
 
     def __iter__(self) -> Iterator[WatchedChanges]:
         pause = _FIRST_PAUSE_SECONDS
@@ -120,7 +120,7 @@ class Watching:
                 raise failure
             position += 1
             if owner is not None and position % len(owner.endpoints) == 0:
-                owner = None  # all were tried: it may be elsewhere by now
+                owner = None  # all were tried: the path may have another owner by now
             self._closed.wait(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
@@ -164,7 +164,7 @@ class Watching:
             guard.join()
 
     def _end_when_silent(self, stream: Stream, ended: threading.Event) -> None:
-        """A server that vanished suddenly closes nothing: notice that no checkpoint came."""
+        """Cancels the stream if checkpoints stay away: a server that vanished closes nothing."""
         limit = self._checkpoint_seconds * _SILENCE
         while not ended.wait(limit / 4):
             since = self._waiting_since
@@ -173,7 +173,7 @@ class Watching:
                 return
 
     def close(self) -> None:
-        """Ends it, from any thread."""
+        """Ends the stream, from any thread."""
         self._closed.set()
         stream = self._stream
         if stream is not None:
@@ -194,7 +194,7 @@ def _may_come_back(error: KdirError) -> bool:
 
 
 class WatchStreams:
-    """Opener of watches of paths, and of follows of clusters, at the path's owner. Thread-safe."""
+    """Factory of watches, each at the owner of a path, and of the refresher. Thread-safe."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class WatchStreams:
         clock: Callable[[], float],
         timeout_seconds: float,
     ) -> None:
-        """``timeout_seconds``: of finding an owner again, while a stream goes on by itself."""
+        """``timeout_seconds``: for finding an owner again when a stream reconnects."""
         self._lookups = lookups
         self._owners = owners
         self._cache = cache
@@ -215,9 +215,9 @@ class WatchStreams:
         self._clock = clock
         self._timeout_seconds = timeout_seconds
         self.following: CacheRefresher | None = None
-        """Made when first wanted; it has a thread a cluster."""
+        """Refresher of the followed clusters, made when first needed."""
         self._making = threading.Lock()
-        """Held while that is made."""
+        """Held while the refresher is made."""
 
     def watch(self, path: Path, after: str, checkpoint_seconds: int, deadline: float) -> Watching:
         """Returns the changes at and below a path; see ``Resolver.watch``."""
@@ -231,7 +231,7 @@ class WatchStreams:
         self.follow_all(automatic=False).follow(sender, since + seconds)
 
     def follow_all(self, *, automatic: bool) -> CacheRefresher:
-        """Returns what follows clusters; ``automatic``: each cluster that answers."""
+        """Returns the refresher; ``automatic``: it follows each cluster that answers."""
         with self._making:
             if self.following is None:
                 self.following = CacheRefresher(
@@ -245,7 +245,7 @@ class WatchStreams:
             return self.following
 
     def close(self) -> None:
-        """Ends the streams that are followed; a watch is its caller's to close."""
+        """Ends the streams of followed clusters; a watch is closed by its caller."""
         if self.following is not None:
             self.following.close(self._timeout_seconds + _GRACE_SECONDS)
 
@@ -264,8 +264,8 @@ class WatchStreams:
         )
 
     def _prove(self, path: Path, deadline: float) -> tuple[Sender, int]:
-        """Returns who owns a path, by the tree and not by memory, and how long that may be
-        believed.
+        """Returns the owner of a path, resolved without cached referrals, and for how many seconds
+        that is valid.
         """
         wanted = LookupOptions(kind_number("directory"))
         rules = self._rules(wanted).by_referrals().without_hints()
@@ -282,7 +282,7 @@ class WatchStreams:
 
 
 class CacheRefresher:
-    """The clusters whose changes are followed for one cache. Thread-safe."""
+    """Followed clusters, whose changes keep the answers of one cache fresh. Thread-safe."""
 
     def __init__(
         self,
@@ -293,8 +293,8 @@ class CacheRefresher:
         *,
         automatic: bool,
     ) -> None:
-        """``prove`` walks to a mount from the top: who is mounted there, and for how many seconds
-        that may be believed.
+        """``prove`` resolves a mount without cached referrals: it returns the sender mounted there,
+        and for how many seconds that is valid.
         """
         self._cache = cache
         self._open_watch = open_watch
@@ -307,7 +307,7 @@ class CacheRefresher:
         self._closed = False
 
     def freshness_of(self, end: AnswerResult | AbsentResult, since: float) -> FreshnessMark | None:
-        """Returns what keeps this answer fresh; None = nothing, for now."""
+        """Returns the mark that keeps this answer fresh; None = none for now."""
         sender = end.sender
         cluster = self._clusters.get(sender.cluster_id)
         if cluster is None:
@@ -319,7 +319,7 @@ class CacheRefresher:
         return cluster.taking(sender, since + end.basis_ttl_seconds)
 
     def follow(self, sender: Sender, grounds_until: float) -> FollowedCluster | None:
-        """Begins to follow the cluster that answered, from what it answered with."""
+        """Follows a sender's cluster from its revision on; None = closed, or too many clusters."""
         with self._lock:
             known = self._clusters.get(sender.cluster_id)
             if known is not None:
@@ -343,7 +343,7 @@ class CacheRefresher:
         return cluster
 
     def followed(self, cluster_id: str) -> FollowedCluster | None:
-        """Returns the cluster, if it is followed."""
+        """Returns the followed cluster of this id; None = it is not followed."""
         return self._clusters.get(cluster_id)
 
     def is_following(self, cluster_id: str) -> bool:
@@ -367,8 +367,8 @@ class CacheRefresher:
         self._threads = {}
 
     def close(self, timeout_seconds: float) -> None:
-        """Ends all streams, and waits for their threads: what they ask over is closed afterwards.
-        One that is finding an owner ends with that.
+        """Ends all streams, and waits for their threads, for each at most ``timeout_seconds``: the
+        transport is closed afterwards. A thread that is finding an owner ends after that.
         """
         with self._lock:
             self._closed = True
@@ -380,7 +380,7 @@ class CacheRefresher:
 
 
 class FollowedCluster:
-    """One cluster that is followed, and how far."""
+    """Followed cluster, with the revision up to which its changes were applied."""
 
     def __init__(
         self,
@@ -396,7 +396,7 @@ class FollowedCluster:
         self.watching = watching
         self.followed = FreshnessMark(sender.incarnation, sender.revision)
         self.grounds_until = grounds_until
-        """By the clock: until when the parent's statement counts that it is mounted there."""
+        """Time on the clock until which the parent's confirmation of the mount is valid."""
         self._cache = cache
         self._prove = prove
         self._clock = clock
@@ -407,7 +407,7 @@ class FollowedCluster:
         """
         if sender.incarnation != self.followed.incarnation or sender.mount != self.mount:
             return None
-        # Each walk brings the parent's statement with its age; the youngest counts.
+        # Each resolution brings the parent's confirmation; the one that is valid longest counts.
         self.grounds_until = max(self.grounds_until, grounds_until)
         return self.followed
 
@@ -419,7 +419,7 @@ class FollowedCluster:
                 if not self._renew():
                     return
         except KdirError:
-            # Resync, or not to be watched at all: what is kept may have missed changes.
+            # Resync, or the watch is refused: cached answers may have missed changes.
             self._cache.drop_cluster(self.cluster_id)
         finally:
             self.followed.until = 0.0
@@ -430,8 +430,8 @@ class FollowedCluster:
         place = Token.parse(changes.token).positions.get(self.cluster_id)
         if place is None or place.incarnation != followed.incarnation:
             raise errors.Resync(f"cluster {self.cluster_id}: its store has a new incarnation")
-        # First the revision, then the answers: one that is kept between the two is seen to be
-        # older, and one kept before is dropped (see Lookups._keep).
+        # First the revision, then the answers: one cached between the two is found to be older,
+        # one cached before is dropped (see ``CachedLookup._store``).
         followed.revision = max(followed.revision, place.revision)
         for event in changes.events:
             self._apply(event)
@@ -455,19 +455,19 @@ class FollowedCluster:
             if not text:
                 continue
             if is_new_directory:
-                self._cache.drop_at(text)  # nothing can be known below it but absences
+                self._cache.drop_at(text)  # only absences can be cached below it
             else:
                 self._cache.evict_below(Path.parse(text))
 
     def _renew(self) -> bool:
-        """Asks the parent again before its statement expires; False = another is mounted there."""
+        """Asks the parent again before its confirmation ends; False: stop following the cluster."""
         if self.grounds_until - self._clock() > _RENEW_SECONDS:
             return True
         since = self._clock()
         try:
             sender, seconds = self._prove(self.mount)
         except (errors.Unavailable, errors.DeadlineExceeded, errors.NoRoute):
-            return True  # what is kept expires with the statement, and is then given stale
+            return True  # answers expire with the confirmation, and are then stale
         except KdirError:
             sender, seconds = None, 0
         if sender is None or (sender.cluster_id, sender.mount) != (self.cluster_id, self.mount):

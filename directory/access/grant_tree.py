@@ -370,7 +370,7 @@ class GrantTree:
         """Returns the tree without an entry and all below it; and that subtree, for
         ``attach_subtree``.
 
-        Costs by the number of keys in the subtree, not by its size.
+        The cost grows with the grant keys that occur in the subtree, not with its entries.
         """
         before = self.node_at(place)
         if before is None:

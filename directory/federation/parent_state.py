@@ -314,8 +314,8 @@ def detached_of(snapshot: Snapshot) -> str:
 
 
 def first_receipt_writes(snapshot: Snapshot) -> tuple[Write, ...]:
-    """Returns the writes that record, in one commit with a parent's update, that one was received
-    in this incarnation of the store and since the last attach; empty if that is recorded.
+    """Returns the writes that record the first update of a parent since the last attach and in this
+    incarnation of the store, to be committed with that update; empty if it is recorded already.
 
     Until then the stored update is an older one. The record changes the basis of what acts on Kafka
     (``directory.kafka.arming.releases``).

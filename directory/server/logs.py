@@ -40,8 +40,8 @@ _CLUSTER: Final = contextvars.ContextVar("cluster", default="")
 
 @contextmanager
 def cluster_log_context(cluster: str) -> Iterator[None]:
-    """Context manager that adds this cluster to the log lines of the block, and of threads whose
-    work was ``with_log_context`` from here.
+    """Context manager that adds this cluster to the log lines of its block, and of functions that
+    the block made for other threads by ``with_log_context``.
     """
     token = _CLUSTER.set(cluster)
     try:

@@ -1,8 +1,7 @@
-"""The histories of all clusters' change logs as rows: where they are, and one range of one of them
-as Arrow batches.
+"""Finds the history topics of all clusters' change logs, and reads a range of one as Arrow batches.
 
-A ``LogRange`` is a plain value, so that it can travel to another process; the consumer is made
-where the range is read.
+A ``LogRange`` is a plain value that can be sent to another process; the consumer is created where
+the range is read.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ __all__ = [
 ]
 
 KAFKA_SECONDS: Final = 30.0
-"""So long a broker may return nothing."""
+"""Longest time for which brokers may return nothing."""
 _EARLIER_MS: Final = 3600 * 1000
-"""A history is read from so long before the wanted time, since clocks of servers differ."""
+"""Time before the wanted one at which a read begins, since clocks of servers differ."""
 _BATCH_ROWS: Final = 5_000
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 _MOST_ASKED_AT_ONCE: Final = 16
@@ -114,7 +113,7 @@ ChangeFields = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class LogLocation:
-    """Location of one cluster's change log."""
+    """Location of one cluster's change log; ``history`` and ``state`` are its topics."""
 
     cluster_id: str
     cluster: str
@@ -131,13 +130,13 @@ class LogLocation:
         return {**quiet, **own, "bootstrap.servers": ",".join(self.brokers)}
 
     def unread(self, reason: str) -> UnreadLog:
-        """Returns this cluster as one whose changes are missing."""
+        """Returns an ``UnreadLog`` of this cluster."""
         return UnreadLog(self.cluster_id, self.cluster, self.mount, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadLog:
-    """A cluster whose changes, or some of them, could not be read, and why."""
+    """Cluster whose changes could not be read, all or some, with the reason."""
 
     cluster_id: str
     cluster: str
@@ -150,14 +149,14 @@ class UnreadLog:
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """Part of a history, from one offset up to another."""
+    """Part of a history topic: offsets from ``begin`` up to ``end``, exclusive."""
 
     log: LogLocation
     begin: int
     end: int
 
     def split(self, most_offsets: int) -> list[LogRange]:
-        """Returns it in parts, each of at most so many offsets."""
+        """Returns the range in parts of at most ``most_offsets`` offsets each."""
         return [
             replace(self, begin=begin, end=min(begin + most_offsets, self.end))
             for begin in range(self.begin, self.end, most_offsets)
@@ -174,11 +173,11 @@ class ChangeFilter:
 
     @property
     def seek_ms(self) -> int | None:
-        """The time in Unix milliseconds from which on a history is read; None = all of it."""
+        """Kafka timestamp (Unix milliseconds) from which a history is read; None = all of it."""
         return None if self.since is None else _milliseconds(self.since) - _EARLIER_MS
 
     def matcher(self) -> Callable[[ChangeFields], bool]:
-        """Returns the predicate of wanted changes; one without a path counts as below ``below``."""
+        """Returns a predicate of wanted changes; a change without a path counts as ``below``."""
         below = "" if self.below.is_root else str(self.below)
         since = None if self.since is None else _milliseconds(self.since)
         until = None if self.until is None else _milliseconds(self.until)
@@ -212,13 +211,13 @@ def find_ranges(
     ask_seconds: float = ASK_SECONDS,
     kafka_seconds: float = KAFKA_SECONDS,
 ) -> tuple[list[LogRange], list[UnreadLog]]:
-    """Asks clusters that can be found from ``servers`` for their change logs: those mounted below
-    the wanted path, and the one that holds it. Returns the range of each history, from the wanted
-    time to its end now, and the clusters of which something is missing, such as changes that wait
-    to be published.
+    """Finds the change logs of the clusters that are mounted at or below the wanted path, and of
+    the cluster that owns it, from ``servers`` on. Returns the range of each history topic, from the
+    wanted time to its present end, and clusters of which changes are missing (such as those that
+    cannot be published).
 
     Args:
-        properties: the caller's own, for the way to the brokers.
+        properties: the caller's own, for the connection to the brokers.
 
     Raises:
         NoRoute: no cluster that the servers lead to has this path.
@@ -267,7 +266,7 @@ def _find_range(
     ask_seconds: float,
     kafka_seconds: float,
 ) -> tuple[list[LogRange], list[str]]:
-    """Returns what the history of a cluster holds, if it can be read, and what is missing."""
+    """Returns the range of a cluster's history, if it can be read, and why changes are missing."""
     try:
         answer = _ask_for_log(one, ask_seconds)
     except KdirError as error:
@@ -301,10 +300,11 @@ def _find_range(
 
 
 def _ask_for_log(one: ReachableCluster, ask_seconds: float) -> watch_pb2.GetChangeLogResponse:
-    """Returns the answer of the first endpoint that has a change log configured, or any.
+    """Returns the answer of the first endpoint that has a change log configured, else of the last
+    one that answered.
 
     Raises:
-        KdirError: none answered.
+        KdirError: no endpoint of the cluster answered.
     """
     cluster_id = one.state.cluster_id
     request = watch_pb2.GetChangeLogRequest(cluster=cluster_id)
@@ -352,7 +352,7 @@ class HistoryReading:
     """Reading of one range of a history. Used by one thread.
 
     Args:
-        properties: the caller's own, for the way to the brokers.
+        properties: the caller's own, for the connection to the brokers.
     """
 
     def __init__(
@@ -376,10 +376,10 @@ class HistoryReading:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yields the wanted changes of the range, in order, as ``CHANGE_COLUMNS``. A read that
-        breaks off goes on after the last record, so that none comes twice.
+        breaks off is continued after its last record, so that none comes twice.
 
         Raises:
-            KafkaUnavailable: the brokers do not answer; what came before is right.
+            KafkaUnavailable: the brokers do not answer; batches before that are valid.
         """
         rows: list[ChangeFields] = []
         size = 0
@@ -396,7 +396,7 @@ class HistoryReading:
             yield change_batch(rows, self._part.log.cluster)
 
     def problems(self) -> list[UnreadLog]:
-        """Returns what of the range, as far as it was read, is in no batch, and why."""
+        """Returns why changes of the range, as far as it was read, may be missing in batches."""
         found = []
         if self._removed:
             count = units.plural(self._removed, "offset")
@@ -429,7 +429,7 @@ class HistoryReading:
                     raise
 
     def _change(self, one: TopicRecord) -> ChangeFields | None:
-        """Returns the change of a record, if it is one and wanted."""
+        """Returns the change of a record; None = it cannot be decoded, or is not wanted."""
         try:
             change = self._decoded(one.value)
         except UndecodableRecord as error:
@@ -454,17 +454,22 @@ class HistoryReading:
             if self._has_all_schemas or not record.is_framed_by_another(value):
                 raise
         self._has_all_schemas = True
-        self._load_schemas()
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(KafkaUnavailable):
+                self._load_schemas()
+                break
+        else:
+            self._load_schemas()
         return self._schemas.decode_fields(value)
 
     def _load_schemas(self) -> None:
-        """Takes in the schemas of the state topic, for records of another version of kdir."""
+        """Adds the schemas of the state topic, for records of another version of kdir."""
         log = self._part.log
         prefix = record.schema_key(log.cluster_id, b"").encode()
         with closing(_reader(log, log.state, self._properties, self._timeout)) as reader:
             for one in reader.read(*reader.bounds()):
                 if one.key is not None and one.key.startswith(prefix) and one.value:
-                    with suppress(UndecodableRecord):  # what it would have decoded is counted
+                    with suppress(UndecodableRecord):  # records that need it are counted
                         self._schemas.add(one.value.decode(errors="replace"))
 
 

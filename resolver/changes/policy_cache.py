@@ -38,7 +38,7 @@ __all__ = ["EffectivePolicies", "PolicyCache", "PolicyValue", "effective_values"
 _ROOT_ID: Final = 1
 """Entry id of each cluster's root directory."""
 _TIME_BYTES: Final = 8
-"""Bytes of the time that precedes, in its row, what a parent sent."""
+"""Size of the time of receipt, which precedes a parent's message in its row."""
 _REMEMBERED: Final = 4_096
 _SLICE_SECONDS: Final = 1.0
 _LEAST_SECONDS: Final = 0.001
@@ -52,7 +52,7 @@ class PolicyValue(NamedTuple):
 
     value: str
     path: str
-    """Where it is set."""
+    """Path of the entry that sets the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,13 @@ class EffectivePolicies:
     """Policies that hold for an entry, as of one revision of its cluster."""
 
     path: str
-    """Canonical: behind the links."""
+    """Canonical path, with links replaced by their targets."""
     values: Mapping[str, PolicyValue]
-    """By the names that ``kdir set`` takes. A name that is missing is set nowhere."""
+    """By the names that ``kdir set`` takes. A missing name is set nowhere, or cleared."""
     cluster_id: str
     revision: int
     trouble: str = ""
-    """Why the log may have gone on since; empty = it is followed."""
+    """Why the values may be outdated; empty = the log is followed."""
 
 
 def effective_values(levels: Levels) -> Mapping[str, PolicyValue]:
@@ -79,7 +79,7 @@ def effective_values(levels: Levels) -> Mapping[str, PolicyValue]:
 
 
 class _Elsewhere(Exception):
-    """A link or a mount is on the way: the owner of what is behind it is found by a walk."""
+    """Signal that a path is elsewhere: in another cluster, or behind a link or mount."""
 
 
 @dataclass(slots=True, eq=False)
@@ -90,20 +90,20 @@ class _Cluster:
     used_at: float
     users: int = 0
     has_no_parent: bool = False
-    """A server of it answered that nothing is inherited, though its log has nothing of a parent."""
+    """True if a server of the cluster answered that nothing is awaited from a parent."""
 
 
 class PolicyCache:
     """Cache of effective policies; a context manager. Thread-safe.
 
-    Its caller needs the right to read the topics of the logs, which hold everything, and to ask
-    where they are (``WatchService.GetChangeLog``).
+    The caller needs the right to read the topics of the logs, which hold whole trees with grants,
+    and to call ``WatchService.GetChangeLog``.
 
     Args:
-        servers: as of ``Resolver``.
-        properties: librdkafka's, for the way to the brokers; where those are, the servers answer.
-        idle_seconds: a cluster that nobody asked about for so long is forgotten.
-        timeout_seconds: of each call, a load included, unless the call names another time.
+        servers: as for ``Resolver``.
+        properties: librdkafka's, for the connection to the brokers, which the servers name.
+        idle_seconds: a cluster's log is closed after this time without a question about it.
+        timeout_seconds: of each call, a load included, unless the call has another timeout.
         resolver_options: further arguments of the ``Resolver``, such as ``credentials``.
     """
 
@@ -137,7 +137,7 @@ class PolicyCache:
         self.close()
 
     def close(self) -> None:
-        """Ends all readers."""
+        """Closes all logs and the ``Resolver``."""
         self._closing.set()
         self._sweeper.join()
         with self._lock:
@@ -157,7 +157,7 @@ class PolicyCache:
     def effective(
         self, path: str | Path, *, timeout_seconds: float | None = None
     ) -> EffectivePolicies:
-        """Returns what holds for a topic or directory; of both at one path, for the topic.
+        """Returns the policies in effect for a topic or directory; the topic's if both are there.
 
         Raises:
             Absent: the log of the owner has no such entry.
@@ -186,8 +186,8 @@ class PolicyCache:
         For a log that is not loaded yet, the first answer from it waits.
 
         Raises:
-            NotReady: a log did not come so far within the time.
-            TokenExpired: it is of an earlier incarnation of a store.
+            NotReady: a log did not reach the token within the time.
+            TokenExpired: the token is of an earlier incarnation of a store.
             InvalidToken
         """
         deadline = self._deadline(timeout_seconds)
@@ -230,8 +230,8 @@ class PolicyCache:
     def _refuse_unknown_parent(
         self, state: LogState, cluster: _Cluster, mount: Path, path: Path, deadline: float
     ) -> None:
-        """Refuses where a parent has not sent yet what is inherited. The log does not show a parent
-        that was never connected, so a server is asked.
+        """Raises ``NotReady`` if the cluster is unmounted or awaits what it inherits. A parent that
+        was never connected is not in the log: then a server is asked.
         """
         unmounted = _fact(state, b"f/unmounted")
         if unmounted is not None:
@@ -263,7 +263,7 @@ class PolicyCache:
 
     @contextmanager
     def _used(self, cluster_id: str, owner: Owner | None, deadline: float) -> Iterator[_Cluster]:
-        """Yields a cluster, which is not evicted meanwhile; opens it if its owner is given."""
+        """Yields an open cluster, not evicted meanwhile; opens it if ``owner`` is given."""
         with self._lock:
             cluster = self._clusters.get(cluster_id)
             if cluster is not None:
@@ -285,7 +285,7 @@ class PolicyCache:
                 cluster.used_at = time.monotonic()
 
     def _log_of(self, owner: Owner, deadline: float) -> Any:
-        """Returns where the log of a cluster is."""
+        """Returns the answer of ``GetChangeLog``: topics and brokers of a cluster's log."""
         found = self._ask(owner.mount, owner.cluster_id, deadline)
         if not found.configured:
             raise Unimplemented(
@@ -309,11 +309,11 @@ class PolicyCache:
         return self._resolver.call(mount, method, request, timeout_seconds=_left(deadline))
 
     def _state(self, cluster_id: str, cluster: _Cluster, deadline: float) -> LogState:
-        """Returns the state of a cluster, at least as new as ``wait_for`` named.
+        """Returns the state of a cluster, at least as new as the tokens given to ``wait_for``.
 
         Raises:
             NotReady
-            TokenExpired: what was named is of an earlier incarnation; it is not waited for again.
+            TokenExpired: a token is of an earlier incarnation; later calls do not wait for it.
         """
         with self._lock:
             wanted = self._wanted.get(cluster_id)
@@ -332,7 +332,7 @@ class PolicyCache:
             else:
                 self._forget(cluster_id, wanted)
                 return state
-            # A revision of which nothing is logged is reached when all before it is published.
+            # A revision without a record is reached once all commits before it are published.
             answer = self._ask(cluster.mount, cluster_id, deadline)
             noted = answer.state
             is_same = noted.incarnation == wanted.incarnation == answer.authority.incarnation

@@ -1,12 +1,12 @@
 """Records of a change log: one Avro schema (``change.avsc``), its framing, and the keys.
 
-A record is framed by its own schema's fingerprint (Avro's single-object encoding): ``C3 01``, eight
-bytes of CRC-64-AVRO, the value. So a reader that knows the schema of a fingerprint, which the state
-topic holds under ``s/``, reads what an older or a newer kdir wrote: fields that it does not know
-are dropped, and those that the writer did not know have their defaults.
+A record begins with the fingerprint of its writer's schema (Avro's single-object encoding):
+``C3 01`` and eight bytes of CRC-64-AVRO. The state topic holds each schema under ``s/``, so that a
+reader can decode records of an older or newer kdir. Fields that are unknown to the reader are
+dropped; those that were unknown to the writer have their defaults.
 
 Where a schema registry is in use, the framing is Confluent's: ``00`` and the four bytes of the id
-that the registry has for the schema. A log may hold records of both.
+that the registry has for the schema. A log may hold records of both framings.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ KINDS: Final = {1: "dir", 2: "topic", 3: "link", 4: "mount"}
 
 
 class UndecodableRecord(Exception):
-    """Error of a record that cannot be read: not framed so, of an unknown schema, or damaged. One
-    sentence.
+    """Error, in one sentence, of a record that cannot be decoded: it is damaged, or its framing or
+    schema is unknown.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Source of a log, and up to where it is whole; the fields are those of ``change.avsc``."""
+    """Mark that a log has all changes up to its record's revision; fields as in ``change.avsc``."""
 
     incarnation: str
     incarnations: tuple[str, ...]
@@ -119,7 +119,7 @@ class Change:
 
     @property
     def order(self) -> tuple[int, int, int]:
-        """Where it lies among the changes of its cluster."""
+        """Order of the change among those of its cluster: generation, revision, position."""
         return (self.generation, self.revision, self.position)
 
 
@@ -185,9 +185,9 @@ def _own_schema() -> Any:
 
 @cache
 def _row_schema() -> Any:
-    """Returns the schema cut off after ``record``: the fields of a row of the store and of its
-    order among the changes. Later fields need not be read, since Avro writes fields in order. Texts
-    are read as bytes: a row needs none.
+    """Returns the schema without the fields after ``record``: enough for a row of the store and its
+    order among the changes. Later fields need not be read, since Avro writes fields in order.
+    Strings are read as bytes, since a row needs none of them.
     """
     schema = json.loads(schema_text().replace('"string"', '"bytes"'))
     names = [one["name"] for one in schema["fields"]]
@@ -196,7 +196,7 @@ def _row_schema() -> Any:
 
 
 def _parsed(text: str) -> Any:
-    """Returns a schema for fastavro. Times stay numbers: the logical type changes no byte."""
+    """Returns a schema parsed for fastavro, without logical types: times are read as numbers."""
     from fastavro import parse_schema
 
     def without_logical_types(value: Any) -> Any:
@@ -211,12 +211,12 @@ def _parsed(text: str) -> Any:
 
 
 def registry_framing(schema_id: int) -> bytes:
-    """Returns the framing by the id that a registry has for the schema of this kdir."""
+    """Returns the framing of records whose schema has this id in a registry."""
     return _REGISTRY_MAGIC + schema_id.to_bytes(_ID_BYTES, "big")
 
 
 def encode(change: Change, framing: bytes = b"") -> bytes:
-    """Returns a record with its framing; empty = by the fingerprint."""
+    """Returns the bytes of a record after ``framing``; empty = that of the fingerprint."""
     return (framing or _MAGIC + fingerprint()) + _own_encoder()(change)
 
 
@@ -226,8 +226,8 @@ def _own_encoder() -> _Encoder:
 
 
 _Encoder = Callable[[Any], bytes]
-"""Returns the Avro bytes of one value. For these schemas, in which most fields are empty, it takes
-half of fastavro's time: the publisher shares the interpreter with writers.
+"""Function that returns the Avro bytes of one value. For records whose fields are mostly empty it
+takes half of fastavro's time, which counts: the publisher shares the interpreter with writers.
 """
 
 
@@ -266,7 +266,7 @@ def _encoder_of(schema: Any) -> _Encoder:
 
 
 def _encode_long(value: int) -> bytes:
-    """Returns an int or a long: zigzag, seven bits a byte."""
+    """Returns the bytes of an int or a long: zigzag, seven bits a byte."""
     left = (value << 1) ^ (value >> 63)
     if left < 128:
         return _ONE_BYTE[left]
@@ -293,16 +293,16 @@ def _encode_text(value: str) -> bytes:
 
 
 def _encode_block(items: list[bytes]) -> bytes:
-    """Returns a map or an array, as one block."""
+    """Returns the bytes of a map or an array, as one block."""
     return b"".join((_encode_long(len(items)), *items, b"\0")) if items else b"\0"
 
 
 class Schemas:
-    """The schemas that a reader has, by framing: its own, those that a topic holds, and those that
+    """Schemas by which a reader decodes records: its own, those that a topic holds, and those that
     a registry returns.
 
     Args:
-        registry: asked for the schemas of ids; None: what is framed by an id is undecodable.
+        registry: asked for the schemas of ids; None: records framed by an id are undecodable.
     """
 
     def __init__(self, registry: SchemaRegistry | None = None) -> None:
@@ -318,14 +318,14 @@ class Schemas:
 
     @property
     def count(self) -> int:
-        """Number of schemas; where it grows, more can be decoded."""
+        """Number of schemas; once it has grown, more records may be decodable."""
         return len(self._known)
 
     def add(self, text: str) -> bytes:
-        """Takes in a schema, as JSON; returns its fingerprint.
+        """Adds a schema, as JSON; returns its fingerprint.
 
         Raises:
-            UndecodableRecord: it is none.
+            UndecodableRecord: the text is no Avro schema.
         """
         from fastavro.schema import SchemaParseException, UnknownType
 
@@ -333,7 +333,14 @@ class Schemas:
             found = _fingerprint_of(json.loads(text))
             if _MAGIC + found not in self._known:
                 self._known[_MAGIC + found] = _parsed(text)
-        except (ValueError, KeyError, TypeError, SchemaParseException, UnknownType) as error:
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            RecursionError,
+            SchemaParseException,
+            UnknownType,
+        ) as error:
             raise UndecodableRecord(f"not an Avro schema: {error}") from None
         return found
 
@@ -351,8 +358,8 @@ class Schemas:
             raise UndecodableRecord(f"{type(error).__name__}: {error}") from None
 
     def decode_fields(self, value: bytes) -> dict[str, Any]:
-        """Returns the fields of a record, as ``change.avsc`` has them: for many records, since it
-        takes half the time of ``decode``.
+        """Returns the fields of a record by their names in ``change.avsc``: for many records, since
+        this takes half the time of ``decode``.
 
         Raises:
             UndecodableRecord, RegistryUnavailable
@@ -360,8 +367,8 @@ class Schemas:
         return self._read(value, self._own)
 
     def decode_row(self, value: bytes) -> dict[str, Any]:
-        """Returns the fields of a record up to ``record``, texts as bytes: for the state, since it
-        takes half the time of ``decode_fields``. What is after them is not looked at.
+        """Returns the fields of a record up to ``record``, strings as bytes: enough for the state,
+        in half the time of ``decode_fields``. Damage in later fields may stay unnoticed.
 
         Raises:
             UndecodableRecord, RegistryUnavailable
@@ -369,8 +376,8 @@ class Schemas:
         return self._read(value, _row_schema())
 
     def _read(self, value: bytes, wanted: Any) -> dict[str, Any]:
-        """Returns a record with the fields of ``wanted``, which are this kdir's or the first ones
-        of them.
+        """Returns the fields of a record by the schema ``wanted``: this kdir's, or its first
+        fields.
         """
         schema, end = self._schema_of(value)
         written, read_as = (wanted, None) if schema is self._own else (schema, wanted)
@@ -383,7 +390,7 @@ class Schemas:
         return found  # type: ignore[no-any-return]
 
     def _schema_of(self, value: bytes) -> tuple[Any, int]:
-        """Returns the schema that a record is framed by, and how long its framing is."""
+        """Returns the schema that a record is framed by, and the length of the framing in bytes."""
         end = len(_MAGIC) + _FINGERPRINT_BYTES
         schema = self._known.get(value[:end])
         if schema is not None:
@@ -434,7 +441,7 @@ def _change_of(value: Any) -> Change:
 
 
 def change_of_event(event: watch_pb2.ChangeEvent, generation: int) -> Change:
-    """Returns the record of history of a change event."""
+    """Returns the record of a change event for the history topic."""
     return Change(
         cluster_id=event.cluster_id,
         generation=generation,

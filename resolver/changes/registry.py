@@ -31,7 +31,7 @@ _TIMEOUT_SECONDS: Final = 10.0
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _PAUSE_SECONDS: Final = 0.5
 _REFUSED_SECONDS: Final = 30.0
-"""So long what the registry refused is not asked again."""
+"""Time for which the registry is not asked again for an id that it refused."""
 _MOST_TEXT: Final = 300
 _EXPECTED: Final = "expected a URL such as http://host:8081"
 _SERVER_ERROR: Final = 500
@@ -39,15 +39,15 @@ _TOO_MANY_REQUESTS: Final = 429
 
 
 class RegistryUnavailable(KafkaUnavailable):
-    """Error of a registry that does not answer: later it may."""
+    """Error of a registry that does not answer, or with 5xx or 429: later it may."""
 
 
 class RegistryRefused(Exception):
-    """Error of a registry that answers, but does not have or take a schema. One sentence."""
+    """Error, in one sentence, of a registry that answers, but lacks or refuses a schema."""
 
 
 def why_no_registry(url: str) -> str:
-    """Returns why a URL is not that of a registry; empty = it is."""
+    """Returns why a URL cannot be that of a registry, by its form; empty = it can."""
     try:
         parts = urlsplit(url)
         is_whole = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -61,25 +61,25 @@ def why_no_registry(url: str) -> str:
 
 
 def shown_url(url: str) -> str:
-    """Returns a URL without what is before its host: user and password are not repeated in what
-    logs keep.
+    """Returns a URL for messages, with user and password replaced by an ellipsis, since logs keep
+    messages.
     """
     return re.sub(r"^(\w+://)?.*@", r"\1…@", url, flags=re.DOTALL)
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Handler that follows no redirect, which is an error then."""
+    """Handler that follows no redirect: a redirect is an error."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 class SchemaRegistry:
-    """Client of one registry. Thread-safe; what it received once it does not ask for again.
+    """Client of one registry. Thread-safe; a schema that was received is not asked for again.
 
     Args:
         url: http or https, see ``why_no_registry``.
-        timeout_seconds: of one attempt.
+        timeout_seconds: to connect, of each wait for bytes, and of an answer's body as a whole.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class SchemaRegistry:
 
     @classmethod
     def at(cls, url: str) -> Self | None:
-        """Returns the client of a registry; None where there is no URL.
+        """Returns the client of a registry; None if the URL is empty.
 
         Raises:
-            InvalidArgument: it is not that of a registry.
+            InvalidArgument: the URL cannot be that of a registry.
         """
         return cls(url) if url else None
 
@@ -124,7 +124,7 @@ class SchemaRegistry:
         return found
 
     def schema(self, schema_id: int) -> str:
-        """Returns the text of a schema. Where that fails the registry is asked again once.
+        """Returns the text of a schema. After a failure the registry is asked once more.
 
         Raises:
             RegistryUnavailable, RegistryRefused
@@ -157,7 +157,7 @@ class SchemaRegistry:
         return found
 
     def _ask(self, path: str, body: Any = None) -> dict[str, Any]:
-        """Returns the answer to a POST of ``body``, or to a GET."""
+        """Returns the JSON object that answers a POST of ``body``, or a GET without one."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Accept": f"{_JSON}, application/json", "Content-Type": _JSON}
         request = Request(self.url + path, data, headers)  # noqa: S310 - http and https only
@@ -184,7 +184,7 @@ class SchemaRegistry:
         return found
 
     def _read(self, answer: Any) -> bytes:
-        """Returns the whole body; a slow one ends with the time limit, too."""
+        """Returns the whole body; the time limit also ends one that keeps coming slowly."""
         until = self._clock() + self._timeout
         body = bytearray()
         while part := answer.read1(65_536):
@@ -199,7 +199,7 @@ class SchemaRegistry:
 
 
 def _reason_of(error: HTTPError) -> str:
-    """Returns what the registry writes of a refusal."""
+    """Returns the message in a registry's error response, printable and cut."""
     reason = str(error.reason)
     try:
         found = json.loads(error.read(65_536))

@@ -1,8 +1,8 @@
 """State of a cluster, computed from the records of its state topic; no I/O.
 
-A record counts only with the checkpoint after it, and only if it is not older than the known one:
-by (generation, revision), since a new incarnation of the store counts its revisions from the start.
-Unreadable records are counted and skipped.
+A record counts only once a checkpoint follows it, and only if it is not older than the checkpoint
+before. Age is compared by (generation, revision), since a new incarnation of the store counts its
+revisions from the start. Unreadable records are skipped, and tried again when schemas are added.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 _GONE: Final = b""
 _ROW: Final = b"r"
 _UNREADABLE: Final = b"u"
-"""First byte of what is pending for a key, unless its row is gone."""
+"""``_ROW`` or ``_UNREADABLE`` is the first byte of a pending value; a removed row is ``_GONE``."""
 _ORDER: Final = Struct(">QQI")
 _WHOLE_ORDER: Final = slice(1, 1 + _ORDER.size)
 _HEAD: Final = Struct(">cQQIQ10s")
@@ -52,8 +52,8 @@ _KEY_SIZE: Final = slice(_HEAD.size - 10, _HEAD.size)
 SQL_KEY_SIZE: Final = f"CAST(substr(value, {_KEY_SIZE.start + 1}, 10) AS INTEGER)"
 SQL_KEY: Final = f"substr(value, {_HEAD.size + 1}, {SQL_KEY_SIZE})"
 SQL_RECORD: Final = f"substr(value, {_HEAD.size + 1} + {SQL_KEY_SIZE})"
-"""Parts of a row that is packed in the column ``value``. The size of its key is decimal, since SQL
-does not read binary numbers."""
+"""SQL for the parts of a packed row in the column ``value``. The size of the row's key is in
+decimal digits, since SQL does not read binary numbers."""
 _PLACE: Final = Struct(">2sQc")
 _REMEMBERED: Final = 4_096
 
@@ -61,19 +61,19 @@ _REMEMBERED: Final = 4_096
 class StateRow(NamedTuple):
     """One row of the store, as the newest record of its state key holds it.
 
-    As objects, a million rows take twice the memory of their bytes, and the cycle collector visits
-    each: so a state holds rows packed.
+    A state holds rows packed (``pack_row``): a million objects take twice the memory of their
+    bytes, and the cycle collector visits each.
     """
 
     entry_id: int
     key: bytes | None
-    """Key of the row in the store, of an entry ``place_of``; None for grants, which are where their
-    entry is."""
+    """Key of the row in the store (of an entry: ``place_of``). None for grants, whose key follows
+    from that of their entry."""
     record: bytes
 
     @classmethod
     def unpack(cls, packed: bytes) -> Self:
-        """Returns the row that these bytes are of."""
+        """Returns the row that ``pack_row`` packed."""
         key = _packed_key(packed)
         entry_id = int.from_bytes(packed[_ENTRY_ID], "big")
         return cls(entry_id, key or None, packed[_HEAD.size + len(key) :])
@@ -84,7 +84,7 @@ def pack_row(change: Mapping[str, Any]) -> bytes:
     the change's order, so packed rows compare in the order of changes.
 
     Raises:
-        struct.error: a number that no kdir writes.
+        struct.error: a number is negative or too large.
     """
     key = change["key"] or b""
     head = _HEAD.pack(_ROW, *_NUMBERS(change), b"%10d" % len(key))
@@ -95,8 +95,8 @@ _unpack_often: Final = lru_cache(_REMEMBERED)(StateRow.unpack)
 
 
 def place_of(parent_id: int, *, is_topic: bool, name: str) -> bytes:
-    """Returns the key of an entry in the store, by which it is found: a topic and a container may
-    share a name. The root directory has parent 0 and no name.
+    """Returns the key of an entry in the store. Those of a topic and of a container (any other
+    entry) differ, since both may have one name. The root directory has parent 0 and no name.
     """
     return _PLACE.pack(b"e/", parent_id, b"t" if is_topic else b"c") + name.encode()
 
@@ -119,14 +119,14 @@ class StateRows(Mapping[str, StateRow]):
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """State at a checkpoint. It never changes: the next one is another."""
+    """State at a checkpoint. Immutable, but for the rows of a ``StateFold`` with ``new_table``."""
 
     cluster_id: str = ""
     checkpoint: Change | None = None
     rows_by_key: Mapping[str, bytes] = field(default_factory=immutables.Map)
-    """Packed, by key of the state topic."""
+    """Packed rows by key of the state topic."""
     rows_by_place: immutables.Map[bytes, bytes] = field(default_factory=immutables.Map)
-    """The entries among them."""
+    """Packed rows of entries, by ``place_of``."""
     unreadable: immutables.Map[str, str] = field(default_factory=immutables.Map)
     """Keys whose newest record cannot be read, with the reason."""
     skipped: int = 0
@@ -141,7 +141,7 @@ class LogState:
         return StateRows(self.rows_by_key)
 
     def find_entry(self, parent_id: int, *, is_topic: bool, name: str) -> StateRow | None:
-        """Returns the entry that is at a place: see ``place_of``."""
+        """Returns the entry with the key ``place_of``; None = there is none."""
         packed = self.rows_by_place.get(place_of(parent_id, is_topic=is_topic, name=name))
         return None if packed is None else _unpack_often(packed)
 
@@ -152,13 +152,13 @@ class _Unreadable(NamedTuple):
 
 
 class StateFold:
-    """Sum of records, in the order of their offsets.
+    """State that is computed by adding records in the order of their offsets.
 
     Args:
         cluster_id: that of the cluster; empty = the one of the first record.
         registry: has the schemas of records that are framed by an id.
-        new_table: makes an empty mapping, for a state that need not fit in memory: such a mapping
-            holds its rows and changes with each checkpoint; ``find_entry`` finds none.
+        new_table: returns an empty mapping outside memory, for large states. Such a mapping holds
+            the rows of ``state`` and changes with each checkpoint; ``find_entry`` finds none.
     """
 
     def __init__(
@@ -172,19 +172,19 @@ class StateFold:
         self.state = LogState(cluster_id, rows_by_key=rows)
         """As of the newest checkpoint."""
         self.has_older_checkpoint = False
-        """A checkpoint came that is older than the one before: it was published twice, or the log
-        was begun again."""
+        """True if a checkpoint was older than the one before: it was published twice, or the log
+        was started again."""
         self.unreadable_checkpoint = ""
         """Why the newest checkpoint cannot be read; empty = it was read."""
         self._schemas: Final = Schemas(registry)
         self._pending = {} if new_table is None else new_table()
         self._has_unreadable = False
-        """Whether a pending record could not be read."""
+        """True if a pending record could not be read."""
         self._newest = b""
-        """The greatest order of a row so far."""
+        """Greatest order (``Change.order``, packed) of a row so far."""
         self._kept: dict[str, _Unreadable] = {}  # in ``state.unreadable``
         self._schema_count = self._schemas.count
-        """``Schemas.count`` when the unreadable ones were last tried."""
+        """``Schemas.count`` when the unreadable records were last tried."""
         self._skipped = 0
         self._others: set[str] = set()  # keys of other clusters
         self._cluster_id = cluster_id
@@ -195,10 +195,10 @@ class StateFold:
         return len(self._pending)
 
     def add(self, key: bytes | None, value: bytes | None) -> bool:
-        """Takes in the next record; True if ``state`` is another now.
+        """Adds the next record; returns True if it made a new ``state``.
 
         Raises:
-            RegistryUnavailable: the registry does not answer; the sum is of no use any more.
+            RegistryUnavailable: the registry does not answer; the fold must be dropped.
         """
         text = (key or b"").decode(errors="replace")
         cluster_id, _, name = text.partition("/")
@@ -229,7 +229,7 @@ class StateFold:
     def _add_row(self, key: str, value: bytes | None) -> None:
         if value is None:
             if self.state.checkpoint is None:
-                self._pending.pop(key, None)  # there is nothing else that it could remove
+                self._pending.pop(key, None)  # without a state, only a pending row can be removed
             else:
                 self._pending[key] = _GONE
             return
@@ -279,7 +279,7 @@ class StateFold:
             self.has_older_checkpoint = True
             return False
         if self._table is not None and held is None and not self._has_unreadable:
-            # All that is pending is the state: of a million rows none is written again.
+            # The pending rows become the first state: none of a million is written again.
             self._table, self._pending = self._pending, self._table
             self.state = replace(self.state, rows_by_key=self._table)
         else:
@@ -295,8 +295,8 @@ class StateFold:
         return True
 
     def _apply(self, since: tuple[int, ...]) -> None:
-        """Makes the next state of all that waits for its checkpoint."""
-        late: dict[str, bytes] = {}  # unreadable so far; older ones count, too
+        """Applies the pending records. ``since``: (generation, revision) of the state so far."""
+        late: dict[str, bytes] = {}  # unreadable so far; they may be older than ``since``
         if self._schema_count != self._schemas.count:
             late = {
                 key: _UNREADABLE + one.value
@@ -344,5 +344,5 @@ class StateFold:
 
 
 def _packed_key(packed: bytes) -> bytes:
-    """Returns the key of the row that these bytes are of."""
+    """Returns the store's key of a packed row; empty = grants."""
     return packed[_HEAD.size : _HEAD.size + int(packed[_KEY_SIZE])]

@@ -1,4 +1,4 @@
-"""Loads the state topic of a change log and follows it, with one consumer in its own thread."""
+"""Loads the state topic of a change log once, or follows it with a consumer in its own thread."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _CLOSE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _MOST_RETRY_SECONDS: Final = 30.0
 _CLOCK_EVERY: Final = 100
-"""So many records are read before the time is looked at again."""
+"""Number of records between two checks of the time."""
 _CHECKS: Final = 100
-"""So often within the longest pause it looks whether it is at the end."""
+"""Number of checks within the longest pause whether the topic's end is reached."""
 
 
 def boot_seconds() -> float:
-    """Returns seconds that go on while the machine is suspended, too."""
+    """Returns the seconds of a clock that, if there is one, runs while the machine is suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -48,7 +48,7 @@ class LoadedLog(NamedTuple):
     most_pause_seconds: float
     """``TopicReader.most_pause_seconds`` as of the load."""
     ended_at: float
-    """By the clock of the load."""
+    """When the load ended, by its clock."""
 
     @property
     def state(self) -> LogState:
@@ -56,7 +56,7 @@ class LoadedLog(NamedTuple):
         return self.fold.state
 
     def why_incomplete(self) -> str:
-        """Returns why the state is not that of a cluster, for people; empty = it is."""
+        """Returns why the state is not a cluster's whole state, for people; empty = it is."""
         if self.state.checkpoint is None:
             if self.first_offset == self.end:
                 return "the topic is empty"
@@ -78,11 +78,11 @@ def load_log(
     seconds: float = _LOAD_SECONDS,
     clock: Callable[[], float] = boot_seconds,
 ) -> LoadedLog:
-    """Reads a state topic from its beginning to the stable end that it has now, into a new fold.
+    """Reads a state topic from its beginning to its present last stable offset into a new fold.
 
     Raises:
-        KafkaUnavailable: also where it takes longer than ``seconds`` or than tombstones allow, and
-            where the registry does not answer.
+        KafkaUnavailable: also if the load takes longer than ``seconds`` or than half of
+            ``delete.retention.ms``, or if the registry does not answer.
     """
     begun = clock()
     low, high = reader.bounds()
@@ -95,7 +95,7 @@ def load_log(
             raise KafkaUnavailable(f"reading the change log took longer than {limit:g} s{why}")
         return now
 
-    with no_collector():  # what a load makes stays, and holds no cycles
+    with no_collector():  # the objects of a load stay, and form no cycles
         for number, one in enumerate(reader.read(low, high)):
             fold.add(one.key, one.value)
             if number % _CLOCK_EVERY == 0:
@@ -104,7 +104,7 @@ def load_log(
 
 
 def newest_checkpoint(reader: TopicReader, registry: SchemaRegistry | None = None) -> Change | None:
-    """Returns the newest checkpoint of a state topic; None: there is none.
+    """Returns the newest readable checkpoint of a state topic; None = there is none.
 
     Raises:
         KafkaUnavailable
@@ -122,22 +122,22 @@ def newest_checkpoint(reader: TopicReader, registry: SchemaRegistry | None = Non
 
 
 class _BeginAgain(Exception):
-    """Records may have been missed: the log is read from its beginning again."""
+    """Signal that records may have been missed: the log is read from its beginning again."""
 
 
 class StateReader:
     """Reader of one cluster's state, kept current until it is closed. Safe to use from any thread.
 
-    A load that fails is tried again from the beginning, later and later. ``state`` stays what it
-    was until the next one is whole. After a load or a pause longer than half of the topic's
+    A load that fails is repeated from the beginning, after longer and longer waits. ``state`` stays
+    as it is until the next one is whole. After a load or a pause longer than half of the topic's
     ``delete.retention.ms`` the log is read from its beginning.
 
     Args:
-        properties: librdkafka's, for the way to the brokers.
+        properties: librdkafka's, for the connection to the brokers.
         cluster_id: that of the cluster; empty = the one of the first record.
         registry: URL of the schema registry whose ids frame the log's records; empty = none
             (``GetChangeLogResponse.schema_registry``).
-        load_seconds: so long a load may take; then it begins again.
+        load_seconds: longest time of a load; then it begins again.
     """
 
     def __init__(
@@ -175,15 +175,15 @@ class StateReader:
         """Returns the state; waits for the first load.
 
         Raises:
-            NotReady: nothing is loaded yet, and why.
+            NotReady: nothing was loaded within the time, or the reader is closed.
         """
         return self.wait(lambda _: True, timeout_seconds)
 
     def wait(self, is_wanted: Callable[[LogState], bool], timeout_seconds: float) -> LogState:
-        """Returns the first state that is wanted.
+        """Returns the state once ``is_wanted`` is true of it; raises what ``is_wanted`` raises.
 
         Raises:
-            NotReady: none came within the time.
+            NotReady: no wanted state within the time, or the reader is closed.
         """
 
         def is_there() -> bool:
@@ -202,8 +202,8 @@ class StateReader:
         return state
 
     def close(self) -> None:
-        """Ends the thread; calls that wait raise ``NotReady``. A request to brokers that are away
-        may outlast this call.
+        """Ends the thread; calls that wait raise ``NotReady``. A request to brokers that do not
+        answer may outlast this call.
         """
         self._stopping.set()
         with self._changed:
@@ -255,14 +255,14 @@ class StateReader:
     def _follow(self, reader: TopicReader, log: LoadedLog) -> None:
         at = log.end
         most_pause = log.most_pause_seconds
-        current_at = asked_at = log.ended_at  # when it was at the end
+        current_at = asked_at = log.ended_at  # when it was at the end, and asked for the end
         for one in reader.follow(at):
             now = self._clock()
             if one is None:
                 if now - asked_at < most_pause / _CHECKS:
                     continue
                 asked_at = now
-                if self._is_at_end(reader, at):
+                if self._is_at_end(reader, log, at):
                     current_at = now
                 continue
             has_moved = one.offset > at
@@ -276,20 +276,20 @@ class StateReader:
             if log.fold.add(one.key, one.value):
                 point = log.state.checkpoint
                 if before and point and before.generation != point.generation:
-                    # It may be another topic by now, in the middle of which this reader is.
+                    # The topic may have been created again: this reader missed its beginning.
                     raise _BeginAgain("the log is of the next generation")
                 self._take(log)
             elif log.fold.has_older_checkpoint:
                 raise _BeginAgain("a checkpoint came that is older than the one before")
 
-    def _is_at_end(self, reader: TopicReader, at: int) -> bool:
+    def _is_at_end(self, reader: TopicReader, log: LoadedLog, at: int) -> bool:
         try:
             _, high = reader.bounds()
         except KafkaUnavailable as error:
             self._report(error.message)
             return False
         if self.state is not None and self.trouble:
-            self._report("")
+            self._report(log.why_incomplete())  # empty, unless ``state`` is of an earlier load
         return high <= at
 
     def _report(self, trouble: str) -> None:

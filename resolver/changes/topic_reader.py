@@ -1,7 +1,7 @@
-"""Reads a topic of a change log from an offset to its end, as of the beginning of the read.
+"""Reads a topic of a change log: a range of offsets, or from an offset on without an end.
 
-One consumer without a group: partition 0 is assigned, only committed transactions are read, topics
-are never created, and a missing offset is an error instead of another offset.
+The consumer joins no group: it is assigned partition 0. It reads only committed transactions and
+never creates a topic. An offset that is not kept is an error, and never replaced by another.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _TIMEOUT_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.5
 _BATCH: Final = 500
 _QUEUED_KIB: Final = 8_192
-"""Of what is fetched ahead; librdkafka's default is eight times as much."""
+"""Most KiB that are fetched ahead; librdkafka's default is eight times as much."""
 _FULL_QUEUE_MS: Final = 20
-"""Pause before more is fetched once the queue was full. In librdkafka's default, a second, a reader
-that took all of it has nothing to do."""
+"""Pause of fetching after the queue was full. With librdkafka's default, a second, a reader that
+emptied the queue would wait."""
 _BACK: Final = 4
-"""The last record of a transaction is looked for first from so many offsets before the end: the
-transaction's end marker has an offset, too."""
+"""Number of offsets that ``tails`` reads first. More than one, since the end marker of a
+transaction has an offset, too."""
 _TOMBSTONES: Final = "delete.retention.ms"
 _TOMBSTONES_MS: Final = 24 * 3600 * 1000
-"""Kafka's default of it, for those who may not describe the topic's config."""
+"""Kafka's default of it, used where the caller may not describe the topic's config."""
 
 
 class TopicRecord(NamedTuple):
@@ -46,12 +46,12 @@ class EndReached(NamedTuple):
 
 
 class TopicReader:
-    """Reader of one topic of one partition. Used by one thread; the caller closes it.
+    """Reader of partition 0 of one topic. Used by one thread; the caller closes it.
 
     Args:
-        properties: librdkafka's, for the way to the brokers.
-        timeout_seconds: so long no record may come before the end is reached.
-        keep_on: once it is False a read fails, and following ends.
+        properties: librdkafka's, for the connection to the brokers.
+        timeout_seconds: of each request; also how long ``read`` waits for a record.
+        keep_on: once it returns False, ``read`` fails and ``follow`` ends.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class TopicReader:
         )
 
     def bounds(self) -> tuple[int, int]:
-        """Returns the first offset that is kept, and the one after the last stable record.
+        """Returns the first offset that is kept, and the last stable offset (exclusive).
 
         Raises:
             KafkaUnavailable
@@ -105,9 +105,9 @@ class TopicReader:
         return low, high
 
     def most_pause_seconds(self) -> float:
-        """Returns how long a reader of a compacted topic may be away from its end: half of
-        ``delete.retention.ms``. Later an unread tombstone may be gone: only a read from the
-        beginning finds what was removed.
+        """Returns how long a reader of a compacted topic may not be at its end: half of
+        ``delete.retention.ms``. After that, an unread tombstone may be gone, and only a read from
+        the beginning shows what was removed.
 
         Raises:
             KafkaUnavailable
@@ -129,8 +129,8 @@ class TopicReader:
         return int(found[_TOMBSTONES].value) / 2000
 
     def offset_at(self, time_ms: int) -> int:
-        """Returns the first offset whose record is not older, by Kafka's time of it; where all are
-        older, the end.
+        """Returns the first offset whose record has a Kafka timestamp of ``time_ms`` (Unix
+        milliseconds) or later; the end if all are older.
 
         Raises:
             KafkaUnavailable
@@ -147,12 +147,12 @@ class TopicReader:
         return found.offset if found.offset >= 0 else self.bounds()[1]
 
     def read(self, begin: int, end: int) -> Iterator[TopicRecord]:
-        """Yields the records from one offset up to another, which need not be a record's: offsets
-        of compacted records and of the ends of transactions are passed over.
+        """Yields the records from offset ``begin`` up to ``end``, exclusive. Offsets without a
+        record (compacted, or of transaction markers) are skipped.
 
         Raises:
-            KafkaUnavailable: also where nothing came for ``timeout_seconds``, and where ``keep_on``
-                ended the read: some of the records never pass for all.
+            KafkaUnavailable: also if nothing came for ``timeout_seconds``, or ``keep_on`` ended the
+                read: a part of the records is never taken for all.
         """
         if begin >= end:
             return
@@ -175,8 +175,8 @@ class TopicReader:
         raise KafkaUnavailable(f"{self._topic}: the read was ended before offset {end}")
 
     def tails(self) -> Iterator[Iterator[TopicRecord]]:
-        """Yields iterators, each to be read to its end: of the last few records, then of more and
-        more of the last ones, until the last iterator has all records.
+        """Yields iterators over the last records, each from further back; the last one has all
+        records. Each must be read to its end before the next.
 
         Raises:
             KafkaUnavailable
@@ -189,8 +189,8 @@ class TopicReader:
             back *= 16
 
     def follow(self, begin: int) -> Generator[TopicRecord | EndReached | None]:
-        """Yields the records from an offset on, without an end. The end of the topic is yielded
-        whenever it is reached; None where nothing came for half a second.
+        """Yields the records from an offset on, until ``keep_on`` returns False. Also yields
+        ``EndReached`` at each end of the topic, and None if nothing came for half a second.
 
         Raises:
             KafkaUnavailable
@@ -219,7 +219,7 @@ class TopicReader:
             self._consumer.unassign()
 
     def close(self) -> None:
-        """Ends the consumer."""
+        """Closes the consumer."""
         self._consumer.close()
 
     def _on_error(self, error: Any) -> None:
@@ -232,22 +232,22 @@ class TopicReader:
 
 
 def _is_of_group(error: Any) -> bool:
-    """True if it is about the right to use the group, which is neither joined nor committed to."""
+    """True if an error is about the right to use the group, which is ignored: none is joined."""
     from confluent_kafka import KafkaError
 
     return bool(error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED)
 
 
 def error_text(error: Any, last_error: str) -> str:
-    """Returns Kafka's message of an error, and after it what its client reported last."""
+    """Returns the message of a Kafka error, followed by ``last_error`` if that is another."""
     found = error.args[0] if getattr(error, "args", None) else error
     text = found.str() if hasattr(found, "str") else str(found)
     return f"{text} ({last_error})" if last_error and last_error != text else text
 
 
 def with_right(message: str, right: str) -> str:
-    """Returns Kafka's message; if it is about a missing right, adds which one, as Kafka names only
-    the kind of the resource.
+    """Returns Kafka's message. To one about a missing right, ``right`` is added, since Kafka names
+    only the kind of the resource.
     """
     is_about_one = "authorization failed" in message.lower()
     return f"{message}; missing: {right}" if is_about_one else message

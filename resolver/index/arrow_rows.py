@@ -72,8 +72,8 @@ def _columns(page: scan_pb2.ScanTopicsResponse) -> dict[str, pa.Array | Sequence
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Stops Python's cycle collector while the block runs. It would look every few hundred new
-    objects, of which a page has tens of thousands, none in a cycle: a fifth of the time.
+    """Stops Python's cycle collector while the block runs. A page makes tens of thousands of
+    objects, none in a cycle; the collector's checks of them took a fifth of the time.
     """
     running = gc.isenabled()
     gc.disable()
@@ -85,7 +85,7 @@ def no_collector() -> Iterator[None]:
 
 
 def with_cluster(batch: pa.RecordBatch, state: ClusterState) -> pa.RecordBatch:
-    """Returns the batch with its cluster's columns behind it, the same in each row."""
+    """Returns the batch with its cluster's columns appended, the same in each row."""
     import pyarrow as pa
 
     schema, scalars = _cluster_scalars(state)
@@ -95,8 +95,8 @@ def with_cluster(batch: pa.RecordBatch, state: ClusterState) -> pa.RecordBatch:
     )
 
 
-# Making an Arrow scalar of a Python value looks for pandas and dateutil each time, and where there
-# are none, through the whole of sys.path: a hundred microseconds. So each is made once.
+# Each scalar is made once: ``pa.scalar`` tries to import pandas and dateutil every time, and where
+# they are not installed it searches all of sys.path, which takes a hundred microseconds.
 @functools.lru_cache(maxsize=256)
 def _cluster_scalars(state: ClusterState) -> tuple[pa.Schema, list[pa.Scalar]]:
     import pyarrow as pa
@@ -126,8 +126,8 @@ def _topic_schema() -> pa.Schema:
 
 
 def unread_batch(state: ClusterState) -> pa.RecordBatch:
-    """Returns the one row that represents a cluster that could not be read: its mount, and the
-    cluster.
+    """Returns the one row of a cluster that could not be read: its mount as path, and the
+    cluster's columns.
     """
     import pyarrow as pa
 
@@ -137,13 +137,13 @@ def unread_batch(state: ClusterState) -> pa.RecordBatch:
 
 
 def _split(paths: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Returns directories and names."""
+    """Returns the directory of each path, and the last segment."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     parts = pc.split_pattern(paths, "/", max_splits=1, reverse=True).flatten()
     if len(parts) != 2 * len(paths):
-        # Something that is no path, of a server that is none of ours, has no slash.
+        # A text without a slash is no path: no server of kdir sends it.
         heads = [path.rpartition("/")[::2] for path in paths.to_pylist()]
         return pa.array([head or "/" for head, _ in heads]), pa.array([name for _, name in heads])
     even = pa.array(range(0, len(parts), 2), pa.int64())
@@ -153,7 +153,7 @@ def _split(paths: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _signed(entries: Sequence[entry_pb2.Entry]) -> pa.Array:
-    # The contract's ids are unsigned and Spark has no such type: the same 64 bits.
+    # Ids are unsigned in the contract; Spark has no unsigned type. The 64 bits stay the same.
     import pyarrow as pa
 
     return pa.array([entry.entry_id for entry in entries], pa.uint64()).view(pa.int64())
@@ -162,8 +162,8 @@ def _signed(entries: Sequence[entry_pb2.Entry]) -> pa.Array:
 def _uuid_texts(raws: Sequence[bytes]) -> pa.Array:
     """Returns Kafka's text form of its Uuid (KIP-516): base64 for URLs, no padding; null for none.
 
-    All at once: 16 bytes and two zeros are 18, which is 24 characters with none of padding, of
-    which the first 22 are those that the 16 bytes alone would give.
+    All are encoded at once: 16 bytes and two zero bytes make 24 characters without padding, and
+    the first 22 of them are those of the 16 bytes alone.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -199,13 +199,13 @@ def _changed(entries: Sequence[entry_pb2.Entry]) -> pa.Array:
     seconds = pa.array([moment.seconds for moment in moments], pa.int64())
     nanos = pa.array([moment.nanos for moment in moments], pa.int64())
     micros = pc.add(pc.multiply(seconds, _scalar(1_000_000)), pc.divide(nanos, _scalar(1_000)))
-    # An entry of before any clock was kept says nothing, rather than 1970.
+    # An entry without a time of change has null, not 1970.
     known = pc.replace_with_mask(micros, pc.equal(micros, _scalar(0)), _none(pa.int64()))
     return known.cast(pa.timestamp("us", tz="UTC"))
 
 
 def _tags(entries: Sequence[entry_pb2.Entry]) -> pa.Array:
-    """Built of offsets, since most topics have no tags of their own."""
+    """Returns the own tags of each topic, built from offsets since most topics have none."""
     import pyarrow as pa
 
     counts, keys, values = [0] * len(entries), [], []

@@ -26,11 +26,11 @@ _ROWS: Final = 1_000
 _FENCES: Final = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
-    # Else a name that is no table is looked for among the variables of this program.
+    # Else DuckDB looks up a name that is no table among the variables of this program.
     "python_enable_replacements": "false",
 }
 _MEMORY: Final = "512MB"
-"""For a query; a change may have 8 MiB."""
+"""DuckDB's memory limit; one change may have 8 MiB."""
 _BOUNDS: Final = {
     "memory_limit": _MEMORY,
     # Row groups that wait in memory to be written together; DuckDB's default is 5.
@@ -39,16 +39,16 @@ _BOUNDS: Final = {
 _ROW_GROUP: Final = 16_384
 """Rows that wait in memory until they are written; DuckDB's default is 122,880."""
 _DROP_ROWS: Final = 50_000
-"""After so many rows what was written is dropped from memory: DuckDB keeps it up to its limit."""
+"""Number of rows after which written ones are dropped from memory; DuckDB would keep them."""
 _KEPT: Final = "16MB"
-"""Memory that DuckDB may keep then."""
+"""DuckDB's memory limit while it drops them."""
 
 
 def check_query(sql: str) -> None:
     """Checks a query on empty tables, so that a wrong one is refused before anything is read.
 
     Raises:
-        InvalidArgument: with DuckDB's message; or there is more than one statement.
+        InvalidArgument: DuckDB refuses it (has DuckDB's message), or it is not one statement.
     """
     import duckdb
 
@@ -62,7 +62,7 @@ def check_query(sql: str) -> None:
 
 
 class AuditDatabase:
-    """Database with the tables ``changes`` and ``unread``, while the block runs."""
+    """Database with the tables ``changes`` and ``unread``; it exists while the block runs."""
 
     def __init__(self) -> None:
         self._folder = ""
@@ -105,14 +105,14 @@ class AuditDatabase:
 
     def _make(self, table: str, schema: pa.Schema) -> None:
         self._open.register("batch", schema.empty_table())
-        self._open.execute(f"CREATE TABLE {table} AS FROM batch")  # a name of ours
+        self._open.execute(f"CREATE TABLE {table} AS FROM batch")  # the name is a constant
         self._open.unregister("batch")
 
     def add_changes(self, batch: pa.RecordBatch) -> None:
         """Adds rows of ``changes``.
 
         Raises:
-            InvalidArgument: the disk takes no more.
+            InvalidArgument: the rows cannot be written to disk.
         """
         self._add("changes", batch)
         self._rows_since_drop += batch.num_rows
@@ -124,7 +124,7 @@ class AuditDatabase:
         import duckdb
 
         with closing(self._open.cursor()) as beside:  # an error would end the transaction
-            with suppress(duckdb.OutOfMemoryException):  # what it needs now is more
+            with suppress(duckdb.OutOfMemoryException):  # it needs more now
                 beside.execute(f"SET memory_limit = '{_KEPT}'")
             beside.execute(f"SET memory_limit = '{_MEMORY}'")
         self._rows_since_drop = 0
@@ -154,13 +154,13 @@ class AuditDatabase:
             ) from error
 
     def query(self, sql: str) -> Iterator[tuple[list[str], list[dict[str, Any]]]]:
-        """Yields the columns of the answer, and its rows by page; the first page has none. From
-        now on nothing is added.
+        """Yields pairs of column names and a page of rows; the first page is empty. A statement
+        without an answer yields nothing. Rows must be added before the first query.
 
         Columns of the same name are numbered.
 
         Raises:
-            InvalidArgument: with DuckDB's message.
+            InvalidArgument: DuckDB refuses the query, or fails; has DuckDB's message.
         """
         if not self._is_fenced:
             with self._disk_errors():
@@ -186,7 +186,7 @@ class AuditDatabase:
 def _rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = batch.to_pylist(maps_as_pydicts="lossy")
-    except (ArithmeticError, TypeError, ValueError) as error:  # such as of the date 'infinity'
+    except (ArithmeticError, TypeError, ValueError) as error:  # such as for the date 'infinity'
         raise InvalidArgument(
             f"SQL: a value cannot be shown: {error}; as text it can: its column::VARCHAR"
         ) from error
@@ -206,7 +206,7 @@ def _numbered(names: list[str]) -> list[str]:
 
 @contextmanager
 def _duckdb_errors() -> Iterator[None]:
-    """Raises an error of a query as one of ours, with DuckDB's message."""
+    """Raises an error of DuckDB or Arrow as InvalidArgument, with its message."""
     import duckdb
     import pyarrow as pa
 

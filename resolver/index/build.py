@@ -76,13 +76,14 @@ def crawl(
     clusters: Sequence[ReachableCluster],
     shard_rows: int = SHARD_ROWS,
 ) -> list[Finding]:
-    """Reads the clusters; the files that the findings name are for the caller to commit."""
+    """Reads the clusters into files; returns a finding for each. The caller commits the files."""
     shards = [shard for one in clusters for shard in shards_of(one, shard_rows=shard_rows)]
     results = _run(spark, index, shards)
     torn = [one for one in clusters if _is_torn(results[one.state.cluster_id])]
     if torn:
-        # Its shards were read at different revisions: a topic that moved from one to the other may
-        # be there twice, or not at all. One shard alone is read at one revision, or in name order.
+        # Shards of one cluster were read at different revisions: a topic that moved from one shard
+        # to another may be there twice, or not at all. A single shard is read at one revision, or
+        # in name order.
         for one in torn:
             _discard(index, results.pop(one.state.cluster_id))
         whole = [replace(shards_of(one)[0], number=0, count=1) for one in torn]
@@ -111,7 +112,7 @@ def _run(
     spark: SparkSession, index: IndexTable, shards: Sequence[Shard]
 ) -> dict[str, list[ShardResult]]:
     task = functools.partial(read_shard, index)
-    # A slice a shard: they differ in size, and a worker that is done takes the next one.
+    # One slice per shard: shards differ in size, and an idle worker takes the next one.
     read = spark.sparkContext.parallelize(shards, len(shards)).map(task).collect()
     results: dict[str, list[ShardResult]] = defaultdict(list)
     for result in read:
@@ -130,12 +131,12 @@ def _finding(index: IndexTable, one: ReachableCluster, results: Sequence[ShardRe
     error = next((result.error for result in results if result.error), "")
     if error:
         _discard(index, results)
-        # Not later than the answer that it gave before, else a finding of the same moment wins.
+        # As of the cluster's answer: another build that reads the cluster after that wins.
         return NoAnswer(state.cluster_id, state.cluster, state.mount, error, one.asked_at)
     files = [result.file for result in results if result.file is not None]
     kept = [file for file in files if file.rows] or files[:1]
     index.discard(file for file in files if file not in kept)
-    # What holds for all of it is the lowest revision: the next build reads what came after.
+    # All files hold the lowest revision; the next build reads the changes after it.
     low = min(result.low for result in results)
     return RereadCluster(replace(state, revision=low), tuple(kept))
 
@@ -153,19 +154,19 @@ class BuildReport:
 
     table: str
     version: int
-    """The table's version that the build made: earlier ones hold nothing of it."""
+    """The first version of the table that has the build's result."""
     lines: tuple[ClusterLine, ...]
-    """One a cluster, by mount point."""
+    """One for each cluster that was to be updated, by mount point."""
     seconds: float
 
     @property
     def rows(self) -> int:
-        """Topics in the table now."""
+        """Topics in the table now, of the clusters in ``lines``."""
         return sum(line.rows for line in self.lines if line.outcome is not Outcome.REMOVED)
 
     @property
     def unread(self) -> tuple[ClusterLine, ...]:
-        """The clusters that could not be read now; what is known of them is stale, or nothing."""
+        """The clusters that this build could not read: their rows are stale, or there are none."""
         unread = (Outcome.STALE, Outcome.NEVER_READ)
         return tuple(line for line in self.lines if line.outcome in unread)
 
@@ -183,15 +184,16 @@ def build(
 ) -> BuildReport:
     """Updates the index in ``table`` to the current state of the clusters.
 
-    ``servers`` (``host:port``) are any directories of the federation; all others are found from
-    them. With ``cluster``, a name or id, the rows of all others stay as they are. ``full`` reads
-    again what has not changed, too. A cluster of more than ``shard_rows`` topics is read by several
-    tasks. Each endpoint has ``ask_seconds`` to say who it is.
+    ``servers`` (``host:port``) are any directory servers of the federation; the others are found
+    from them. With ``cluster``, a name or id, the rows of other clusters stay as they are. ``full``
+    also reads clusters that have not changed. A cluster of more than ``shard_rows`` topics is read
+    by several tasks. Each endpoint has ``ask_seconds`` to return its cluster's identity.
 
     Raises:
         InvalidArgument: no servers; no such cluster; ``table`` is something else; pyspark, pyarrow,
             deltalake or Java is missing.
-        Unreachable: none of the servers answered, or Spark did not start; the table is as it was.
+        Unreachable: no server answered, Spark did not start, or the table cannot be reached.
+        Internal: the job on Spark failed; as after any error, the table is as it was.
         WriteConflict: other builds were quicker again and again; nothing was written.
     """
     require("pyarrow", "deltalake")
@@ -218,7 +220,7 @@ def build(
 def _sorted_out(
     found_clusters: FederationClusters, before: TableState, *, full: bool
 ) -> tuple[list[Finding], list[ReachableCluster]]:
-    """Returns the clusters whose rows the table has already, and those that are to be read."""
+    """Returns findings of the clusters that have not changed, and the clusters to read."""
     unchanged: list[Finding] = []
     changed: list[ReachableCluster] = []
     for cluster_id, one in found_clusters.answered.items():
@@ -236,10 +238,10 @@ def _only(
     changed: Sequence[ReachableCluster],
     before: TableState,
 ) -> tuple[list[Finding], list[ReachableCluster]]:
-    """Returns what was found of one cluster, by name or id.
+    """Returns the findings, and the clusters to read, of one name or id.
 
     Raises:
-        InvalidArgument: none of this name was found.
+        InvalidArgument: no cluster has this name or id.
     """
     names = {one.state.cluster_id: one.state.cluster for one in changed}
     for one in findings:
@@ -269,7 +271,7 @@ def _id_of(one: Finding) -> str:
 
 
 def _unanswered(found_clusters: FederationClusters) -> Iterator[Finding]:
-    """Yields the clusters that are mounted and could not be asked."""
+    """Yields a finding for each cluster that is mounted and could not be asked."""
     for one in found_clusters.silent.values():
         yield NoAnswer(
             one.cluster_id, one.cluster, str(one.mount), one.reason, found_clusters.started_at
@@ -277,10 +279,10 @@ def _unanswered(found_clusters: FederationClusters) -> Iterator[Finding]:
 
 
 def _missing(found_clusters: FederationClusters, before: TableState) -> Iterator[Finding]:
-    """Yields the clusters of the table that nobody named: gone, if the owner of their mount says
-    so.
+    """Yields a finding for each cluster of the table that no server named: removed if the owner of
+    its mount answered, else without an answer.
 
-    From the top down, since what lies below a cluster that is kept for want of an answer is kept.
+    Goes from the top of the tree down, since a cluster that is kept may own the mounts below it.
     """
     kept: list[Path] = []
     missing = [
@@ -301,7 +303,7 @@ def _missing(found_clusters: FederationClusters, before: TableState) -> Iterator
 
 
 def _why_gone(found_clusters: FederationClusters, mount: Path, kept: Iterable[Path]) -> str:
-    """Returns why no cluster of the tree hangs there any more; empty where nobody can say so."""
+    """Returns why the cluster is no longer mounted at ``mount``; empty = no answer shows it."""
     owner = found_clusters.owner_of(mount, also=kept)
     if owner is not None:
         return f"{owner.state.cluster} has no such mount at {mount} any more"
@@ -314,7 +316,7 @@ def _why_gone(found_clusters: FederationClusters, mount: Path, kept: Iterable[Pa
 def _commit(
     index: IndexTable, before: TableState, findings: Sequence[Finding]
 ) -> tuple[int, TableCommit]:
-    """Merges and commits; again, on top of what others committed, while they are quicker."""
+    """Merges and commits; after a conflict again, on top of the other build's commit."""
     empty = functools.cache(lambda cluster_id: index.write(cluster_id, ()))
     state = before
     for _ in range(_MOST_COMMITS):

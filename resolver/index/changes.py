@@ -3,14 +3,13 @@ logs; as a table and as a stream.
 
     spark.read.format("kdir.changes").option("servers", "la-1:7420,ny-1:7420").load("/la")
 
-The driver asks the clusters for their logs, and Kafka for the ends of these; each executor reads a
-range of offsets of one history. A cluster that could not be read, and what of a history could not
-be, is one row of scope ``unread`` that says which and why (``failures=row``), left out
-(``failures=skip``), or an error (``failures=raise``).
+The driver asks the clusters for their logs, and Kafka for the first and last offsets; each executor
+reads a range of offsets of one history. A cluster or a part of a history that cannot be read is a
+row of scope ``unread`` with the reason (``failures=row``), left out (``failures=skip``), or an
+error (``failures=raise``).
 
-A stream's position is an offset for each cluster, by cluster id. A range of a stream that cannot be
-read is an error, whatever ``failures`` is: the position goes on behind it, and its changes would be
-lost.
+A stream's position is an offset for each cluster, by cluster id. If the brokers do not answer, a
+stream fails, whatever ``failures`` is: its position moves on, and the changes would be lost.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "ChangesOptions", "ChangesReader", "ChangesSource", "ChangesStreamReader"]
 
 SCOPE_UNREAD: Final = "unread"
-"""``scope`` of a row that no change is, but a cluster whose changes are missing."""
+"""``scope`` of a row that is no change: some changes of its cluster are missing."""
 COLUMNS: Final = (
     *CHANGE_COLUMNS,
     Column("unread_reason", Type.TEXT, "of scope unread: what is missing, and why"),
@@ -91,7 +90,7 @@ class ChangesOptions:
         ``kafka_seconds``, ``shard_offsets``, ``poll_seconds``, and ``kafka.…`` for librdkafka.
 
         Raises:
-            InvalidArgument: one is unknown or wrong; names it, and what would be right.
+            InvalidArgument: an option is unknown or wrong; names it and what is expected.
             InvalidPath: ``path`` is no canonical path.
         """
         known = {"servers", "path", "since", "until", "failures", "ask_seconds", "kafka_seconds",
@@ -118,11 +117,12 @@ class ChangesOptions:
         )
 
     def find_ranges(self) -> tuple[list[LogRange], list[UnreadLog]]:
-        """Returns what the histories hold now, and the clusters of which something is missing, as
-        far as it gets a row.
+        """Returns the ranges that the histories hold now, and the clusters with missing changes
+        that get a row.
 
         Raises:
-            Unavailable: something is missing, and ``failures`` is ``raise``.
+            Unavailable: changes are missing, and ``failures`` is ``raise``.
+            NoRoute, InvalidArgument, Unreachable: as ``resolver.changes.audit.find_ranges``.
         """
         ranges, unread = find_ranges(
             self.servers,
@@ -169,7 +169,7 @@ class RangePartition(InputPartition):
 
 @dataclass(frozen=True)
 class UnreadPartition(InputPartition):
-    """A cluster that could not be read when the read was planned."""
+    """Cluster whose changes could not be found when the read was planned."""
 
     unread: UnreadLog
 
@@ -191,8 +191,8 @@ class ChangesReader(DataSourceReader):
                 try:
                     yield from _read(self.options, part)
                 except KafkaUnavailable as error:
-                    # What of it was read before stays in the result: this row says that it is
-                    # not all.
+                    # Rows that were read before stay in the result: this row marks them as
+                    # incomplete.
                     unread = part.log.unread(error.message)
                     yield from map(unread_batch, _reported([unread], self.options.failures))
             case UnreadPartition(unread=unread):
@@ -202,17 +202,17 @@ class ChangesReader(DataSourceReader):
 
 
 class ChangesStreamReader(DataSourceStreamReader):
-    """Reader of a stream: plans in the driver, where it is one object, and reads in the executors,
-    each of which has a copy.
+    """Reader of a stream. It plans in the driver, which has one reader, and reads in the executors,
+    which have copies.
     """
 
     def __init__(self, options: ChangesOptions) -> None:
         self.options = options
         self._ends: dict[str, int] = {}
-        """The newest position that was returned, or that Spark goes on from after a restart."""
+        """Newest position, by cluster id: of ``latestOffset``, or from Spark after a restart."""
         self._logs: dict[str, LogLocation] = {}
         self._begins: dict[str, int] = {}
-        """Where a history begins that the stream has read nothing of."""
+        """First offset of each history, by cluster id, for clusters without a position."""
         self._asked_at: float | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
@@ -241,7 +241,7 @@ class ChangesStreamReader(DataSourceStreamReader):
             self._ends[key] = part.end
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        # After a restart Spark asks for the ranges up to where it was before it asks for more.
+        # After a restart Spark plans the ranges up to its last position before any others.
         for key, offset in end.items():
             self._ends[key] = max(offset, self._ends.get(key, 0))
         wanted = {key: offset for key, offset in end.items() if start.get(key, -1) < offset}
@@ -267,10 +267,10 @@ class ChangesStreamReader(DataSourceStreamReader):
 
 
 def _read(options: ChangesOptions, part: LogRange) -> Iterator[pa.RecordBatch]:
-    """Yields the changes of a range, then what of it could not be read.
+    """Yields the changes of a range, then a row for each reason why some are missing.
 
     Raises:
-        KafkaUnavailable
+        KafkaUnavailable: the brokers do not answer.
     """
     import pyarrow as pa
 
@@ -283,10 +283,10 @@ def _read(options: ChangesOptions, part: LogRange) -> Iterator[pa.RecordBatch]:
 
 
 def _reported(unread: list[UnreadLog], failures: str) -> list[UnreadLog]:
-    """Returns those that get a row.
+    """Returns the items of ``unread`` that get a row.
 
     Raises:
-        Unavailable: there are some, and ``failures`` is ``raise``.
+        Unavailable: ``unread`` is not empty, and ``failures`` is ``raise``.
     """
     if unread and failures == "raise":
         raise Unavailable(str(unread[0]))
@@ -294,7 +294,7 @@ def _reported(unread: list[UnreadLog], failures: str) -> list[UnreadLog]:
 
 
 def unread_batch(unread: UnreadLog) -> pa.RecordBatch:
-    """Returns the one row that represents what of a cluster could not be read: at its mount."""
+    """Returns the one row of a cluster with missing changes; its path is the mount."""
     import pyarrow as pa
 
     row: dict[str, Any] = {

@@ -1,9 +1,9 @@
 """Finds every cluster of the federation from a few servers, without reading topics.
 
-Each server returns the mounts that it knows, and each cluster is then called itself, at its known
-endpoints: its identity, its mount, its revision. The discovery goes down by these mounts and up by
-the referral for ``/``, so that any server will do as a start. A cluster that does not answer is a
-result, not an error.
+Each server returns the mounts that it knows. Each of these clusters is then asked for its identity,
+mount and revision, at its known endpoints. The discovery goes down by the mounts and up by the
+referral for ``/``, so it can start at any server. A cluster that does not answer is a result, not
+an error.
 """
 
 from __future__ import annotations
@@ -64,27 +64,27 @@ _MOST_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ReachableCluster:
-    """A cluster that answered, and what it returned of itself and of others."""
+    """Cluster that answered, with its state and the mounts that it knows."""
 
     state: ClusterState
     endpoints: tuple[str, ...]
-    """Where it may be asked; the one that answered comes first."""
+    """``host:port`` of its servers; the one that answered comes first."""
     topic_count: int
     mounts: Mapping[str, str]
-    """Cluster ids by mount point, as this cluster's server has them: authoritative for its own."""
+    """Cluster ids by mount point, as its server knows them; authoritative where it is the owner."""
     asked_at: datetime
     named: tuple[str, ...] = ()
-    """Those of the endpoints that the caller named itself."""
+    """Endpoints that the caller named itself; a part of ``endpoints``."""
 
     @property
     def mount(self) -> Path:
-        """Where it hangs."""
+        """The path at which the cluster is mounted."""
         return Path.parse(self.state.mount)
 
 
 @dataclass(frozen=True, slots=True)
 class UnreachableCluster:
-    """A cluster that is known to be mounted and could not be asked, and why."""
+    """Cluster that is known to be mounted but cannot be read, with the reason."""
 
     cluster_id: str
     cluster: str
@@ -101,10 +101,10 @@ class FederationClusters:
     silent: Mapping[str, UnreachableCluster] = field(default_factory=dict)
 
     def owner_of(self, mount: Path, also: Iterable[Path] = ()) -> ReachableCluster | None:
-        """Returns the cluster whose answer decides what is mounted at ``mount``, if it answered.
+        """Returns the cluster whose answer decides what is mounted at ``mount``: the known cluster
+        that is mounted deepest above. None if it did not answer, or is stale.
 
-        That is the one that hangs deepest above it, of all that are known; ``also`` names mount
-        points of clusters that are known from elsewhere and did not answer.
+        ``also`` has the mount points of further known clusters that did not answer.
         """
         quiet = [one.mount for one in self.silent.values()] + list(also)
         above = max((len(path) for path in quiet if _above(path, mount)), default=-1)
@@ -121,11 +121,11 @@ def discover_clusters(
     ask_seconds: float = ASK_SECONDS,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> FederationClusters:
-    """Asks all clusters that can be found from ``servers`` (``host:port``).
+    """Returns the state of all clusters that can be found from ``servers`` (``host:port``).
 
     Raises:
-        InvalidArgument: no servers were given.
-        Unreachable: none of them answered; names each with its reason.
+        InvalidArgument: ``servers`` is empty, or has a malformed address.
+        Unreachable: no server answered; names each with its reason.
     """
     if not servers:
         raise InvalidArgument("servers: found none; expected host:port,… of any directory")
@@ -139,14 +139,14 @@ def discover_clusters(
 def channel_to(
     endpoint: str, cluster_id: str = "", named: Sequence[str] = ()
 ) -> Iterator[grpc.Channel]:
-    """Opens a channel for the time of the block, in the process that uses it. The variables
-    ``KDIR_CA``, ``KDIR_CERT``, …, which executors have too, name the credentials.
+    """Opens a channel while the block runs, in the process that uses it. Environment variables
+    (``KDIR_CA``, ``KDIR_CERT``, …) name the credentials; Spark's executors need them, too.
 
-    ``cluster_id``: whose server it is, by the answers of others; ``named``: the servers that the
-    caller named itself.
+    ``cluster_id``: the cluster of the server, by the answers of others; ``named``: the servers that
+    the caller named itself.
 
     Raises:
-        KdirError: a token may not go there (``resolver.transport.GrpcTransport``).
+        KdirError: a token may not be sent to this server (``resolver.transport.GrpcTransport``).
     """
     login = environment_login(os.environ)
     transport = GrpcTransport(UserCredentials(login) if any(login) else None, named=named)
@@ -161,7 +161,7 @@ def channel_to(
 
 
 class _BearerTokenInterceptor(grpc.UnaryUnaryClientInterceptor):
-    """Sends a bearer token along with each call; none of a crawl is a stream."""
+    """Interceptor that adds a bearer token to each call; a crawl has no streaming calls."""
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
@@ -172,10 +172,10 @@ class _BearerTokenInterceptor(grpc.UnaryUnaryClientInterceptor):
 
 
 def cluster_state_from_authority(authority: resolve_pb2.Authority, now: datetime) -> ClusterState:
-    """Returns the state of its cluster in an answer.
+    """Returns the state of the cluster that gave an answer, at ``now``.
 
-    A server whose store is away answers from what it has: that is stale, since the last moment at
-    which it followed the store.
+    A server that cannot reach its store answers from its replica: the state is stale since the
+    replica last followed the store.
     """
     cluster = authority.cluster
     as_of = now - timedelta(seconds=authority.age_seconds)
@@ -208,14 +208,14 @@ class _CrawlTarget:
 
 @dataclass(slots=True)
 class _ClusterCrawl:
-    """The discovery under way."""
+    """State of a running discovery."""
 
     ask_seconds: float
     clock: Callable[[], datetime]
     named: tuple[str, ...]
     """The servers to begin with."""
     allow: AllowList
-    """Which of the others may be asked."""
+    """Decides which endpoints besides ``named`` may be asked."""
     started_at: datetime = field(init=False)
     answered: dict[str, ReachableCluster] = field(default_factory=dict)
     targets: dict[str, _CrawlTarget] = field(default_factory=dict)
@@ -254,7 +254,7 @@ class _ClusterCrawl:
             raise Unreachable(f"no directory answered: {'; '.join(refused)}")
 
     def _is_new(self, target: _CrawlTarget) -> bool:
-        """Notes the target, by the newest answer on it; whether it is still to be asked."""
+        """Records a target unless a newer one is known; returns whether it is still to be asked."""
         if target.cluster_id:
             known = self.targets.get(target.cluster_id)
             if known is None or _newer(target, known):
@@ -270,7 +270,7 @@ class _ClusterCrawl:
         """Returns the answer of the first endpoint that gives one, and the clusters that it names.
 
         Raises:
-            KdirError: none does; the last one's error.
+            KdirError: no endpoint answers; the error of the last one.
         """
         error: KdirError = Unreachable("no endpoint of it is known")
         allowed = []
@@ -317,8 +317,8 @@ class _ClusterCrawl:
         return answer, others
 
     def _upwards(self, channel: grpc.Channel) -> list[_CrawlTarget]:
-        """Returns the cluster that the server refers to for ``/``: its parent, which no table of
-        its own names.
+        """Returns the target of the server's referral for ``/``: its parent, which its mount
+        table does not have.
         """
         try:
             answer = resolve_pb2_grpc.ResolveServiceStub(channel).Resolve(
@@ -374,7 +374,7 @@ class _ClusterCrawl:
         return FederationClusters(self.started_at, answered, silent)
 
     def _unanswered(self) -> list[tuple[str, Path]]:
-        """Returns those who are known by name only, from the top of the tree down."""
+        """Returns the clusters that did not answer, with their mounts; highest mounts first."""
         known = [
             (cluster_id, mount)
             for cluster_id, target in self.targets.items()
@@ -404,10 +404,10 @@ def _newer(one: _CrawlTarget, other: _CrawlTarget) -> bool:
 
 
 def _check(status: admin_pb2.GetStatusResponse, target: _CrawlTarget) -> None:
-    """That the right cluster answers, and can.
+    """Checks that the target's cluster answers, is mounted and has loaded its tree.
 
     Raises:
-        KdirError: it does not.
+        Lame, InvalidPath, Unmounted, NotReady: it does not.
     """
     found = status.authority.cluster
     if target.cluster_id and found.cluster_id != target.cluster_id:

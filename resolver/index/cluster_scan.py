@@ -1,7 +1,7 @@
 """Reads the topics of one cluster, or of one shard of it, page by page.
 
-A ``Shard`` is a plain value, so that it can be sent to another process; the channel is opened and
-closed where the shard is read (gRPC does not survive a fork, G11).
+A ``Shard`` is a plain value that can be sent to another process. The process that reads the shard
+opens and closes the channel: gRPC does not survive a fork (docs/guarantees.md#g11).
 """
 
 from __future__ import annotations
@@ -33,35 +33,35 @@ if TYPE_CHECKING:
 __all__ = ["PAGE_ROWS", "SHARD_ROWS", "Page", "Shard", "read_pages", "shards_of"]
 
 PAGE_ROWS: Final = 5_000
-"""Topics of a page: large enough that a call's own cost is lost in it."""
+"""Topics per page: enough to make the fixed cost of a call small."""
 SHARD_ROWS: Final = 250_000
-"""About so many topics are read by one task; smaller clusters are read whole."""
+"""About how many topics one task reads; a smaller cluster is read by one task."""
 _MOST_SHARDS: Final = 64
 _PAGE_SECONDS: Final = 30.0
 _ROUNDS: Final = 3
-"""So often are all endpoints tried for one page before the shard is given up."""
+"""How often all endpoints are tried for one page before the shard is given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One part of one cluster's topics, and where to ask for it."""
+    """Part of one cluster's topics, and the endpoints that serve it."""
 
     state: ClusterState
-    """The cluster as it was when it was found."""
+    """State of the cluster at its discovery."""
     endpoints: tuple[str, ...]
     path: str
-    """Only topics below this path; the mount point for all."""
+    """Only topics below this path are read; the mount point = all."""
     number: int = 0
     count: int = 1
     page_rows: int = PAGE_ROWS
     page_seconds: float = _PAGE_SECONDS
     named: tuple[str, ...] = ()
-    """Those of the endpoints that the caller named itself."""
+    """Endpoints that the caller named itself; a part of ``endpoints``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Topics as ``TOPIC_COLUMNS``, and the state of the cluster that they are of."""
+    """Topics as ``TOPIC_COLUMNS``, and the state of their cluster."""
 
     batch: pa.RecordBatch
     state: ClusterState
@@ -74,7 +74,7 @@ def shards_of(
     shard_rows: int = SHARD_ROWS,
     page_rows: int = PAGE_ROWS,
 ) -> list[Shard]:
-    """Returns the shards of a cluster, of its topics below a path; none if it has nothing there."""
+    """Returns the shards of a cluster's topics below a path; none if its mount is elsewhere."""
     if below.is_prefix_of(one.mount):
         path = one.mount
     elif one.mount.is_prefix_of(below):
@@ -94,13 +94,13 @@ def read_pages(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Page]:
-    """Yields the shard's pages in order; the next one is on its way while the caller has this one.
+    """Yields the shard's pages in order; requests the next page while the caller has one.
 
-    Pages come from one revision while the server holds it; the state of each page says which. A
-    server that fails in the middle is replaced by another of the same cluster, at the same place.
+    Pages are of one revision as long as the server holds it; each page's state has its revision.
+    If a server fails, another server of the cluster continues at the same page.
 
     Raises:
-        KdirError: no endpoint gave the next page, or the cluster's store began another incarnation.
+        KdirError: no endpoint returned the next page, or the store began another incarnation.
     """
     with ExitStack() as stack:
         reading = _Reading(shard, sleep, stack)
@@ -119,7 +119,7 @@ def read_pages(
             state = cluster_state_from_authority(response.authority, clock())
             if state.incarnation != shard.state.incarnation:
                 raise Unavailable("its store was restored or migrated while it was read")
-            # As of when: the earlier moment, at which it was found, holds for all that was read.
+            # ``as_of`` stays the time of the discovery: what is read later is at least as new.
             yield Page(topic_batch(response), replace(shard.state, revision=state.revision))
             if not token:
                 return
@@ -163,7 +163,7 @@ class _Reading:
         return self.stub.ScanTopics.future(request, timeout=self.shard.page_seconds)
 
     def answer(self, pending: _Call, token: str) -> scan_pb2.ScanTopicsResponse:
-        """Returns the page that was asked for with ``token``, from whichever endpoint gives it."""
+        """Returns the page of ``token``: from the call under way, else from the other endpoints."""
         endpoints = len(self.shard.endpoints)
         for attempt in range(1, _ROUNDS * endpoints + 1):
             try:
@@ -172,7 +172,7 @@ class _Reading:
                 if attempt == _ROUNDS * endpoints:
                     raise
             if attempt % endpoints == 0:
-                self.sleep(0.2 * attempt)  # all were tried: perhaps one is just starting
+                self.sleep(0.2 * attempt)  # all failed: one may be starting
             self.channels.close()
             self.stub = None
             self.position += 1

@@ -1,15 +1,15 @@
 """The Delta table of the index: what it holds, and one commit at a time.
 
-It is partitioned by cluster: each data file holds topics of one cluster, and all that is the same
-for a whole cluster (``schema.CLUSTER_COLUMNS``: as of when, at which revision, whether stale) are
-partition values. Those live in Delta's log and not in the files. Delta's protocol lets a commit
-add a file again that is already there, and then the newer entries about it count ("this allows
-metadata updates"); so marking a cluster stale, or confirming that nothing has changed, writes a
-line of log and not a million rows, and one commit does that for some clusters while it replaces the
-files of others. A cluster without topics has one file without rows, so that it is known as well.
+The table is partitioned by cluster: each data file holds topics of one cluster. What is the same
+for a whole cluster (``row_schema.CLUSTER_COLUMNS``, such as its revision) are partition values,
+which are in Delta's log and not in the files. Delta's protocol lets a commit add a file that the
+table already has: the newer entry counts ("this allows metadata updates"). So to mark a cluster
+stale, or to confirm that it has not changed, is a line of the log and rewrites no rows. One commit
+can do that for some clusters and replace the files of others. A cluster without topics has one
+file without rows, so that the table knows it.
 
-The files and the commits are made by ``deltalake``, so that neither Spark nor Delta's jars are
-needed to write the table; Spark with those jars reads it like any other.
+``deltalake`` makes the files and the commits, without Spark and without Delta's jars; Spark with
+those jars reads the table like any other.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ __all__ = [
 
 _PARTITION_COLUMNS: Final = [column.name for column in CLUSTER_COLUMNS]
 _CONFIGURATION: Final = {
-    # `--as-of` reaches back as far as the log and the files do; Delta's own defaults are 30 and 7
-    # days. To get the space back, set these lower and vacuum.
+    # `--as-of` goes back as far as the log and the files are kept; Delta's own defaults are 30 and
+    # 7 days. To free space, set these lower and vacuum.
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.deletedFileRetentionDuration": "interval 3650 days",
 }
@@ -62,7 +62,7 @@ _DESCRIPTION: Final = "Every Kafka topic of every cluster, by path. Made by kdir
 
 
 class CommitConflict(Exception):
-    """Error: another commit came first; load again, decide again."""
+    """Error that another commit came first: load the table and merge again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class ClusterFiles:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """State of the table at one version; None while there is no table yet."""
+    """State of the table at one version; ``version`` is None while there is no table."""
 
     version: int | None = None
     clusters: Mapping[str, ClusterFiles] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class FilePlacement:
-    """A file and the cluster state that its rows shall have, or had."""
+    """File of a commit, with the cluster state of its rows: the new one if added, else the old."""
 
     file: DataFile
     state: ClusterState
@@ -114,9 +114,7 @@ class IndexTable:
 
     @classmethod
     def at(cls, location: str) -> IndexTable:
-        """Returns the table there; a relative folder is one of this process, and not of
-        a worker's.
-        """
+        """Returns the table at a folder or URL; a relative folder is below this process's own."""
         return cls(location if "://" in location else str(FilePath(location).absolute()))
 
     @property
@@ -128,7 +126,7 @@ class IndexTable:
         """True if there is a Delta table.
 
         Raises:
-            Unreachable: its place cannot be read.
+            Unreachable: the location cannot be read.
         """
         from deltalake import DeltaTable
 
@@ -137,7 +135,7 @@ class IndexTable:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """Raises ``Unreachable`` for what the place of the table answers, in one sentence."""
+        """Raises an error of storage or Delta as ``Unreachable``; TableNotFoundError as it is."""
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
@@ -152,10 +150,10 @@ class IndexTable:
             ) from error
 
     def refuse_unwritable(self) -> None:
-        """Looks whether the table can be written, before anything is read for it.
+        """Makes the table's folder and checks that it can be written; does not check a URL.
 
         Raises:
-            InvalidArgument: its folder cannot be made, or written.
+            InvalidArgument: the folder cannot be made, or written.
         """
         if self.folder is None:
             return
@@ -172,8 +170,8 @@ class IndexTable:
         """Returns the table as it is now.
 
         Raises:
-            InvalidArgument: there is none, or it is another table than an index of ours.
-            Unreachable: its place cannot be read.
+            InvalidArgument: there is no table, or it is no index of this version.
+            Unreachable: the location cannot be read.
         """
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
@@ -196,9 +194,7 @@ class IndexTable:
         return table
 
     def load(self) -> TableState:
-        """Returns what the table holds now; an empty state without a version where
-        there is none.
-        """
+        """Returns the state of the table now; an empty one without a version if there is none."""
         if not self.exists():
             return TableState()
         table = self.open()
@@ -208,7 +204,7 @@ class IndexTable:
         """Writes topics of one cluster to a new file, which no reader sees before a commit names
         it.
 
-        Its name is never used again, so that a task that is tried twice disturbs nobody.
+        Every call makes a new file name, so a task that runs twice does no harm.
         """
         import pyarrow.fs
         import pyarrow.parquet
@@ -236,7 +232,7 @@ class IndexTable:
         return DataFile(path, files.get_file_info(path).size, rows, time.time_ns() // 1_000_000)
 
     def discard(self, files: Iterable[DataFile]) -> None:
-        """Removes files that no commit has named and none will; what cannot be removed stays."""
+        """Removes files that no commit names; does nothing for a table at a URL."""
         if self.folder is None:
             return  # unnamed files cost space, not correctness: vacuum finds them
         for file in files:
@@ -257,8 +253,7 @@ class IndexTable:
         from deltalake import CommitProperties
         from deltalake.transaction import AddAction
 
-        # No retries of its own: whether a change still makes sense on top of another commit is not
-        # deltalake's to say.
+        # deltalake must not retry: on top of another commit the findings have to be merged again.
         properties = CommitProperties(custom_metadata={"kdir": note}, max_commit_retries=0)
         added = [
             AddAction(
@@ -339,7 +334,7 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def one_sentence(error: BaseException) -> str:
-    """Returns an error of a library in one line: its first, and its last, which says why."""
+    """Returns a library's error in one line: its first line, and its last, which has the reason."""
     lines = [one.strip(" ↳.") for one in _COLOURS.sub("", str(error)).splitlines()]
     found = [one for one in lines if one] or [type(error).__name__]
     return found[0] if len(found) == 1 else f"{found[0]}: {found[-1]}"
@@ -371,8 +366,8 @@ def _ms(row: Mapping[str, Any]) -> int:
 
 
 def _larger(batches: Iterable[pa.RecordBatch], rows: int = 100_000) -> Iterator[pa.Table]:
-    """Yields the same rows in tables of about ``rows``: a row group a page would be many small
-    ones.
+    """Yields the same rows in tables of about ``rows``, since one row group per page would be too
+    small.
     """
     import pyarrow as pa
 

@@ -40,7 +40,7 @@ KIND_UNREAD: Final = "unread"
 
 
 class Type(enum.Enum):
-    """The types that columns have; each is one of Spark, of Arrow and of Delta."""
+    """Type of a column; the value is its name in Spark's DDL."""
 
     TEXT = "STRING"
     INTEGER = "INT"
@@ -129,9 +129,9 @@ class ClusterState:
         return self.listeners[0].bootstrap_servers if self.listeners else ()
 
     def same_rows(self, other: ClusterState) -> bool:
-        """True if rows read in the one state are those that would be read in the other.
+        """True if the cluster has the same rows in both states.
 
-        Paths hang on the mount, and all else of a row on the incarnation and revision of the store.
+        Paths depend on the mount, the rest of a row on the store's incarnation and revision.
         """
         return (
             self.as_of is not None
@@ -141,15 +141,15 @@ class ClusterState:
         )
 
     def silent(self, since: datetime, reason: str) -> ClusterState:
-        """Returns this state marked stale, for a cluster that did not answer; the first such time
-        is kept.
+        """Returns this state marked stale, for a cluster that did not answer. If it was stale
+        already, ``stale_since`` stays.
         """
         first = self.stale_since if self.stale and self.stale_since is not None else since
         return replace(self, stale=True, stale_since=first, stale_reason=reason)
 
 
 def arrow_schema(columns: Iterable[Column] = COLUMNS) -> pa.Schema:
-    """Returns the columns as Arrow has them; times are microseconds in UTC."""
+    """Returns the columns as an Arrow schema; times are microseconds in UTC."""
     import pyarrow as pa
 
     types = {
@@ -170,8 +170,8 @@ def spark_schema(columns: Iterable[Column] = COLUMNS) -> str:
 
 
 def cluster_values(state: ClusterState) -> dict[str, object]:
-    """Returns the cluster's columns, by name; what is empty is null, as Delta's partition values
-    are.
+    """Returns the values of the cluster's columns, by name. Empty values are None, as in Delta's
+    partition values.
     """
     return {
         "cluster_id": state.cluster_id,
@@ -190,8 +190,8 @@ def cluster_values(state: ClusterState) -> dict[str, object]:
 
 
 def partition_values(state: ClusterState) -> dict[str, str | None]:
-    """Returns the cluster's columns as Delta's log writes partition values (its protocol's text
-    forms).
+    """Returns the values of the cluster's columns, by name, in the text forms that Delta's protocol
+    has for partition values.
     """
     return {name: _text(value) for name, value in cluster_values(state).items()}
 
@@ -221,7 +221,7 @@ def _text(value: object) -> str | None:
         case bool():
             return "true" if value else "false"
         case datetime():
-            # With a Z: the form without one means whatever time zone the reader is in.
+            # With a Z: without it, a reader takes the time as of its own time zone.
             return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         case _:
             return str(value)

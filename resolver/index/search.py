@@ -1,9 +1,9 @@
 """``kdir find`` and ``kdir index report``: read the index without Spark, Java or any server.
 
-A pattern with ``*``, ``?`` or ``[`` is a glob (``resolver/glob.py``): with a leading ``/`` it is
-matched against whole paths, without one against their ends, so that ``click*`` finds
-``/la/web/clicks``. Any other pattern is text that the path or the physical name holds, whatever its
-case. All values reach DuckDB as parameters, never as SQL.
+A pattern with ``*``, ``?`` or ``[`` is a glob (``resolver/glob.py``). With a leading ``/`` it is
+matched against whole paths, without one against the ends of paths: ``click*`` finds
+``/la/web/clicks``. Any other pattern is text that the path or the physical name contains, in any
+case of letters. All values reach DuckDB as parameters, never as SQL.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _GLOB_SIGNS: Final = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """One topic, as of when its cluster was read last. Times are UTC."""
+    """Topic as it was when its cluster was last read; times are UTC."""
 
     path: str
     name: str
@@ -65,12 +65,10 @@ class FoundTopic:
     changed_at: datetime | None
     changed_by: str | None
     state: ClusterState
-    """The cluster that it is of: where, as of when, stale or not."""
+    """State of the topic's cluster, such as its mount, the time of the read and staleness."""
 
     def as_dict(self) -> dict[str, object]:
-        """Returns all columns of the index by name, in its order, with listeners as lists of
-        values.
-        """
+        """Returns all columns of the index by name, in order; servers and listeners are lists."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "state"}
         return {
             **own,
@@ -82,12 +80,12 @@ class FoundTopic:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """Rows of a search, and the clusters whose rows may be missing or old."""
+    """Rows of a search, and the clusters that were searched."""
 
     rows: tuple[FoundTopic, ...]
     """By path, then cluster."""
     total: int
-    """How many there are; more than ``rows`` where a limit cut them off."""
+    """Number of topics that match; ``rows`` has fewer if a limit cut them off."""
     clusters: tuple[ClusterState, ...]
     """The clusters that were searched, by mount point."""
     version: int
@@ -95,7 +93,7 @@ class SearchResult:
 
     @property
     def stale(self) -> tuple[ClusterState, ...]:
-        """The searched clusters whose rows in the index are old or missing."""
+        """The searched clusters whose rows may be old or missing."""
         return tuple(state for state in self.clusters if state.stale)
 
 
@@ -115,9 +113,10 @@ class Snapshot:
     def select(
         self, sql: str, values: Sequence[object], clusters: Sequence[ClusterFiles]
     ) -> list[dict[str, Any]]:
-        """Returns rows of a query on ``topics``: the columns of topics, and ``cluster_id``.
+        """Returns the rows of a query on the view ``topics``, by column.
 
-        ``topics`` holds the rows of ``clusters`` only; ``values`` are the query's parameters.
+        The view has the rows of ``clusters`` only, with the columns of topics and ``cluster_id``.
+        ``values`` are the query's parameters.
 
         Raises:
             InvalidArgument: files of this version were vacuumed away.
@@ -148,7 +147,7 @@ class Snapshot:
         wanted = [one.state.cluster_id for one in clusters]
         folder = self.index.folder
         if folder is None:
-            # Elsewhere than on a disk deltalake reads the files; slower, and the same rows.
+            # At a URL, deltalake reads the files: slower, with the same rows.
             chosen = pa.compute.field("cluster_id").isin(wanted)
             database.register("topics", self.table.to_pyarrow_dataset().filter(chosen))
             return
@@ -177,7 +176,7 @@ def find(
     as_of: str | date | datetime | None = None,
     limit: int | None = None,
 ) -> SearchResult:
-    """Searches the index in the folder ``table``.
+    """Searches the index at ``table``, a folder or URL.
 
     ``cluster`` (a name or an id) restricts the search to one cluster. ``glob``: True if the
     pattern is a glob; None = if it looks like one. ``as_of`` is the time of the index to search: a
@@ -186,7 +185,8 @@ def find(
 
     Raises:
         InvalidArgument: no index there, none that old, no such cluster, a pattern that is no glob,
-            or a package is missing.
+            a limit below 1, or a missing package.
+        Unreachable: the table cannot be read.
     """
     if limit is not None and limit < 1:
         raise InvalidArgument(f"limit: found {limit}; expected 1 or more")
@@ -207,10 +207,11 @@ def find(
 
 
 def open_index(table: str, as_of: str | date | datetime | None = None) -> Snapshot:
-    """Returns the index as it is, or was.
+    """Returns the index as it is now, or as it was at ``as_of``.
 
     Raises:
         InvalidArgument: no index there, none that old, or a package is missing.
+        Unreachable: the table cannot be read.
     """
     require("pyarrow", "deltalake", "duckdb")
     from deltalake import DeltaTable
@@ -225,8 +226,8 @@ def open_index(table: str, as_of: str | date | datetime | None = None) -> Snapsh
 def parse_as_of(
     as_of: str | date | datetime, name: str = "as of", *, at: time = time.max
 ) -> datetime:
-    """Returns the moment that ``--as-of`` names: a date is the end of that day, local where nothing
-    else is given.
+    """Returns the time, in UTC, that an option names. A date is a time ``at`` that day, by default
+    its end; without a time zone, it is local.
 
     Args:
         name: the option, as an error names it.
@@ -293,7 +294,7 @@ def _token_regex(token: str) -> str:
 
 
 def _condition(pattern: str, *, glob: bool | None) -> tuple[str, list[object]]:
-    """SQL that says which topics match, and its parameters."""
+    """Returns the SQL condition for the topics that match, and its parameters."""
     if glob or (glob is None and not _GLOB_SIGNS.isdisjoint(pattern)):
         return "regexp_full_match(path, ?)", [glob_regex(pattern)]
     if not pattern:
@@ -342,7 +343,7 @@ _OF_A_ROW: Final = [one.name for one in fields(FoundTopic) if one.name not in {"
 
 @dataclass(frozen=True, slots=True)
 class ClusterCounts:
-    """One cluster, in numbers."""
+    """Numbers of topics and partitions of one cluster."""
 
     state: ClusterState
     topics: int = 0
@@ -350,14 +351,14 @@ class ClusterCounts:
     ownerless: int = 0
     """Topics without an effective owner."""
     drifting: int = 0
-    """Topics of which Kafka has another setting than is desired."""
+    """Topics with a setting in Kafka that differs from the desired one."""
     unsettled: int = 0
     """Topics whose Kafka side is not ``active``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedName:
-    """A physical name that is at several paths, in one cluster or in several."""
+    """Physical name of several paths, in one or more clusters; ``paths`` has the first 20."""
 
     physical_name: str
     count: int
@@ -367,7 +368,7 @@ class SharedName:
 
 @dataclass(frozen=True, slots=True)
 class Shadowed:
-    """A topic whose path lies below the mount of another cluster: no resolve leads to it."""
+    """Topic whose path lies below the mount of another cluster, so that it cannot be resolved."""
 
     path: str
     cluster_id: str
@@ -392,11 +393,11 @@ def report(
     as_of: str | date | datetime | None = None,
     limit: int = 100,
 ) -> Report:
-    """Counts by cluster, physical names in several places, topics that a mount hides; of one
-    ``cluster``, by name or id, only its counts.
+    """Returns counts by cluster, physical names with several paths, and topics that a mount hides.
+    With ``cluster``, a name or id, it has only the counts of that cluster.
 
     Raises:
-        InvalidArgument: as ``search.find``.
+        InvalidArgument, Unreachable: as ``search.find``.
     """
     index = open_index(table, as_of)
     if cluster is not None:
@@ -450,7 +451,7 @@ SELECT path, cluster_id FROM topics WHERE starts_with(path, ?) ORDER BY path LIM
 
 
 def _shadowed(index: Snapshot, limit: int) -> tuple[Shadowed, ...]:
-    """A mount hides what the nearest cluster above it has there; what is further up, that one's."""
+    """Returns, for each mount, the topics below it of all clusters that are mounted above it."""
     found: list[Shadowed] = []
     clusters = {Path.parse(one.state.mount): one for one in index.clusters.values()}
     for mount, below in clusters.items():

@@ -12,10 +12,10 @@ _FAILURES = ("row", "skip", "raise")
 
 
 def check_names(options: Mapping[str, str], known: Collection[str], prefix: str = "") -> None:
-    """Checks that all options are known, or begin with a prefix.
+    """Checks that each option is known or has the prefix.
 
     Raises:
-        InvalidArgument: one is not; names it, and those that are.
+        InvalidArgument: an option is unknown; names it and the known ones.
     """
     for name in options:
         if name.lower() not in known and not (prefix and name.lower().startswith(prefix)):
@@ -23,10 +23,10 @@ def check_names(options: Mapping[str, str], known: Collection[str], prefix: str 
 
 
 def servers_option(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns ``servers``.
+    """Returns the addresses of option ``servers``, which has commas between them.
 
     Raises:
-        InvalidArgument: there are none.
+        InvalidArgument: it has no address.
     """
     servers = tuple(filter(None, (options.get("servers") or "").replace(" ", "").split(",")))
     if not servers:
@@ -35,10 +35,10 @@ def servers_option(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def failures_option(options: Mapping[str, str]) -> str:
-    """Returns ``failures``, by default ``row``.
+    """Returns option ``failures``: what to do about a failed cluster; by default ``row``.
 
     Raises:
-        InvalidArgument: something else than row, skip or raise.
+        InvalidArgument: it is not row, skip or raise.
     """
     failures = options.get("failures") or "row"
     if failures not in _FAILURES:
@@ -52,7 +52,7 @@ def positive_option(options: Mapping[str, str], name: str, default: float) -> fl
     """Returns an option that is a number above 0.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: it is not.
     """
     text = options.get(name)
     if not text:

@@ -1,8 +1,8 @@
 """Starts Spark for a crawl; a missing requirement is an error of one sentence.
 
-Workers need what the driver needs: this interpreter's version of Python with grpcio, protobuf,
-pyarrow and deltalake. If all use one environment that is this very interpreter; otherwise
-``PYSPARK_PYTHON`` names theirs. kdir's own packages are sent with the job.
+Workers need the driver's version of Python with grpcio, protobuf, pyarrow and deltalake. They run
+the driver's interpreter, unless ``PYSPARK_PYTHON`` names another one. kdir's own packages are sent
+to them, unless Spark is local or the session was running already.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def require(*modules: str) -> None:
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Raises an error of a job as one of ours, in one sentence: Spark's own has pages of Java.
+    """Raises an error of a Spark job in one sentence; Spark's own has pages of Java.
 
     Raises:
         Internal: the job failed.
@@ -63,8 +63,8 @@ def spark_errors() -> Iterator[None]:
 
 
 def cause_of(text: str) -> str:
-    """Returns the line of a traceback, of Java with Python's within, that names the cause: the last
-    one of Python's, else the first.
+    """Returns the line that names the cause in a traceback of Java that may contain one of Python:
+    the last error of Python, else the first line. At most 300 characters.
     """
     lines = [one.strip() for one in text.splitlines() if one.strip()]
     python = [one for one in lines if _PYTHON_ERROR.match(one) and "Py4J" not in one]
@@ -81,14 +81,14 @@ class SparkSettings:
 
     master: str = "local[*]"
     conf: Mapping[str, str] = field(default_factory=dict)
-    """Further settings of Spark, which win over ours."""
+    """Further settings of Spark; they override kdir's."""
     session: SparkSession | None = None
-    """A session to use instead; it is left running."""
+    """Session to use instead of a new one; it stays running."""
 
     @contextmanager
     def open(self) -> Iterator[SparkSession]:
-        """Opens a session for the time of the block; one that runs already is used, and left
-        running.
+        """Opens a session while the block runs. If a session is running already, it is used and
+        stays running.
 
         Raises:
             InvalidArgument: pyspark or Java is missing.
@@ -122,8 +122,8 @@ class SparkSettings:
             shutil.rmtree(own, ignore_errors=True)
 
     def _start(self, log: Path, interrupts: _Interrupts) -> SparkSession:
-        """A new session. What Java writes to standard error goes to ``log``: a dozen lines of it
-        come from every start and say nothing, and of a failed one the last say why.
+        """Returns a new session. Java's standard error goes to ``log``: every start writes a dozen
+        useless lines; after a failed start, the last line has the reason.
         """
         from py4j.protocol import Py4JError
         from pyspark import SparkConf, SparkContext
@@ -139,15 +139,15 @@ class SparkSettings:
         gateway: Any = None
         try:
             with log.open("wb") as errors:
-                # A process has one Java at most: a second session goes on with that of the first.
+                # A process has at most one Java: a second session uses that of the first.
                 gateway = SparkContext._gateway or launch_gateway(  # type: ignore[no-untyped-call] # noqa: SLF001
                     conf, {"stderr": errors}
                 )
             context = SparkContext(conf=conf, gateway=gateway)
-            interrupts.take()  # Spark put its own in the place
+            interrupts.take()  # Spark has installed its own handler
             return SparkSession(context)
         except (Py4JError, PySparkException, OSError) as error:
-            # Spark's own, in the moment that it was in force, makes such an error of the signal.
+            # Until then a SIGINT reached Spark's own handler, which raises such an error.
             interrupts.came |= bool(gateway) and _ends_by_interrupt(gateway.proc)
             parts = str(error).strip().partition("\n")[0]
             answered = log.read_text(errors="replace").strip().splitlines()
@@ -161,13 +161,13 @@ class SparkSettings:
             "spark.log.level": "ERROR",
         }
         if self.master.startswith("local") or f"//{_LOOPBACK}:" in self.master:
-            # Else Spark looks up the host's name, which need not resolve, and listens to the net.
+            # Else Spark looks up the host's name, which may fail, and listens at its address.
             settings |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
         return settings
 
 
 class _Interrupts:
-    """SIGINT while Spark runs: Spark and py4j make other errors of it, with pages of traceback."""
+    """Handler of SIGINT while Spark runs; Spark and py4j raise pages of traceback for it."""
 
     def __init__(self) -> None:
         self.came = False
@@ -175,7 +175,7 @@ class _Interrupts:
         self._is_main = threading.current_thread() is threading.main_thread()
 
     def take(self) -> None:
-        """Notes the signal from now on, and raises KeyboardInterrupt for it."""
+        """Installs the handler, which records the signal and raises KeyboardInterrupt."""
         if self._is_main:
             signal.signal(signal.SIGINT, self._interrupted)
 
@@ -184,7 +184,7 @@ class _Interrupts:
         raise KeyboardInterrupt
 
     def give_back(self) -> None:
-        """Restores the handler of before; after an interrupt no Java of this process goes on."""
+        """Restores the former handler; after an interrupt, kills the Java of this process."""
         if self._is_main:
             signal.signal(signal.SIGINT, self._before)
         if self.came:
@@ -193,7 +193,7 @@ class _Interrupts:
 
 
 def _ends_by_interrupt(java: Any) -> bool:
-    """Returns whether Java, to which ^C goes too, ended by it; it takes a moment to."""
+    """True if Java, which gets a ^C too, ended by it; waits some seconds for that."""
     try:
         return int(java.wait(_JAVA_ENDS_SECONDS)) in {130, -signal.SIGINT}
     except subprocess.TimeoutExpired:
@@ -201,8 +201,8 @@ def _ends_by_interrupt(java: Any) -> bool:
 
 
 def _spark_children() -> list[int]:
-    """Returns the ids of this process's children that are Spark's Java, or the scripts that become
-    it; none where there is no ``/proc``. PySpark has the id of Java only once it has started.
+    """Returns the process ids of this process's children that are Spark's Java, or scripts that
+    start it; none without ``/proc``. PySpark knows the id only once Java has started.
     """
     found = []
     for task in Path("/proc/self/task").glob("*/children"):
@@ -215,10 +215,10 @@ def _spark_children() -> list[int]:
 
 
 def _require_master(master: str) -> None:
-    """Spark itself takes a minute to find out that no standalone master is there.
+    """Checks that a standalone master accepts connections; Spark itself takes a minute for that.
 
     Raises:
-        Unreachable: none of those named accepts connections.
+        Unreachable: none of the named masters does.
     """
     if not master.startswith("spark://"):
         return
@@ -234,7 +234,7 @@ def _require_master(master: str) -> None:
 
 
 def packages_zip(folder: Path) -> Path:
-    """Writes a zip of kdir's own packages, from which executors import them."""
+    """Writes a zip of kdir's own packages for the executors to import; returns its path."""
     import kdir.v1
 
     import resolver

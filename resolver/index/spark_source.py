@@ -3,12 +3,12 @@
     register(spark)
     spark.read.format("kdir").option("servers", "la-1:7420,ny-1:7420").load("/la")
 
-The driver's planner asks the servers for the clusters (``discovery``) and makes one partition of
-each, more of a large one; each executor opens its own channel to the cluster that it reads, since
-what travels to it is plain values. A cluster that does not answer does not fail the read: instead
-of its topics comes one row of kind ``unread`` that says which and why (``failures=row``), so that
-nothing is missing in silence. ``failures=skip`` leaves that row out, ``failures=raise`` fails.
-There is no ``readStream`` of it: changes are those of ``kdir.changes`` (``changes.py``).
+The driver finds the clusters (``cluster_discovery.py``) and makes one partition of each, or several
+of a large one. Executors get plain values, and each opens its own channel to the cluster that it
+reads. A cluster that does not answer does not fail the read: it has one row of kind ``unread`` with
+the reason (``failures=row``), so that nothing is missing in silence. ``failures=skip`` leaves that
+row out, ``failures=raise`` fails. There is no ``readStream``; ``kdir.changes`` (``changes.py``) has
+a stream of changes.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Options:
         ``shard_rows``.
 
         Raises:
-            InvalidArgument: one is unknown or wrong; names it, and what would be right.
+            InvalidArgument: an option is unknown or wrong; names it and what is expected.
             InvalidPath: ``path`` is no canonical path.
         """
         known = {"servers", "path", "failures", "ask_seconds", "page_rows", "shard_rows"}
@@ -104,19 +104,19 @@ class ShardPartition(InputPartition):
 
     shard: Shard
     owns_path: bool = False
-    """The path that is read is this cluster's, and no other is mounted below it: where the cluster
-    has no such directory, there is none."""
+    """True if the path to read is this cluster's and no cluster is mounted at or below it: then a
+    directory that this cluster does not have does not exist."""
 
 
 @dataclass(frozen=True)
 class UnreadPartition(InputPartition):
-    """A cluster that did not answer when the read was planned."""
+    """Cluster that did not answer when the read was planned."""
 
     state: ClusterState
 
 
 class KdirReader(DataSourceReader):
-    """Reader that plans its parts in the driver, and reads them in the executors."""
+    """Reader that plans partitions in the driver, and reads them in the executors."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -151,7 +151,7 @@ class KdirReader(DataSourceReader):
             for page in read_pages(shard):
                 yield with_cluster(page.batch, page.state)
         except Absent as error:
-            # Else the directory is another cluster's: no topics here, and no failure.
+            # If not, another cluster may have the directory: no topics here is no failure.
             if owns_path:
                 raise Absent(f"{self.options.below}: {error.message}") from None
         except KdirError as error:
@@ -159,8 +159,8 @@ class KdirReader(DataSourceReader):
                 case "raise":
                     raise
                 case "row":
-                    # What of it was read before stays in the result: this row says that it is not
-                    # all.
+                    # Rows that were read before stay in the result: this row marks them as
+                    # incomplete.
                     since = shard.state.as_of
                     yield unread_batch(
                         replace(
@@ -197,10 +197,10 @@ class KdirReader(DataSourceReader):
 
 
 def _owner_id(found_clusters: FederationClusters, below: Path) -> str:
-    """Returns the id of the cluster that owns a path; empty where clusters are mounted below it.
+    """Returns the id of the cluster that owns a path; empty if any is mounted at or below it.
 
     Raises:
-        NoRoute: no cluster that the servers lead to owns it, or is mounted below it.
+        NoRoute: no cluster that was found owns the path, or is mounted at or below it.
     """
     places = {key: one.mount for key, one in found_clusters.answered.items()}
     places |= {key: one.mount for key, one in found_clusters.silent.items()}

@@ -1,7 +1,7 @@
 """Merges the results of a crawl into the table's state: what one commit changes; no I/O.
 
-The same results can be merged again into a table that another crawl has changed meanwhile: of two
-results for a cluster the later one counts, so that two concurrent crawls end as if one had waited.
+After a conflict the same results are merged into the table that another crawl has changed. Of two
+results for a cluster the later one counts, as if one crawl had waited for the other.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class NoAnswer:
-    """Result that the cluster could not be read: its rows stay, and are stale."""
+    """Result that the cluster could not be read: its rows stay and become stale."""
 
     cluster_id: str
     cluster: str
@@ -94,7 +94,7 @@ class ClusterLine:
 
 @dataclass(slots=True)
 class TableCommit:
-    """Files that one commit adds and removes, and its state of each cluster."""
+    """Files that one commit adds and removes, and the report of each cluster."""
 
     adds: list[FilePlacement] = field(default_factory=list)
     removes: list[FilePlacement] = field(default_factory=list)
@@ -106,10 +106,10 @@ class TableCommit:
 def merge(
     table: TableState, findings: Iterable[Finding], empty_file: Callable[[str], DataFile]
 ) -> TableCommit:
-    """Returns the changes that bring the table to what was found.
+    """Returns the commit that updates the table to the findings.
 
-    ``empty_file`` makes a file without rows for a cluster id: that is how the table knows a cluster
-    that was never read.
+    ``empty_file`` writes a file without rows for a cluster id: the table has one for a cluster that
+    was never read.
     """
     changes = TableCommit()
     for finding in findings:
@@ -142,7 +142,7 @@ def _read(changes: TableCommit, held: ClusterFiles | None, finding: RereadCluste
 
 def _unchanged(changes: TableCommit, held: ClusterFiles | None, finding: Unchanged) -> None:
     if held is None:
-        # Another crawl has removed it since. Whether that was right, the next one will see.
+        # Another crawl has removed the cluster since; the next crawl decides again.
         changes.lines.append(_line(ClusterFiles(finding.state, ()), Outcome.REMOVED))
         return
     if _later(held.state, finding.state.as_of) or not held.state.same_rows(finding.state):
@@ -194,7 +194,7 @@ def _later(held: ClusterState, than: datetime | None) -> bool:
 
 
 def _keep_since(state: ClusterState, held: ClusterFiles | None) -> ClusterState:
-    """A cluster that answered from a store that is away was stale before: since then."""
+    """Returns the state; if it was stale in the table already, it stays stale since then."""
     if not state.stale or held is None or not held.state.stale or held.state.stale_since is None:
         return state
     return replace(state, stale_since=held.state.stale_since)

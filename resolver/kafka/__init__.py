@@ -16,7 +16,7 @@ __all__ = ["Consumer", "PathMessage", "Producer", "ReceivedMessage"]
 
 
 def __getattr__(name: str) -> object:
-    # The directory imports the rules of settings, and must not load a Kafka client for it.
+    # directory/ imports client_settings.py, and must not load a Kafka client library for it.
     if name in __all__:
         from resolver.extras import missing_extra
 

@@ -24,11 +24,12 @@ def client_error(
     for_writes: bool,
     operation: str = "",
 ) -> KdirError:
-    """Returns the error for an error of a path's client.
+    """Returns kdir's error for an error of a path's Kafka client: PermissionDenied for a denial,
+    KafkaUnavailable for a local or retriable error, else KafkaRejected.
 
     Args:
-        settings: the client's: its principal, group and transactional id are named.
-        operation: what was to be done with the topic, if not read or write.
+        settings: the client's; the message names its user, group and transactional id.
+        operation: the denied operation, if not read or write.
     """
     own = operation or ("write" if for_writes else "read")
     missing = _missing(error.code(), settings, own, for_writes=for_writes)
@@ -53,8 +54,8 @@ def client_error(
 def _missing(
     code: int, settings: Mapping[str, str], own: str, *, for_writes: bool
 ) -> tuple[str, tuple[str, ...]] | None:
-    """Returns what is denied, and the operation and the rest of what to ask for it; None: nothing
-    is.
+    """Returns what Kafka denied, and the arguments of ``kdir check`` that explain it; None if the
+    code is no denial.
 
     Codes are those of Kafka's protocol (org.apache.kafka.common.protocol.Errors).
     """
@@ -65,7 +66,7 @@ def _missing(
             group = settings.get("group.id", "")
             return f"READ on group {group}", ("read", "--group", group)
         case 31 if for_writes:  # CLUSTER_AUTHORIZATION_FAILED
-            # Numbering messages needs WRITE on some topic (KIP-679).
+            # An idempotent producer needs WRITE on at least one topic (KIP-679).
             return "WRITE", ("write",)
         case 53:  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             name = settings.get("transactional.id", "")

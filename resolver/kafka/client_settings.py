@@ -1,10 +1,10 @@
-"""Settings of Kafka's producers and consumers: which may be defaults of a path, their valid values,
-and the effective settings of a producer from defaults, policies and its program.
+"""Settings of Kafka's producers and consumers: which of them a path may have as defaults, valid
+values, and a client's effective settings from kdir's defaults, policies and its program.
 
 Names are Kafka's (``ProducerConfig`` and ``ConsumerConfig`` of Apache Kafka 4.1) and librdkafka's
-2.x. Settings of a client's address and principal, or that load code, are the program's and
-never a path's: a right to set policies must not be one to redirect producers. Producers are
-idempotent by default, by the rules of KIP-679.
+2.x. Settings that name brokers, a principal or a group, or that load code, come only from the
+program: the right to set policies must not be a right to redirect producers. Producers are
+idempotent by default (KIP-679).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Client(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SettingLayer:
-    """Settings of one origin. Later layers go before earlier ones."""
+    """Settings of one origin. A later layer overrides an earlier one."""
 
     origin: str
     """For people: ``the policies of /la/tracking``."""
@@ -118,7 +118,7 @@ _PRODUCER: Final[Mapping[str, SettingType]] = {
     "transaction.timeout.ms": int_of(1),
 }  # fmt: skip
 _TRANSACTIONAL: Final = SettingType("a name that is not empty", bool, str)
-"""Kafka's producer refuses an empty one; librdkafka takes it for none, and would not transact."""
+"""Kafka's producer refuses an empty id; librdkafka would ignore it and use no transactions."""
 _CONSUMER: Final[Mapping[str, SettingType]] = {
     "auto.commit.interval.ms": int_of(0),
     "auto.offset.reset": one_of("earliest", "latest", "none", "error"),
@@ -150,7 +150,7 @@ _DEFINITIONS: Final[Mapping[Client, Mapping[str, SettingType]]] = {
     Client.CONSUMER: {**_BOTH, **_CONSUMER},
 }
 _ALIASES: Final[Mapping[str, str]] = {
-    # librdkafka has these under two names; here each has Kafka's own.
+    # librdkafka has two names for each of these; kdir uses Kafka's.
     "compression.codec": "compression.type",
     "fetch.message.max.bytes": "max.partition.fetch.bytes",
     "max.in.flight": _IN_FLIGHT,
@@ -164,7 +164,7 @@ _THE_PROGRAMS: Final = (
     "bootstrap.servers", "group.id", "group.instance.id", "interceptor.classes", "key.", "metric",
     "plugin.", "sasl.", "security.", "ssl.", _TRANSACTION, "value.",
 )  # fmt: skip
-"""What a program says of itself, by the beginnings of names."""
+"""Prefixes of the names of settings that only a program may set."""
 _NOT_LIBRDKAFKAS: Final[Mapping[str, str]] = {
     # Kafka's Java client has these; librdkafka has them by another name, or (empty) not at all.
     "buffer.memory": "",
@@ -186,7 +186,7 @@ _NOT_LIBRDKAFKAS: Final[Mapping[str, str]] = {
 }
 
 _SAFE: Final = SettingLayer("kdir", MappingProxyType({"acks": "all", "retries": "2147483647"}))
-"""What a producer has where nobody says otherwise; with idempotence, see ``_idempotent``."""
+"""Defaults of a producer; for the default of idempotence see ``_idempotent``."""
 
 
 # -- defaults for a path ---------------------------------------------------------------------------
@@ -226,7 +226,7 @@ def conflict_in(client: Client, settings: Mapping[str, str | None]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _SourcedValue:
-    """A value, and where it comes from."""
+    """Value of a setting, and the origin that set it."""
 
     value: str
     origin: str
@@ -237,14 +237,14 @@ class _SourcedValue:
 
 
 def producer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
-    """Returns the settings of a producer, by Kafka's names: ``acks=all`` and
-    ``enable.idempotence=true`` where nobody says otherwise (KIP-679).
+    """Returns the settings of a producer, by Kafka's names: by default ``acks=all`` and
+    ``enable.idempotence=true`` (KIP-679).
 
-    What conflicts with idempotence switches it off where it was not requested, as Kafka's own
-    producer does; where it was, by ``enable.idempotence=true`` or a transactional id, that fails.
+    A setting that conflicts with idempotence switches idempotence off, unless a layer requests it
+    by ``enable.idempotence=true`` or a transactional id: then the conflict is an error.
 
     Raises:
-        InvalidArgument: a conflict, or a value that Kafka does not take; names both sides.
+        InvalidArgument: two settings conflict (names both), or one of these has an invalid value.
     """
     sourced = _put_together([_SAFE, *layers])
     for name in ("acks", "retries", _IN_FLIGHT, _IDEMPOTENCE):
@@ -258,7 +258,7 @@ def producer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
 
 
 def consumer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
-    """Returns the settings of a consumer: it makes no topic by asking for one."""
+    """Returns the settings of a consumer, by Kafka's names; by default it creates no topics."""
     safe = SettingLayer("kdir", {"allow.auto.create.topics": "false"})
     return {name: one.value for name, one in _put_together([safe, *layers]).items()}
 
@@ -308,7 +308,7 @@ def _idempotent(sourced: Mapping[str, _SourcedValue]) -> _SourcedValue:
 
 
 def _against(sourced: Mapping[str, _SourcedValue]) -> str:
-    """Returns what an idempotent producer cannot have; empty = nothing."""
+    """Returns the first setting that an idempotent producer cannot have, as text; empty = none."""
     acks, retries, flying = sourced["acks"], sourced["retries"], sourced.get(_IN_FLIGHT)
     if acks.value not in {"all", "-1"}:
         return f"{acks.reported('acks')}, where all is needed,"

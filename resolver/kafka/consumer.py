@@ -1,9 +1,9 @@
 """Kafka consumer with paths: confluent-kafka's interface, with a path instead of a topic.
 
-Paths of several clusters are one subscription: one client of the library for each cluster, polled
-in rotation. Messages are ordered within a partition, as in Kafka. It creates no topics, never
-follows a path to another cluster after subscribing, and must be used by the process that created
-it.
+A subscription may have paths of several clusters: it has a client of the library for each cluster,
+polled in rotation. Messages are ordered within a partition, as in Kafka. A consumer creates no
+topics by default, and does not follow a path that moves to another cluster after ``subscribe``.
+Only the process that created a consumer may use it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 __all__ = ["Consumer"]
 
 Assigned = Callable[[list[TopicPartition]], None]
-"""Called with partitions, with paths where Kafka has topics."""
+"""Callback that gets partitions, with a path as the ``topic`` of each."""
 
 _POLL_SECONDS: Final = 0.05
 
 
 @dataclass(slots=True)
 class _Source:
-    """One client, and which path each of its topics has."""
+    """Client of one cluster, and the path of each topic that it consumes, by the topic's name."""
 
     client: KafkaConsumer
     cluster: str
@@ -54,17 +54,17 @@ class _Source:
     paths: dict[str, str] = field(default_factory=dict)
 
     def by_path(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Returns Kafka's partitions with the paths of their topics."""
+        """Returns the partitions with paths in the place of Kafka's topic names."""
         return [
             TopicPartition(self.paths.get(one.topic, one.topic), one.partition, one.offset)
             for one in partitions
         ]
 
     def checked(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Returns partitions by path.
+        """Returns the partitions with paths.
 
         Raises:
-            KdirError: Kafka has an error in the place of one.
+            KdirError: one of the partitions has an error of Kafka.
         """
         found = list(partitions)
         for one in found:
@@ -78,7 +78,7 @@ class _Source:
         method: Callable[[KafkaConsumer], Callable[..., list[TopicPartition]]],
         timeout: float,
     ) -> list[TopicPartition]:
-        """Returns what Kafka answers about partitions.
+        """Calls ``method`` of the client for partitions; returns its answer with paths.
 
         Raises:
             KdirError: Kafka refused, or did not answer.
@@ -97,10 +97,10 @@ class Consumer:
     """Kafka consumer that subscribes to paths.
 
     Args:
-        resolver: finds the paths; stays open, and is not closed by this.
+        resolver: resolves the paths; ``close`` leaves it open.
         settings: Kafka's (or librdkafka's) consumer settings, with a ``group.id`` and without
-            ``bootstrap.servers``. They go before what the policies of a path say.
-        listener: by which of a cluster's listeners to connect; empty = its first.
+            ``bootstrap.servers``. They override the policies of a path.
+        listener: name of the listener by which to connect to a cluster; empty = its first.
     """
 
     def __init__(
@@ -122,13 +122,13 @@ class Consumer:
         on_assign: Assigned | None = None,
         on_revoke: Assigned | None = None,
     ) -> None:
-        """Consumes these topics, and no others any more.
+        """Subscribes to these paths, in place of the former ones.
 
         Raises:
-            KdirError: what resolving a path raises; then nothing has changed.
-            InvalidArgument: no topic; or paths of one cluster whose policies differ.
+            KdirError: a path cannot be resolved; the subscription stays as it was.
+            InvalidArgument: a path is no topic; the policies of one cluster's paths differ.
             Closed: this consumer was closed.
-            TypeError: ``paths`` is one path, and no list of them.
+            TypeError: ``paths`` is one path; expected several.
         """
         self._same_process()
         self._refuse_closed()
@@ -159,14 +159,14 @@ class Consumer:
             source.client.subscribe(list(source.paths), **reported)
 
     def unsubscribe(self) -> None:
-        """Consumes nothing any more; leaves the groups."""
+        """Ends the subscription: leaves the group in each cluster and closes the clients."""
         self._same_process()
         for source in self._sources:
             source.client.close()
         self._sources = []
 
     def close(self) -> None:
-        """Leaves the groups and closes the connections. It receives no message from then on."""
+        """Leaves the groups and closes the connections; ``poll`` raises ``Closed`` from then on."""
         self._is_closed = True
         self.unsubscribe()
 
@@ -175,8 +175,8 @@ class Consumer:
             raise Closed("this consumer was closed: make another one")
 
     def poll(self, timeout: float = 1.0) -> ReceivedMessage | None:
-        """Returns the next message of any path, or an error; None = none came within so many
-        seconds.
+        """Returns the next message of any path, or an error in its place; None = none came within
+        ``timeout`` seconds, or there is no subscription.
 
         Raises:
             Closed: this consumer was closed.
@@ -200,9 +200,7 @@ class Consumer:
                 return one
 
     def consume(self, num_messages: int = 1, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """Returns at most ``num_messages`` messages, as far as they are received within ``timeout``
-        seconds.
-        """
+        """Returns the messages that come within ``timeout`` seconds, at most ``num_messages``."""
         deadline = time.monotonic() + timeout
         found: list[ReceivedMessage] = []
         while len(found) < num_messages:
@@ -213,7 +211,7 @@ class Consumer:
         return found
 
     def commit(self, message: ReceivedMessage | None = None, *, asynchronous: bool = True) -> None:
-        """Commits the offset behind a message, or all that was consumed so far."""
+        """Commits the offset after ``message``; without one, the stored offsets of each cluster."""
         for source in self._sources:
             commit: Any = source.client.commit  # the stubs know literal flags only
             if message is None:
@@ -222,19 +220,19 @@ class Consumer:
                 commit(message=message.message, asynchronous=asynchronous)
 
     def store_offsets(self, message: ReceivedMessage) -> None:
-        """Notes that this one is done with; for ``enable.auto.offset.store=false``."""
+        """Stores the offset after a message; for ``enable.auto.offset.store=false``."""
         message.client.store_offsets(message=message.message)
 
     # -- partitions: TopicPartition has a path where Kafka's has a topic -------------------------
 
     def assignment(self) -> list[TopicPartition]:
-        """Returns what of the paths this member of the groups consumes."""
+        """Returns the partitions that are assigned to this consumer, in all clusters."""
         return [
             one for source in self._sources for one in source.by_path(source.client.assignment())
         ]
 
     def seek(self, partition: TopicPartition) -> None:
-        """Goes on at the offset of ``partition``, which is assigned to this consumer.
+        """Moves an assigned partition to ``partition.offset``, where ``poll`` goes on.
 
         Raises:
             InvalidArgument: its path was not subscribed to.
@@ -244,7 +242,7 @@ class Consumer:
         source.client.seek(*found)
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Receives nothing of these partitions until ``resume``; they stay assigned.
+        """Stops receiving from these partitions until ``resume``; they stay assigned.
 
         Raises:
             InvalidArgument: a path was not subscribed to.
@@ -253,7 +251,7 @@ class Consumer:
             source.client.pause(found)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Receives messages of these partitions again.
+        """Resumes receiving from paused partitions.
 
         Raises:
             InvalidArgument: a path was not subscribed to.
@@ -262,7 +260,7 @@ class Consumer:
             source.client.resume(found)
 
     def position(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Returns the offset of the next message of each, as far as was polled.
+        """Returns the next offset of each partition; -1001 = nothing of it was polled.
 
         Raises:
             InvalidArgument: a path was not subscribed to.
@@ -276,7 +274,7 @@ class Consumer:
     def committed(
         self, partitions: Iterable[TopicPartition], timeout: float = 30.0
     ) -> list[TopicPartition]:
-        """Returns the offsets that the group has committed; -1001 = none.
+        """Returns the offset of each partition that the group has committed; -1001 = none.
 
         Raises:
             InvalidArgument: a path was not subscribed to.
@@ -291,8 +289,8 @@ class Consumer:
     def offsets_for_times(
         self, partitions: Iterable[TopicPartition], timeout: float = 30.0
     ) -> list[TopicPartition]:
-        """Returns the first offset at or after a time, which is in the place of the offset in Unix
-        milliseconds; -1 = the end.
+        """Returns the first offset of each partition at or after a time; -1 = the end. The time, in
+        Unix milliseconds, is given as the ``offset`` of the partition.
 
         Raises:
             InvalidArgument: a path was not subscribed to.
@@ -307,7 +305,7 @@ class Consumer:
     def get_watermark_offsets(
         self, partition: TopicPartition, timeout: float = 30.0
     ) -> tuple[int, int]:
-        """Returns the first offset that is there, and the one behind the last.
+        """Returns the first offset of a partition, and the offset after its last message.
 
         Raises:
             InvalidArgument: its path was not subscribed to.
@@ -323,7 +321,7 @@ class Consumer:
     def _by_source(
         self, partitions: Iterable[TopicPartition]
     ) -> list[tuple[_Source, list[TopicPartition]]]:
-        """Returns partitions with Kafka's names, by the client that consumes them."""
+        """Returns the partitions with Kafka's topic names, grouped by the client that has them."""
         self._same_process()
         places = {
             path: (source, topic)
@@ -349,7 +347,7 @@ class Consumer:
         paths = source.paths
         path = paths.get(message.topic() or "", "")
         if not path and len(paths) == 1 and message.error() is not None:
-            path = next(iter(paths.values()))  # a group's error: whose else
+            path = next(iter(paths.values()))  # an error of the group: this is its only path
         return ReceivedMessage(message, source.cluster, path, source.client, source.settings)
 
     def _settings_of(self, found: TopicLocation) -> dict[str, str]:

@@ -1,5 +1,5 @@
-"""Connection settings of a Kafka client for the cluster of a path, and the layers of its other
-settings.
+"""Settings of a Kafka client for a path: those that connect it to the path's cluster, and the
+layers of all others.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ __all__ = ["connection", "kafka_error_text", "setting_layers", "without_brokers"
 
 
 def connection(found: TopicLocation, listener: str = "") -> dict[str, str]:
-    """Returns the settings that lead to a topic's brokers; no credentials, which are the program's.
+    """Returns the settings that connect to a topic's brokers by ``listener`` (empty = the first).
+    Credentials come from the program's settings.
 
     Raises:
         InvalidArgument: the path is no topic, or its cluster has no such listener.
@@ -39,10 +40,10 @@ def connection(found: TopicLocation, listener: str = "") -> dict[str, str]:
 
 
 def without_brokers(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a program's settings, checked to name no brokers.
+    """Returns a copy of a program's settings, which may not name brokers.
 
     Raises:
-        InvalidArgument: they say where the brokers are.
+        InvalidArgument: a setting names brokers.
     """
     for name in ("bootstrap.servers", "metadata.broker.list"):
         if name in settings:
@@ -60,8 +61,8 @@ def kafka_error_text(error: KafkaException) -> str:
 def setting_layers(
     settings: Mapping[str, Any], found: TopicLocation | None, client: Client = Client.PRODUCER
 ) -> list[SettingLayer]:
-    """Returns the settings from the policies of a path, then those of the program. Settings that no
-    policy may have are left out: a directory of another version may not have refused them.
+    """Returns the defaults that the policies of a path set, then the settings of the program.
+    Defaults that are not valid are left out: a server of another version may have accepted them.
     """
     layers = []
     effective = None if found is None else found.effective

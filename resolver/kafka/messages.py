@@ -19,40 +19,40 @@ __all__ = ["PathMessage", "ReceivedMessage"]
 
 @dataclass(frozen=True, slots=True)
 class PathMessage:
-    """Message of confluent-kafka, with its path: of a delivery report, or consumed."""
+    """Message of confluent-kafka with its path: consumed, or of a delivery report."""
 
     message: Message
     cluster: str
     """The cluster's name, for people."""
     path: str
-    """Empty for an error that is no topic's."""
+    """Canonical: behind the links. Empty for an error that concerns no topic."""
 
     def topic(self) -> str:
-        """Returns the path, as everywhere where Kafka's clients have a topic."""
+        """Returns the path, which takes the place of confluent-kafka's topic."""
         return self.path
 
     def physical_name(self) -> str | None:
-        """Returns the topic's name in Kafka; None for an error that is no topic's."""
+        """Returns the topic's name in Kafka; None for an error that concerns no topic."""
         return self.message.topic()
 
     def error(self) -> KafkaError | None:
-        """Returns the error; None: this is a message."""
+        """Returns the error; None if this is a message."""
         return self.message.error()
 
     def key(self) -> Any:
-        """Returns the key as it was produced; None = none."""
+        """Returns the key as bytes; None = no key."""
         return self.message.key()
 
     def value(self) -> Any:
-        """Returns the value as it was produced; None = a tombstone."""
+        """Returns the value as bytes; None = a tombstone."""
         return self.message.value()
 
     def headers(self) -> Any:
-        """Returns pairs of name and bytes, or None."""
+        """Returns the headers as pairs of name and bytes; None = no headers."""
         return self.message.headers()
 
     def partition(self) -> int | None:
-        """Returns Kafka's number of it."""
+        """Returns the partition's number; None if it is not known."""
         return self.message.partition()
 
     def offset(self) -> int | None:
@@ -60,25 +60,25 @@ class PathMessage:
         return self.message.offset()
 
     def timestamp(self) -> tuple[int, int]:
-        """Returns which kind it is, and Unix milliseconds."""
+        """Returns the type of the timestamp (a ``TIMESTAMP_…``) and Unix milliseconds."""
         return self.message.timestamp()
 
     def latency(self) -> float | None:
-        """Returns the seconds from produce to delivery; None for what was consumed."""
+        """Returns the seconds from ``produce`` to delivery; None for a consumed message."""
         return self.message.latency()
 
 
 @dataclass(frozen=True, slots=True)
 class ReceivedMessage(PathMessage):
-    """Message that a consumer received, or what went wrong on the way to one."""
+    """Message that a consumer received, or an error in its place."""
 
     client: KafkaConsumer = field(repr=False, compare=False)
     settings: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """Of the client."""
+    """Settings of ``client``."""
 
     def explained(self) -> KdirError | None:
-        """Returns the error; where Kafka denied it, with the right that is missing and how to ask
-        for the reason. None: this is a message.
+        """Returns kdir's error for ``error()``; after a denial it names the missing right and the
+        command that explains it. None if this is a message.
         """
         error = self.message.error()
         if error is None:

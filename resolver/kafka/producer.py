@@ -1,8 +1,8 @@
 """Kafka producer with paths: confluent-kafka's interface, with a path instead of a topic.
 
-One client of the library for each cluster and settings, created for the first message there. A
-cached path costs no call. A link's fallback is used only if the link allows it. Only the process
-that created a producer may use it.
+A producer has a client of the library for each cluster and set of settings, created by the first
+message. A path in the resolver's cache costs no call. A link's fallback is used only if the link
+allows it. Only the process that created a producer may use it.
 """
 
 from __future__ import annotations
@@ -35,34 +35,35 @@ if TYPE_CHECKING:
 __all__ = ["Producer", "flush_deliveries"]
 
 Delivered = Callable[[KafkaError | None, PathMessage], None]
-"""Called for each message by ``poll`` or ``flush``: an error, or None, and the message, whose
-``topic()`` is the path."""
+"""Callback that ``poll`` or ``flush`` calls for each message, with the error (None = delivered) and
+the message, whose ``topic()`` is the path."""
 
 _TRANSACTION: Final = "transactional.id"
 _SWITCH_SECONDS: Final = 30.0
-"""So long what was sent with a path's former settings may take to arrive, before the new ones."""
+"""How long messages sent with former settings may take, before a path's new settings are used."""
 _REPORT_SECONDS: Final = 1.0
-"""So long a client that can do nothing more may take to report on its messages."""
+"""How long a client after a fatal error may take to report on its messages."""
 
 _FLUSH_SECONDS: Final = 0.1
-"""confluent-kafka serves a longer ``flush`` in several rounds. An error that ends the producer is
-raised by the round that receives it, and one more round would lose what that one had to report."""
+"""How long one call of ``flush`` may take. confluent-kafka splits a longer call into rounds, and
+goes on after the round with a fatal error: delivery reports would be lost."""
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
-"""A cluster and the settings of its client."""
+"""Cluster id and settings of a client."""
 
 
 class Producer:
     """Kafka producer that produces to paths.
 
     Args:
-        resolver: finds the paths; stays open, and is not closed by this.
-        settings: Kafka's (or librdkafka's) producer settings, without ``bootstrap.servers``: the
-            path says where. They go before what the policies of a path say, which go before
-            ``acks=all`` and ``enable.idempotence=true`` (KIP-679).
-        listener: by which of a cluster's listeners to connect; empty = its first.
+        resolver: resolves the paths; ``close`` leaves it open.
+        settings: Kafka's (or librdkafka's) producer settings, without ``bootstrap.servers``. They
+            override the policies of a path, which override ``acks=all`` and
+            ``enable.idempotence=true`` (KIP-679).
+        listener: name of the listener by which to connect to a cluster; empty = its first.
 
-    A delivery is reported by ``poll`` and ``flush`` only, as by librdkafka.
+    Deliveries are reported by ``poll``, ``flush`` and ``close``, and by a ``produce`` that waits
+    for messages sent with a path's former settings.
     """
 
     def __init__(
@@ -70,12 +71,12 @@ class Producer:
     ) -> None:
         self._resolver = resolver
         self._settings = without_brokers(settings or {})
-        producer_settings(setting_layers(self._settings, None))  # what is wrong is raised at once
+        producer_settings(setting_layers(self._settings, None))  # refuses wrong settings at once
         self._listener = listener
         self._process = os.getpid()
         self._clients: dict[_Key, KafkaProducer] = {}
         self._last: dict[str, _Key] = {}
-        """By path, which client had its last message."""
+        """By path, the client of its last message."""
         self._transactional = _TRANSACTION in self._settings
         self._open_transaction = False
         self._in_transaction: KafkaProducer | None = None
@@ -93,22 +94,23 @@ class Producer:
         timestamp: int = 0,
         headers: Any = None,
     ) -> None:
-        """Hands a message over to be sent.
+        """Hands a message to the client of the path's cluster, which sends it in the background.
 
         Args:
             timestamp: Unix milliseconds; 0 = now.
 
         Raises:
-            KdirError: what resolving a path raises.
-            InvalidArgument: it is no topic; or its settings conflict.
-            BufferError: the queue is full: ``poll``, then again.
-            KafkaException: confluent-kafka's own.
-            Closed: this producer was closed: what it took now would never be sent.
+            KdirError: the path cannot be resolved.
+            InvalidArgument: the path is no topic; its settings conflict; no transaction is open.
+            KafkaUnavailable: messages sent with the path's former settings did not arrive in 30 s.
+            BufferError: the queue is full: call ``poll``, then try again.
+            KafkaException: any other error of confluent-kafka.
+            Closed: this producer was closed.
         """
         self._refuse_closed()
         found = self._resolver.resolve(path, for_writes=True)
         client = self._client(found)
-        self._refuse_closed()  # by another thread, while the path was resolved
+        self._refuse_closed()  # another thread may have closed it meanwhile
         more: dict[str, Any] = {"timestamp": timestamp} if timestamp else {}
         if headers is not None:
             more["headers"] = headers
@@ -117,11 +119,12 @@ class Producer:
         client.produce(found.topic, value=value, key=key, partition=partition, **more)
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Reports what was delivered; waits so many seconds for a report. How much it was.
+        """Calls the callbacks of deliveries; waits up to ``timeout`` seconds for the first. Returns
+        how many events were handled.
 
         Raises:
-            PermissionDenied, KafkaRejected: Kafka takes nothing more of a client; its messages have
-                been reported as failed, and the next one gets a new client.
+            PermissionDenied, KafkaRejected: a client had a fatal error; its messages were reported
+                as failed. Unless it is transactional, the next message gets a new client.
         """
         self._same_process()
         reported = self._poll(0.0)
@@ -131,11 +134,11 @@ class Producer:
         return reported
 
     def flush(self, timeout: float = 30.0) -> int:
-        """Waits until all is delivered, so many seconds; how many messages are left: more than 0
-        means that not all is known to have arrived.
+        """Waits up to ``timeout`` seconds for all deliveries. Returns how many messages are left:
+        it is not known whether these have arrived.
 
         Raises:
-            PermissionDenied, KafkaRejected: as of ``poll``, once the others were waited for.
+            PermissionDenied, KafkaRejected: as ``poll``, after the wait for the other clients.
         """
         self._same_process()
         deadline = time.monotonic() + timeout
@@ -147,28 +150,30 @@ class Producer:
             except KafkaException as error:
                 ended.append(self._ended(key, error))
         if ended:
-            raise ended[0]  # the others were waited for all the same
+            raise ended[0]  # after the wait for the other clients
         return count
 
     def explained(self, error: KafkaError, path: Path | str) -> KdirError:
-        """Returns what a delivery's error comes to: where Kafka denied it, with the right that is
-        missing and how to ask for the reason.
+        """Returns kdir's error for the error of a delivery; after a denial it names the missing
+        right and the command that explains it.
         """
         settings = dict(self._last.get(str(path), ("", ()))[1]) or self._settings
         return client_error(error, str(path), settings, for_writes=True)
 
     def purge(self) -> None:
-        """Drops what was not sent yet; each message is reported as failed by the next ``poll``."""
+        """Drops all messages that are queued or in flight. The next ``poll`` reports each as
+        failed, though one that was in flight may have arrived.
+        """
         for client in self._clients.values():
             client.purge()
 
     def __len__(self) -> int:
-        """Messages that are not delivered yet."""
+        """Returns the number of messages that are not delivered yet."""
         return sum(len(client) for client in self._clients.values())
 
     def close(self, timeout: float = 30.0) -> int:
-        """Flushes, closes the connections, and returns how many messages were not delivered. It
-        takes no message from then on.
+        """Flushes, closes the connections, and returns how many messages were not delivered.
+        ``produce`` raises ``Closed`` from then on.
         """
         self._is_closed = True
         try:
@@ -184,11 +189,11 @@ class Producer:
     # -- transactions --------------------------------------------------------------------------
 
     def begin_transaction(self) -> None:
-        """Begins one. It belongs to the cluster of the first path that is produced to: a
-        transaction is Kafka's, and ends where a cluster ends.
+        """Begins a transaction, in the cluster of the first path that is produced to: Kafka has
+        no transactions across clusters.
 
         Raises:
-            InvalidArgument: without a ``transactional.id``, or one is open.
+            InvalidArgument: ``transactional.id`` is not set, or a transaction is open.
             Closed: this producer was closed.
         """
         self._refuse_closed()
@@ -201,13 +206,15 @@ class Producer:
     def send_offsets_to_transaction(
         self, positions: Any, group_metadata: Any, timeout: float = 30.0
     ) -> None:
-        """Commits a consumer's offsets with the transaction, in whose cluster they must be."""
+        """Commits a consumer's offsets with the transaction. ``positions`` are of the transaction's
+        cluster and have Kafka's topic names, not paths.
+        """
         if self._in_transaction is None:
             raise InvalidArgument("nothing was produced yet: nobody knows in which cluster")
         self._in_transaction.send_offsets_to_transaction(positions, group_metadata, timeout)
 
     def commit_transaction(self, timeout: float = 30.0) -> None:
-        """Commits the transaction; on failure the library's error names what to do."""
+        """Commits the transaction; a KafkaException has whether to retry or to abort."""
         self._end(lambda client: client.commit_transaction(timeout))
 
     def abort_transaction(self, timeout: float = 30.0) -> None:
@@ -224,7 +231,7 @@ class Producer:
     # -- clients -------------------------------------------------------------------------------
 
     def _client(self, found: TopicLocation) -> KafkaProducer:
-        """Returns the client for a path as it is now."""
+        """Returns the client for the current cluster and settings of a path."""
         self._same_process()
         where = connection(found, self._listener)
         settings = producer_settings(setting_layers(self._settings, found))
@@ -245,7 +252,7 @@ class Producer:
         if self._transactional:
             others = [one for one in self._clients if one[0] == key[0]]
             if others:
-                # Two clients with one transactional id would shut each other out.
+                # Two clients with one transactional id would fence each other.
                 differ = sorted({name for name, _ in set(others[0][1]) ^ set(key[1])})
                 raise InvalidArgument(
                     f"{found.path}: its policies set another {', '.join(differ)} than this "
@@ -266,7 +273,7 @@ class Producer:
         return client
 
     def _switch(self, found: TopicLocation, before: _Key) -> None:
-        """What went by the former client arrives before what goes by the next: order is kept."""
+        """Waits until the former client has delivered its messages, so that order is kept."""
         former = self._clients.get(before)
         if former is None:
             return
@@ -290,11 +297,11 @@ class Producer:
         return reported
 
     def _ended(self, key: _Key, error: KafkaException) -> KdirError:
-        """Returns what to raise for a client that Kafka takes nothing more of."""
+        """Returns the error to raise for a fatal error; drops the client unless transactional."""
         paths = [path for path, one in self._last.items() if one == key]
         client = self._clients[key]
         if not self._transactional:
-            # Another one of that transactional id would fence the producer that has it now.
+            # A transactional one stays: a new one would fence the producer that has the id now.
             del self._clients[key]
             self._last = {path: one for path, one in self._last.items() if one != key}
         with suppress(KafkaException):
@@ -331,10 +338,10 @@ def _with_path(
 
 
 def flush_deliveries(client: KafkaProducer, seconds: float) -> int:
-    """Returns how many messages are left after at most so many seconds.
+    """Flushes a client for at most ``seconds``; returns how many messages are left.
 
     Raises:
-        KafkaException: the client can do nothing more; what it had to report was reported.
+        KafkaException: the client had a fatal error; it has reported what it could until then.
     """
     deadline = time.monotonic() + seconds
     ended: KafkaException | None = None

@@ -1,9 +1,9 @@
-"""Targets of a link in progress: which is next, and the effect of each result. Pure.
+"""Targets of a link that is being followed: which is next, and the effect of each result. Pure.
 
-The rules are the same whether one answer is wanted or all of a union. ``first``: a later target is
-queried when an earlier one could not be; when one is absent, only if the link allows it. ``union``:
-the first target that has the name, and no answer while an earlier one cannot be queried. A link is
-never absent while one of its targets could not be queried.
+``first``: a later target is queried if an earlier one could not be; after an absent one only if the
+link allows it. ``union``: the first target that has the path answers, and none does if an earlier
+one could not be queried; a resolution that gathers unions queries all targets. A link is never
+absent while one of its targets could not be queried.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from resolver.resolution.values import (
 __all__ = ["FALLBACK_SECONDS", "LinkTargets", "Result", "enclosing_links", "is_unreachable_error"]
 
 FALLBACK_SECONDS: Final = 5
-"""Longest lifetime of a fallback's answer: the first target may be back."""
+"""Longest lifetime of an answer if an earlier target could not be queried: it may be back."""
 
 Result = AnswerResult | AbsentResult | United | KdirError
 
 
 @dataclass(slots=True)
 class LinkTargets:
-    """Rewrite in progress. ``outer`` is the link that led to the path with this one."""
+    """Targets of one link that is being followed. ``outer``: the link whose target led to it."""
 
     asked: Path
     rewrite: Rewrite
@@ -44,19 +44,19 @@ class LinkTargets:
     outer: LinkTargets | None
     for_writes: bool
     here: Referral
-    """Servers that sent the link: the start for targets that are theirs, too."""
+    """Servers that sent the link: queried first for targets below their mount."""
     gathers: bool = False
     """True if all targets of a union are wanted."""
     index: int = 0
     trouble: KdirError | None = None
-    """Error of the first target that could not be queried, while none before it had the name."""
+    """Error of the first target that could not be queried; None if an earlier one has the path."""
     absent: AbsentResult | None = None
     partial: United | None = None
-    """For a ``first`` link: the result of a target that is a union with an error."""
+    """For a ``first`` link: result of a target that is a union whose first targets failed."""
     parts: list[AnswerResult] = field(default_factory=list)
     """Results of a gathered union."""
     missing: list[tuple[Path, KdirError]] = field(default_factory=list)
-    """Targets of a gathered union that could not be queried."""
+    """Targets of a gathered union that ended with an error."""
 
     @property
     def target(self) -> Path:
@@ -65,19 +65,19 @@ class LinkTargets:
 
     @property
     def left(self) -> int:
-        """Targets after the current one."""
+        """Number of targets after the current one."""
         return len(self.rewrite.paths) - self.index - 1
 
     @property
     def step(self) -> LinkStep:
-        """Step of the current target, for the answer."""
+        """The link with its current target, as answers list it."""
         rewrite = self.rewrite
         fallback = rewrite.mode is LinkMode.FIRST and self.index > 0
         return LinkStep(rewrite.link, self.target, rewrite.mode, fallback, rewrite.writes_follow)
 
     def first(self, known: Callable[[Path], Referral | None]) -> Referral | None:
-        """Returns the first referral for the current target: a known one, or to the sender of the
-        link.
+        """Returns the referral to begin with at the current target: the deeper one of ``known`` and
+        the link's sender. None = begin at the start servers.
         """
         here, hint = self.here, known(self.target)
         if here.mount is None or not here.mount.is_prefix_of(self.target):
@@ -87,7 +87,7 @@ class LinkTargets:
         return hint
 
     def on_result(self, result: Result) -> Result | None:
-        """Returns the link's result after the current target's; None = query the next target."""
+        """Processes the current target's result; returns the link's, None = query the next one."""
         rewrite = self.rewrite
         union = rewrite.mode is LinkMode.UNION
         if union and self.gathers:
@@ -154,7 +154,7 @@ class LinkTargets:
         if self.parts:
             return United(tuple(self.parts), tuple(self.missing), self.trouble)
         result = self.trouble or self.absent
-        assert result is not None  # noqa: S101 - a link has targets, each came to something
+        assert result is not None  # noqa: S101 - a link has targets, each has a result
         return result
 
 
@@ -166,5 +166,5 @@ def enclosing_links(fork: LinkTargets | None) -> Iterator[LinkTargets]:
 
 
 def is_unreachable_error(error: KdirError) -> bool:
-    """True if no server that owns the path could answer."""
+    """True if an error means that no owner of the path could answer."""
     return isinstance(error, errors.Unavailable | errors.DeadlineExceeded | errors.NoRoute)

@@ -1,10 +1,10 @@
 """Checks of one hop of a resolution: its servers, the referral's validity, and the error if all of
 them fail. Pure.
 
-Every server of the hop is queried. If one has not loaded, the owner was reached and is not ready:
-NotReady; if the store of one is away, StoreUnavailable. Else, if one did not answer, the owner may
-be that one: Unreachable. Else the bad or lame ones decide: the server's own error, ReferralLoop,
-BadReferral, NoRoute, Lame.
+The servers of a hop are queried until one gives a usable answer. If none does, the error is the
+first of these that applies: NotReady, then StoreUnavailable or TokenFromFuture (the owner was
+reached); Unreachable (a server that did not answer may be the owner); a server's own error;
+ReferralLoop; BadReferral; NoRoute; Lame.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ class ServerFailure(enum.IntEnum):
 
 @dataclass(slots=True)
 class Hop:
-    """Servers of one referral, and the results of those that were queried."""
+    """Servers of one referral, or the start servers, and the failures of those queried so far."""
 
     way: AskedBecause
     path: Path
     referral: Referral | None = None
     endpoints: tuple[str, ...] = ()
     queue: list[str] = field(default_factory=list)
-    """Servers that are not queried yet."""
+    """Servers to query next, in order; a postponed one is in it again."""
     slow: set[str] = field(default_factory=set)
     """Servers that were postponed once, since they did not answer quickly."""
     again: dict[str, tuple[str, Position]] = field(default_factory=dict)
-    """Servers whose answer was older than a known (cluster id, position)."""
+    """By endpoint: cluster id and known position that the server's reply was older than."""
     troubles: list[tuple[ServerFailure, KdirError]] = field(default_factory=list)
 
     @property
@@ -97,7 +97,7 @@ class Hop:
 
     @property
     def label(self) -> str:
-        """Owner, for people."""
+        """Name of the queried cluster, for people."""
         if self.mount is None:
             return self.cluster or (
                 "the parent" if self.way is AskedBecause.UP else "the queried servers"
@@ -106,7 +106,7 @@ class Hop:
 
     @property
     def _prefix(self) -> str:
-        """Text before an error: the owner; empty for the servers that the user named."""
+        """Text before an error: the cluster's name; empty for the start servers."""
         is_named = self.mount is None and not self.cluster and self.way is not AskedBecause.UP
         return "" if is_named else f"{self.label}: "
 
@@ -122,7 +122,7 @@ class Hop:
             return ""
         if referral.cluster_id and sender.cluster_id != referral.cluster_id:
             return f"is cluster {sender.cluster_id}, not {referral.cluster_id}"
-        # Who never met its parent can only guess where that is mounted, and names no cluster.
+        # A server that was never linked can only guess its parent's mount, and names no cluster id.
         guessed = referral.way is AskedBecause.UP and not referral.cluster_id
         if not guessed and referral.mount is not None and sender.mount != referral.mount:
             return f"is mounted at {sender.mount}, not {referral.mount}"
@@ -131,7 +131,7 @@ class Hop:
         return ""
 
     def combined_error(self, asked: Path) -> KdirError:
-        """Returns the one error for all failures."""
+        """Returns the hop's error when ``asked`` is resolved: the worst failure decides."""
         facts = {"path": str(asked)}
         if self.mount is not None:
             facts["mount"] = str(self.mount)
@@ -177,8 +177,8 @@ class VisitedServer(NamedTuple):
 def classify_error(
     error: KdirError, way: AskedBecause, *, recursive: bool
 ) -> tuple[ServerFailure | None, AnswerStatus]:
-    """Returns the failure that an error means for the server queried by ``way``. None: the other
-    servers would return the same error.
+    """Returns what an error of a server that was queried by ``way`` means: its failure, and the
+    status for its health. Failure None: other servers would return the same error.
     """
     match error:
         case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():
@@ -193,7 +193,7 @@ def classify_error(
             | errors.Unimplemented()
             | errors.NoRoute()
             | errors.Lame()
-            # Only an outcome, which says who gives it, may say absent.
+            # A path is absent only by an outcome, which names its sender.
             | errors.Absent()
             | errors.InvalidNamespace()
         ):
@@ -209,10 +209,11 @@ def classify_error(
 
 
 def referral_error(path: Path, sender: Path, referral: Referral, *, went_down: bool) -> str:
-    """Returns why no honest server mounted at ``sender`` refers ``path`` like this; empty = it may.
+    """Returns why a server mounted at ``sender`` may not refer ``path`` like this; empty = it may.
 
-    R3: down is strictly deeper and a prefix of the path; up is a strict ancestor of the sender's
-    mount, and never after the first down; direct is a prefix of the path.
+    R3: down leads strictly deeper, to a prefix of the path. Up leads to a strict ancestor of the
+    sender's mount, never after a step down or for a path in that mount. Direct leads to a prefix of
+    the path; for a path in the sender's mount also strictly deeper.
     """
     mount = referral.mount
     inside = sender.is_prefix_of(path)
@@ -238,8 +239,8 @@ def referral_error(path: Path, sender: Path, referral: Referral, *, went_down: b
 
 
 def out_of_bailiwick(ask: Query, reply: Reply, *, site_links: bool) -> str:
-    """Returns why an answer is out of the sender's bailiwick; empty = it is not (R6).
-    ``site_links``: the sender's site links apply to the client.
+    """Returns why a reply is about a path outside the sender's mount; empty = it is not (R6).
+    ``site_links``: site links are exempt, since the sender's apply to this client.
     """
     mount = reply.sender.mount
     match reply.outcome:
@@ -264,18 +265,18 @@ def is_above(upper: Path, lower: Path) -> bool:
 
 
 def first_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
-    """Returns the first ``MAX_ENDPOINTS`` that differ."""
+    """Returns the first distinct endpoints, at most ``MAX_ENDPOINTS``."""
     return tuple(dict.fromkeys(endpoints[: 4 * MAX_ENDPOINTS]))[:MAX_ENDPOINTS]
 
 
 MAX_HOPS: Final = 16
-"""Referrals and rewrites between the start and an answer."""
+"""Most referrals and rewrites between the start and an answer."""
 
 
 @dataclass(slots=True)
 class Trail:
-    """Servers that were queried and followed, in order. A link's next target and a restart begin
-    another, on the budgets of the whole.
+    """Servers whose referrals were followed, in order. Emptied for a link's target and for a
+    restart, while the limits of the whole resolution go on counting.
     """
 
     asked: Path
@@ -297,8 +298,8 @@ class Trail:
         return self.hops > MAX_HOPS
 
     def begin(self, hops: int, read: ReadPositions = NOTHING_READ) -> None:
-        """Starts again, after this many hops; ``read`` are the positions of the hint that it starts
-        by.
+        """Starts again after ``hops`` hops; ``read``: positions of the cached referral that the
+        trail starts with, if any.
         """
         self.stops.clear()
         self.read = read
@@ -320,9 +321,9 @@ class Trail:
         return min((part for part in parts if part is not None), default=None)
 
     def distrust(self, ask: Query, reply: Reply, hop: Hop) -> str:
-        """Returns why a reply is ignored, whatever its contents; empty = it is not."""
+        """Returns why a reply is ignored, by its sender and the path; empty = it is not."""
         sender = reply.sender
-        if not ask.recursive:  # there, any server that was asked in our name answers
+        if not ask.recursive:  # a recursive answer may come from any server
             if hop.way is AskedBecause.TREE:
                 if sender.cluster_id != self.last.sender.cluster_id:
                     return "answers for another cluster than before"
@@ -330,7 +331,7 @@ class Trail:
                 return why
             elif hop.way is AskedBecause.UP and not is_above(sender.mount, self.last.sender.mount):
                 return f"is mounted at {sender.mount}, not above {self.last.sender.mount}"
-        # The view of one's site comes from the servers one begins with and of those above.
+        # Site links apply to this client only from its start servers and from clusters above them.
         site_links = hop.way in (AskedBecause.START, AskedBecause.UP)
         return out_of_bailiwick(ask, reply, site_links=site_links)
 

@@ -2,15 +2,15 @@
 
 ``next_query`` returns the next query or the result; the driver reports replies (``on_answer``) and
 errors (``on_error``, ``on_slow``). The driver owns sockets, clocks and caches
-(``resolver/resolution_driver.py``); tests drive it with plain values, as dnspython's
-``_Resolution``.
+(``resolver/resolution_driver.py``); tests use plain values instead. The design is that of
+dnspython's ``_Resolution``.
 
 ``resolver/resolution/referral_checks.py`` decides which replies are accepted: referrals must lead
 nearer, answers must come from the servers referred to and be about their own mount. Within one
-incarnation of a store no reply older than an earlier one is accepted. A hint (direct, or from a
-cache) that fails is replaced by the referral of the tree; a lame child restarts the resolution
-once, since its mount may have moved meanwhile. ``resolver/resolution/link_targets.py`` handles
-links.
+incarnation of a store no reply older than an earlier one is accepted. A cached referral that fails
+is replaced by the start servers, a direct one by the way through the tree. If all servers of a
+child or parent are lame, the resolution restarts once, since a mount may have moved meanwhile.
+``resolver/resolution/link_targets.py`` handles links.
 """
 
 from __future__ import annotations
@@ -96,9 +96,9 @@ class ResolutionStateMachine:
     def __init__(self, path: Path, rules: ResolutionOptions) -> None:
         self.path = path
         self.is_in_ones_name = False
-        """A server may have walked on in one's name: which links it met is not known."""
+        """True if a server resolved on the client's behalf: the links on its way are not known."""
         self.bad_hints: list[Path] = []
-        """Mounts whose referral, known beforehand, turned out wrong."""
+        """Mounts whose cached referral failed."""
         self._rules = rules
         self._attempts: list[Attempt] = []
         self._calls = 0
@@ -110,7 +110,7 @@ class ResolutionStateMachine:
         self._restarted = False
         self._verified: list[tuple[Referral, int]] = []
         self._read = NOTHING_READ
-        # Of the walk in progress; a link's next target and a restart begin another.
+        # Both are of the current walk: a link's target and a restart begin another.
         self._trail = Trail(path)
         self._hop = Hop(AskedBecause.START, path)
         self._begin(path, hops=0, hint=rules.hint(path))
@@ -151,7 +151,7 @@ class ResolutionStateMachine:
     def on_answer(
         self, reply: Reply, floor: Mapping[str, Position], elapsed_seconds: float = 0.0
     ) -> AnswerStatus:
-        """Processes a reply to the current query.
+        """Processes a reply to the current query; returns the verdict for the server's health.
 
         ``floor`` has the known position of each cluster *when the query was sent*: a reply that was
         overtaken on its way does not count as old (R17).
@@ -174,7 +174,7 @@ class ResolutionStateMachine:
             return AnswerStatus.OLD
         self._read = self._read.joined(sender.read)
         if ask.recursive and isinstance(reply.outcome, Answer | Absent):
-            self._read = self._read.incomplete()  # its hints led past clusters, perhaps
+            self._read = self._read.incomplete()  # the server may have skipped clusters by hints
             self.is_in_ones_name = True
         return self._follow(ask, reply, elapsed_seconds)
 
@@ -185,8 +185,8 @@ class ResolutionStateMachine:
         return self._classify(ask, error)
 
     def on_slow(self, elapsed_seconds: float = 0.0) -> AnswerStatus:
-        """Postpones the current query, which was ``hurried``: first the other servers of the hop,
-        then this one again, once, with all the time that is then left for it.
+        """Postpones the current query, which was ``hurried``: its server is queried once more after
+        the others of the hop, then with its full share of the remaining time.
         """
         ask = self._require_query()
         self._note(ask, f"no answer within {elapsed_seconds:.2f} s yet", elapsed_seconds)
@@ -217,7 +217,7 @@ class ResolutionStateMachine:
             recursive=self._rules.recursive and hop.way is AskedBecause.START,
             after=after,
             after_cluster_id=cluster_id,
-            # By the tree the sender of a hint is asked, not the cluster that the hint names.
+            # With TREE the sender of a hint is queried, not the cluster that the hint names.
             cluster_id=(self._trail.last.hop if hop.way is AskedBecause.TREE else hop).cluster_id,
             hurried=endpoint not in hop.slow and any(one not in hop.slow for one in hop.queue),
         )
@@ -226,7 +226,7 @@ class ResolutionStateMachine:
         """Returns the number of parts that the remaining time is split into."""
         others = len(self._hop.queue) + 1
         if self._hop.way in (AskedBecause.DIRECT, AskedBecause.CACHE):
-            others += 1  # the tree
+            others += 1  # what is queried if the hint fails
         links = enclosing_links(self._fork)
         others += sum(
             fork.left for fork in links if fork.gathers or fork.rewrite.mode is LinkMode.FIRST
@@ -235,7 +235,7 @@ class ResolutionStateMachine:
 
     def _require_query(self) -> Query:
         if self._current is None:
-            raise RuntimeError("no question is open: call next() first")
+            raise RuntimeError("no question is open: call next_query() first")
         ask, self._current = self._current, None
         return ask
 
@@ -245,7 +245,7 @@ class ResolutionStateMachine:
         self._attempts.append(Attempt(ask, verdict, elapsed_seconds, reply))
 
     def _begin(self, path: Path, *, hops: int, hint: Referral | None = None) -> None:
-        """Starts the resolution of ``path`` on the budgets of the whole."""
+        """Starts at the hint if it may be used, else at the start servers; limits count on."""
         if hint is not None and hint.endpoints and hint.is_good_for(self._rules.wanted):
             self._read = self._read.joined(hint.read)
             self._trail.begin(hops, hint.read)
@@ -255,7 +255,7 @@ class ResolutionStateMachine:
             self._enter(None, AskedBecause.START, path)
 
     def _enter(self, referral: Referral | None, way: AskedBecause, path: Path) -> None:
-        """Makes these servers the current hop; without any allowed server the hop fails at once."""
+        """Starts a hop at a referral's servers (None: start servers); fails if none is allowed."""
         endpoints = self._rules.start if referral is None else first_endpoints(referral.endpoints)
         self._hop = hop = Hop(way, path, referral, endpoints)
         allowed: list[str] = []
@@ -271,11 +271,11 @@ class ResolutionStateMachine:
         if not hop.queue:
             self._exhausted()
 
-    # -- judging ---------------------------------------------------------------------------
+    # -- old replies and errors ------------------------------------------------------------
 
     def _ask_again(self, ask: Query, sender: Sender, seen: Position) -> None:
-        """Handles an old reply: the other servers first, then this one once more, with the position
-        to wait for.
+        """Handles an old reply: its server is queried once more after the others of the hop, with
+        the position to wait for; a second old reply counts as not ready.
         """
         hop = self._hop
         if ask.endpoint not in hop.again:
@@ -286,7 +286,7 @@ class ResolutionStateMachine:
         self._reject(ServerFailure.NOT_READY, errors.NotReady(behind))
 
     def _classify(self, ask: Query, error: KdirError) -> AnswerStatus:
-        """Returns the effect of an error on its server and the hop."""
+        """Applies an error to the hop or the resolution; returns the status for its server."""
         trouble, verdict = classify_error(error, self._hop.way, recursive=ask.recursive)
         if trouble is None:
             self._settle(error)
@@ -299,7 +299,7 @@ class ResolutionStateMachine:
     # -- following -------------------------------------------------------------------------
 
     def _follow(self, ask: Query, reply: Reply, elapsed_seconds: float) -> AnswerStatus:
-        """Continues by an accepted reply."""
+        """Continues with an accepted reply; returns its status."""
         hop, sender = self._hop, reply.sender
         match reply.outcome:
             case Referral() as referral:
@@ -307,7 +307,7 @@ class ResolutionStateMachine:
             case ErrorAnswer():
                 raise AssertionError("an earlier reply should have ended the walk")
             case _ if hop.way is AskedBecause.TREE:
-                # It owns what lies above its own hint, and yet gave a hint: nothing to go by.
+                # The hint's sender owns the path above it: there is no other way than the hint.
                 self._note(ask, "no referral further up", elapsed_seconds, reply)
                 self._reject(
                     ServerFailure.LAME, errors.Lame(f"{ask.endpoint} knows no way by the tree")
@@ -335,7 +335,7 @@ class ResolutionStateMachine:
         """
         owners, links = self._owner_first(ask.endpoint), self._links()
         grounds = self._remaining_seconds()
-        if ask.recursive:  # what led it there is in the lifetime that it gives
+        if ask.recursive:  # the answer's lifetime covers the referrals that the server followed
             grounds = min(grounds, answered.lifetime_seconds)
         kept = min(answered.lifetime_seconds, grounds)
         if isinstance(answered, Answer):
@@ -353,7 +353,7 @@ class ResolutionStateMachine:
             return AnswerStatus.LAME
         self._note(ask, referral.shown, elapsed_seconds, reply)
         path = hop.path
-        if hop.way is AskedBecause.TREE:  # by the same stop as before, elsewhere
+        if hop.way is AskedBecause.TREE:  # sent by the last server of the trail
             path = trail.last.hop.path
         else:
             self._verify(hop)
@@ -366,14 +366,14 @@ class ResolutionStateMachine:
         return AnswerStatus.ACCEPTED
 
     def _go_to(self, referral: Referral, path: Path) -> None:
-        """Queries the servers of a referral; by the tree if its sender may have received the mount
-        before a position of the caller's token.
+        """Continues at the servers of a referral. A direct referral that may be older than the
+        caller's token is replaced by the way through the tree.
         """
         mount = referral.mount
         if referral.way is not AskedBecause.DIRECT or mount is None:
             self._enter(referral, referral.way, path)
             return
-        # The mounts between are not asked: what they say now may be something else.
+        # The mounts between are not queried: they may lead elsewhere by now.
         read = self._trail.read.incomplete()
         if mount.is_root or referral._replace(read=read).is_good_for(self._rules.wanted):
             self._trail.read = read
@@ -383,7 +383,7 @@ class ResolutionStateMachine:
             self._by_tree(Hop(AskedBecause.DIRECT, path, referral), mount)
 
     def _rewrite(self, ask: Query, rewrite: Rewrite, sender: Sender) -> None:
-        """Continues with a link's first target; a circle of links ends here."""
+        """Continues with a link's first target that leads in no circle; an error if all do."""
         before = [ask.path, *(fork.asked for fork in enclosing_links(self._fork))]
         paths = tuple(path for path in rewrite.paths[:MAX_TARGETS] if path not in before)
         if not paths:
@@ -415,7 +415,7 @@ class ResolutionStateMachine:
         )
         self._begin(paths[0], hops=trail.hops, hint=self._fork.first(self._rules.hint))
 
-    # -- when servers are of no use --------------------------------------------------------
+    # -- failed hops -----------------------------------------------------------------------
 
     def _reject(self, trouble: ServerFailure, error: KdirError) -> None:
         self._hop.troubles.append((trouble, error))
@@ -423,7 +423,7 @@ class ResolutionStateMachine:
             self._exhausted()
 
     def _exhausted(self) -> None:
-        """Handles a hop without any server left."""
+        """Handles a hop whose servers all failed."""
         hop = self._hop
         match hop.way:
             case AskedBecause.CACHE:
@@ -440,11 +440,10 @@ class ResolutionStateMachine:
                 self._settle(self._verdict(hop))
 
     def _by_tree(self, hop: Hop, mount: Path) -> None:
-        """Queries the sender of a hint for the path above the hint's mount, and continues there.
+        """Queries the sender of a direct referral for the parent of the referral's mount.
 
-        The contract has no option to exclude hints: but the owner of the path above the mount
-        refers down by its own answer, and the sender knows a route to that owner as it does for any
-        path.
+        The contract has no option to exclude hints. But the owner of the parent path refers down to
+        the mount, and the sender has a route to that owner, as to any path.
         """
         sender = self._trail.last.endpoint
         self._hop = Hop(
@@ -459,13 +458,13 @@ class ResolutionStateMachine:
     def _verdict(self, hop: Hop) -> KdirError:
         error = hop.combined_error(self.path)
         if self._hint_failed is not None and isinstance(error, errors.Unavailable):
-            # The owner that was hinted at could not be asked, nor could the tree: the owner's
-            # name says more than that of some cluster far above.
+            # Neither the hinted owner nor the way through the tree could be queried: an error with
+            # the owner's name is of more use than one of some cluster far above.
             return self._hint_failed.combined_error(self.path)
         return error
 
     def _gave_up(self) -> KdirError:
-        """Ends the resolution when all calls are spent, with the result so far, if any."""
+        """Returns the error of a resolution that spent all calls: the failure so far, if any."""
         error: KdirError | None = self._verdict(self._hop) if self._hop.troubles else None
         for fork in enclosing_links(self._fork):
             error = fork.trouble or error
@@ -477,7 +476,7 @@ class ResolutionStateMachine:
     # -- ending ----------------------------------------------------------------------------
 
     def _settle(self, result: Result) -> None:
-        """Handles the end of one path: continues with a link's next target, or ends the whole."""
+        """Handles the result of one path: continues with a link's next target, or ends."""
         fork = self._fork
         while fork is not None:
             outcome = fork.on_result(result)
@@ -491,7 +490,7 @@ class ResolutionStateMachine:
         self._finish(result)
 
     def _cut_short(self, error: KdirError) -> None:
-        """Ends the whole if no more queries are allowed, with the results gathered."""
+        """Ends the resolution, since no more queries are allowed, with the results so far."""
         result: Result = error
         for fork in enclosing_links(self._fork):
             result = fork.cut_short(result)
@@ -513,10 +512,10 @@ class ResolutionStateMachine:
         self._current = None
         self._end = FailedResult(error)
 
-    # -- small things ----------------------------------------------------------------------
+    # -- referrals, lifetimes, links -------------------------------------------------------
 
     def _verify(self, hop: Hop) -> None:
-        """Marks the current referral as confirmed by its target, so that it may be cached."""
+        """Records a down or direct referral as confirmed by its target: it may be cached."""
         if hop.referral is not None and hop.way in (AskedBecause.DOWN, AskedBecause.DIRECT):
             referral = hop.referral._replace(read=self._trail.read)
             self._verified.append((referral, self._remaining_seconds()))

@@ -1,9 +1,9 @@
 """Queries, answers, referrals and options of a resolution, as plain values.
 
 ``resolver/resolution/state_machine.py`` decides by these; ``resolver/reply_decoding.py`` makes them
-from the contract's messages, which are carried as ``payload`` and never read here. They are named
-tuples, not dataclasses: defining a dataclass costs most of a millisecond, which every ``kdir ls``
-would pay, and creating one costs several times as much too.
+from the contract's messages, which are carried as ``payload`` and never read here. The values are
+named tuples, not dataclasses: defining a dataclass costs most of a millisecond, which every
+``kdir ls`` would pay, and creating an instance costs several times that of a tuple.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class AskedBecause(enum.Enum):
-    """Reason why a query goes to these servers."""
+    """Reason why servers are queried: as start servers, or by which referral."""
 
     START = "start"
     CACHE = "cache"
@@ -51,18 +51,18 @@ class AskedBecause(enum.Enum):
     UP = "up"
     DIRECT = "direct"
     TREE = "tree"
-    """A direct hint failed: its sender is queried above the hint's mount."""
+    """A direct referral failed or may be old: its sender is queried for a path above the mount."""
 
 
 class LinkMode(enum.Enum):
-    """Order in which a link's targets are queried."""
+    """Rule for a link with several targets: the first that can be queried, or the union of all."""
 
     FIRST = "first"
     UNION = "union"
 
 
 class AnswerStatus(enum.Enum):
-    """Verdict on a reply, which the driver records in the server's health."""
+    """Verdict on a reply; all but ``OLD`` change the server's health."""
 
     ACCEPTED = "accepted"
     OLD = "old"
@@ -71,7 +71,7 @@ class AnswerStatus(enum.Enum):
 
 
 class Sender(NamedTuple):
-    """Sender of an answer: its cluster, mount and revision, and the lifetime of its answer."""
+    """Sender of an answer: its cluster and server, and the position that it answered from."""
 
     cluster_id: str
     mount: Path
@@ -85,20 +85,20 @@ class Sender(NamedTuple):
     payload: object = None
     """The driver's own form; never read here."""
     behind: ReadPositions = NOTHING_READ
-    """Positions of the clusters that it read before it answered on the client's behalf
-    (``recursive``).
+    """Positions by the sender's token: its own, and with ``recursive`` those of the clusters that
+    it queried on the client's behalf.
     """
 
     @property
     def read(self) -> ReadPositions:
-        """Positions that its answer was read at."""
+        """Positions that the sender's answer was read at."""
         if self.cluster_id in self.behind.positions:
-            return self.behind  # as its token says
+            return self.behind  # the token has the sender's own position, too
         own = {self.cluster_id: Position(self.incarnation, self.revision)}
         return ReadPositions(own).joined(self.behind)
 
     def is_before(self, seen: Position | None) -> bool:
-        """True if its position is before another one of the same incarnation."""
+        """True if the sender's position is before ``seen``, within one incarnation."""
         return (
             seen is not None
             and self.incarnation == seen.incarnation
@@ -107,7 +107,7 @@ class Sender(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Answer that the path exists here. ``path`` is canonical."""
+    """Answer that the path exists; ``path`` is its canonical form."""
 
     path: Path
     lifetime_seconds: int = 0
@@ -116,8 +116,8 @@ class Answer(NamedTuple):
 
 
 class Referral(NamedTuple):
-    """Answer that another mount owns the path. Without a mount: the parent, wherever that is (only
-    up).
+    """Answer that names other servers to query: those of the cluster at ``mount``. ``mount`` None:
+    those of the parent, whose mount is not known (only ``UP``).
     """
 
     way: AskedBecause
@@ -129,7 +129,7 @@ class Referral(NamedTuple):
     lifetime_seconds: int = 0
     age_seconds: int = 0
     read: ReadPositions = NOTHING_READ
-    """For a cached one: positions of the servers whose replies led to it."""
+    """For a cached referral: positions of the servers whose replies led to it."""
 
     @property
     def shown(self) -> str:
@@ -137,19 +137,19 @@ class Referral(NamedTuple):
         return f"{self.way.value} → {self.mount if self.mount is not None else 'the parent'}"
 
     def is_good_for(self, wanted: Mapping[str, Position]) -> bool:
-        """True if the replies that led to it were read at these positions of a token, or later. Its
-        target, which is queried itself, does not count.
+        """True if the replies that led to the referral were read at the positions ``wanted``, or
+        later. The target cluster does not count, since it is queried itself.
         """
         return self.read.reaches({one: wanted[one] for one in wanted if one != self.cluster_id})
 
     @property
     def remaining_seconds(self) -> int:
-        """Remaining lifetime, counted from the owner's answer."""
+        """Lifetime that was left when the referral was received."""
         return max(0, self.lifetime_seconds - self.age_seconds)
 
 
 class Rewrite(NamedTuple):
-    """Answer that the path leads through a link: continue with one of these paths, in order."""
+    """Answer that the path leads through a link: ``paths`` are to be tried instead, in order."""
 
     link: Path
     paths: tuple[Path, ...]
@@ -168,7 +168,7 @@ class Absent(NamedTuple):
 
 
 class ErrorAnswer(NamedTuple):
-    """Answer of a server that could not decide, with its error."""
+    """Answer that is an error, within a call that succeeded."""
 
     error: KdirError
 
@@ -195,14 +195,14 @@ class Query(NamedTuple):
     """Part of the remaining time that this query may take, 0 < share <= 1."""
     recursive: bool = False
     after: Position | None = None
-    """Known position that the server's last reply was older than."""
+    """Position that the server must reach first, since its last reply was older; None = any."""
     after_cluster_id: str = ""
     hurried: bool = False
-    """True if others of the hop were not queried yet: if this one does not answer quickly, it may
-    be postponed (``ResolutionStateMachine.on_slow``).
+    """True if the hop has other servers to query: a server that does not answer quickly is
+    postponed (``ResolutionStateMachine.on_slow``).
     """
     cluster_id: str = ""
-    """Cluster of the server, by the referral; empty if none named it."""
+    """Cluster id of the server, by the referral; empty if no referral named it."""
 
 
 class LinkStep(NamedTuple):
@@ -212,7 +212,7 @@ class LinkStep(NamedTuple):
     target: Path
     mode: LinkMode
     fallback: bool
-    """True if an earlier target could not be queried, or did not have the path."""
+    """True if the link is ``first`` and earlier targets failed, or do not have the path."""
     writes_follow: bool
 
 
@@ -232,14 +232,14 @@ class Attempt(NamedTuple):
 
 
 class AnswerResult(NamedTuple):
-    """Result of an owner that answered."""
+    """Result that the owner has the path."""
 
     answer: Answer
     sender: Sender
     endpoints: tuple[str, ...]
-    """Endpoints of the owner, the one that answered first."""
+    """Endpoints of the owner, beginning with the one that answered."""
     lifetime_seconds: int
-    """Lifetime for the requested path: at most that of anything on the way."""
+    """Lifetime of the answer: at most that of each referral and link on the way."""
     links: tuple[LinkStep, ...] = ()
     basis_ttl_seconds: int = 0
     """Remaining lifetime of the replies that led to the owner."""
@@ -251,7 +251,7 @@ class AbsentResult(NamedTuple):
     """Result that the owner has no such path."""
 
     path: Path
-    """Path behind the links, where it would be."""
+    """The absent path, with links replaced by their targets."""
     absent: Absent
     sender: Sender
     endpoints: tuple[str, ...]
@@ -262,15 +262,15 @@ class AbsentResult(NamedTuple):
 
 
 class United(NamedTuple):
-    """Results of a union link's targets at the path, with ``ResolutionOptions.gathers_unions``."""
+    """Results of all targets of a union link (``ResolutionOptions.gathers_unions``)."""
 
     parts: tuple[AnswerResult, ...]
     """In the order of the targets; at least one."""
     missing: tuple[tuple[Path, KdirError], ...]
-    """Targets that could not be queried, and why."""
+    """Targets that ended with an error."""
     trouble: KdirError | None = None
-    """Error of a missing target before the first part: it ends a resolution that wants
-    one answer.
+    """Error of a missing target that comes before all ``parts``: a resolution that wants one answer
+    ends with it.
     """
 
 
@@ -303,10 +303,10 @@ class ResolutionOptions(NamedTuple):
     recursive: bool = False
     """Let the start servers resolve on the client's behalf."""
     for_writes: bool = False
-    """Stay with a link's first target, unless it has ``writes = follow``."""
+    """Stay with a link's target that cannot be queried, unless it has ``writes = follow``."""
     gathers_unions: bool = False
-    """Query all targets of a union link, and end with ``United``; otherwise the first with the name
-    counts.
+    """Query all targets of a union link, and end with ``United``; otherwise the first target that
+    has the path counts.
     """
     wanted: Mapping[str, Position] = MappingProxyType({})
     """Positions of the caller's token: a hint that may depend on older ones is not followed."""
@@ -330,5 +330,5 @@ class ResolutionOptions(NamedTuple):
         return self._replace(recursive=False)
 
     def gathering_unions(self) -> ResolutionOptions:
-        """Returns the options by referrals, with all targets of union links queried."""
+        """Returns the options of ``by_referrals``, with all targets of union links queried."""
         return self._replace(recursive=False, gathers_unions=True)

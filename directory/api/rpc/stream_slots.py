@@ -26,8 +26,8 @@ _RESERVED: Final = 8
 
 
 class StreamPool(ThreadPoolExecutor):
-    """Threads of streams. A call takes one once its request has arrived; a second later if its
-    connection has no slot left.
+    """Threads of streams. A call takes a thread when its request has arrived; or, if its connection
+    has no slot left, a second later, to be refused (``RequestIntake.delay``).
     """
 
     def __init__(

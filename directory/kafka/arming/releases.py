@@ -1,10 +1,10 @@
-"""The basis of acting on Kafka, and the releases of topics on it: kdir pushes a change that may
-delete data, or cannot be undone, only to a released topic.
+"""Releases of topics, and the basis on which they hold: a change that may delete data or cannot be
+undone is applied in Kafka only to a released topic.
 
 A topic is released by an armed plan that names it, or if kdir made it below an armed entry. A
-release holds for one topic id, one ``inherited_basis`` and one way from the armed entry down to the
-topic, while that entry is armed. Where any of these differs, such changes wait for a plan, whatever
-their cause.
+release holds while that entry is armed, for one topic id, one ``inherited_basis`` and the same
+directories from the armed entry down to the topic. If any of these differs, such changes wait for a
+plan, whatever their cause.
 
 Keys: ``k/named/<entry id>`` and ``k/plan/<plan>``; see ``keys.py``.
 """

@@ -65,17 +65,17 @@ class LivenessFile:
 
 
 class EphemeralKeys(Protocol):
-    """Part of the store that an announcement uses."""
+    """Part of the store that an ephemeral key uses."""
 
     @property
     def incarnation(self) -> str:
         """The incarnation of the store, as far as this process knows."""
 
     def update_announced(self, key: bytes, token: str, value: bytes) -> bool:
-        """Puts the key's value if the key is still this announcement's."""
+        """Puts the key's value if the key still belongs to this token."""
 
     def withdraw_announced(self, key: bytes, token: str) -> None:
-        """Removes the key if it is still this announcement's."""
+        """Removes the key if it still belongs to this token."""
 
 
 class SqliteAnnouncement:
@@ -116,7 +116,7 @@ def note(connection: sqlite3.Connection, key: bytes, token: str) -> None:
 
 
 def announced(connection: sqlite3.Connection, database: Path) -> tuple[set[str], dict[bytes, str]]:
-    """Returns the tokens of announcements whose process is alive, and the keys, with tokens, of
+    """Returns the tokens of ephemeral keys whose process is alive, and the keys, with tokens, of
     those whose process has ended.
     """
     living: set[str] = set()
@@ -130,7 +130,7 @@ def announced(connection: sqlite3.Connection, database: Path) -> tuple[set[str],
 
 
 def unannounced(connection: sqlite3.Connection, prefix: bytes) -> list[bytes]:
-    """Returns the keys under a prefix that nobody announced; none without a prefix."""
+    """Returns the keys under a prefix that are not ephemeral; none without a prefix."""
     if not prefix:
         return []
     where, bounds = key_range(prefix)
@@ -139,7 +139,7 @@ def unannounced(connection: sqlite3.Connection, prefix: bytes) -> list[bytes]:
 
 
 def remove_strays(database: Path, living: Collection[str]) -> None:
-    """Removes the files of announcements that are no more; those still locked stay."""
+    """Removes liveness files whose token is not in ``living``, unless a process locks them."""
     prefix = _path(database, "").name
     for name in os.listdir(database.parent):  # noqa: PTH208 - names are all that is wanted
         token = name.removeprefix(prefix)

@@ -125,6 +125,22 @@ def test_an_edit_keeps_comments_and_other_contexts(config: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "edited"),
+    [
+        ('ca = "my #dir/ca.pem"', 'ca = "/new.pem"'),
+        ("ca = 'my #dir/ca.pem'  # mine", 'ca = "/new.pem"  # mine'),
+        ('ca = "a\\" #b" # "b" #c', 'ca = "/new.pem"  # "b" #c'),
+        ('ca = "ca.pem"', 'ca = "/new.pem"'),
+    ],
+)
+def test_a_hash_in_a_value_begins_no_comment(config: Path, line: str, edited: str) -> None:
+    config.write_text(f'[contexts."dev"]\nservers = ["a:1"]\nprotected = false\n{line}\n')
+    login = user_config.load_contexts().get("dev").login._replace(ca="/new.pem")
+    user_config.write_context(Context("dev", ("a:1",), login=login))
+    assert edited in config.read_text().splitlines()
+
+
+@pytest.mark.parametrize(
     "text",
     [
         '[contexts]\ndev = { servers = ["a:1"] }\n',

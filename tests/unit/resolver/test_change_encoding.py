@@ -121,6 +121,12 @@ def test_a_position_of_more_than_32_bits_is_refused(position: int) -> None:
             decode(value)
 
 
+@pytest.mark.parametrize("text", ["", "7", "{}", '{"type": "no"}', 100_000 * "["])
+def test_what_is_no_schema_is_refused(text: str) -> None:
+    with pytest.raises(UndecodableRecord, match="not an Avro schema"):
+        Schemas().add(text)
+
+
 def test_blocks_may_be_written_with_their_size() -> None:
     """As Avro allows it: a negative count, the bytes of the block, its items."""
     change = Change(cluster_id="kc-1", generation=1, revision=1, time=1, cut=("before",))

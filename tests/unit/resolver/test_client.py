@@ -859,3 +859,13 @@ def test_a_session_remembers_a_bounded_number_of_writes(directory: MemoryDirecto
     positions = Token.parse(session.text).positions
     assert len(positions) == 32
     assert "kc-199" in positions
+
+
+def test_a_cluster_in_memory_has_an_endpoint_of_its_own_after_an_unmount() -> None:
+    with MemoryDirectory() as directory:
+        first = [directory.cluster(mount) for mount in ("/", "/a", "/b")]
+        directory.unmount("/a")
+        assert directory.cluster("/c") not in first
+        with pytest.raises(ValueError, match="no cluster is mounted above"):
+            directory.unmount("/")
+        assert directory.mounts == {"/", "/b", "/c"}
