@@ -40,6 +40,7 @@ from resolver.index.spark_options import (
     failures_option,
     positive_option,
     servers_option,
+    whole_option,
 )
 from resolver.path import Path
 
@@ -112,7 +113,7 @@ class ChangesOptions:
             failures=failures_option(options),
             ask_seconds=positive_option(options, "ask_seconds", ASK_SECONDS),
             kafka_seconds=positive_option(options, "kafka_seconds", KAFKA_SECONDS),
-            shard_offsets=int(positive_option(options, "shard_offsets", _SHARD_OFFSETS)),
+            shard_offsets=whole_option(options, "shard_offsets", _SHARD_OFFSETS),
             poll_seconds=positive_option(options, "poll_seconds", _POLL_SECONDS),
         )
 

@@ -451,7 +451,9 @@ SELECT path, cluster_id FROM topics WHERE starts_with(path, ?) ORDER BY path LIM
 
 
 def _shadowed(index: Snapshot, limit: int) -> tuple[Shadowed, ...]:
-    """Returns, for each mount, the topics below it of all clusters that are mounted above it."""
+    """Returns, for each mount, the topics below it of the cluster that is mounted nearest above
+    it; what a cluster further up has there is hidden by the mounts between.
+    """
     found: list[Shadowed] = []
     clusters = {Path.parse(one.state.mount): one for one in index.clusters.values()}
     for mount, below in clusters.items():
@@ -461,7 +463,7 @@ def _shadowed(index: Snapshot, limit: int) -> tuple[Shadowed, ...]:
         hidden: Sequence[dict[str, object]] = index.select(
             _SHADOWED,
             [f"{mount}/", limit - len(found)],
-            [clusters[path] for path in above],
+            [clusters[max(above, key=len)]],
         )
         found += [
             Shadowed(str(row["path"]), str(row["cluster_id"]), below.state.cluster_id)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from resolver.errors import InvalidArgument
 
-__all__ = ["check_names", "failures_option", "positive_option", "servers_option"]
+__all__ = ["check_names", "failures_option", "positive_option", "servers_option", "whole_option"]
 
 _FAILURES = ("row", "skip", "raise")
 
@@ -64,3 +64,15 @@ def positive_option(options: Mapping[str, str], name: str, default: float) -> fl
     if not 0 < number < float("inf"):
         raise InvalidArgument(f"option {name}: found {text!r}; expected a positive number")
     return number
+
+
+def whole_option(options: Mapping[str, str], name: str, default: int) -> int:
+    """Returns an option that is a whole number of at least 1.
+
+    Raises:
+        InvalidArgument: it is not.
+    """
+    number = positive_option(options, name, default)
+    if number != int(number):
+        raise InvalidArgument(f"option {name}: found {options[name]!r}; expected a whole number")
+    return int(number)

@@ -29,6 +29,7 @@ from resolver.index.spark_options import (
     failures_option,
     positive_option,
     servers_option,
+    whole_option,
 )
 from resolver.path import ROOT, Path
 
@@ -79,8 +80,8 @@ class Options:
             below=Path.parse(options.get("path") or "/"),
             failures=failures_option(options),
             ask_seconds=positive_option(options, "ask_seconds", ASK_SECONDS),
-            page_rows=int(positive_option(options, "page_rows", PAGE_ROWS)),
-            shard_rows=int(positive_option(options, "shard_rows", SHARD_ROWS)),
+            page_rows=whole_option(options, "page_rows", PAGE_ROWS),
+            shard_rows=whole_option(options, "shard_rows", SHARD_ROWS),
         )
 
 

@@ -14,6 +14,8 @@ __all__ = ["client_error"]
 
 _UNKNOWN_TOPIC: Final = 3
 """UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol."""
+_FENCED: Final = -144
+"""_FENCED of librdkafka: another client has this instance's id."""
 
 
 def client_error(
@@ -34,7 +36,9 @@ def client_error(
     own = operation or ("write" if for_writes else "read")
     missing = _missing(error.code(), settings, own, for_writes=for_writes)
     if missing is None:
-        kind = KafkaUnavailable if error.code() < 0 or error.retriable() else KafkaRejected
+        is_final = error.fatal() or error.code() == _FENCED
+        may_pass = not is_final and (error.code() < 0 or error.retriable())
+        kind = KafkaUnavailable if may_pass else KafkaRejected
         hint = f"; its entry: kdir stat {path}" if error.code() == _UNKNOWN_TOPIC else ""
         return kind(f"{path}: {error.str()}{hint}", path=path)
     what, message = missing

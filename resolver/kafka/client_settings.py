@@ -184,6 +184,20 @@ _NOT_LIBRDKAFKAS: Final[Mapping[str, str]] = {
     "send.buffer.bytes": "socket.send.buffer.bytes",
     "socket.connection.setup.timeout.max.ms": "",
 }
+_SYNONYMS: Final[Mapping[str, str]] = {
+    one: other
+    for pair in _NOT_LIBRDKAFKAS.items()
+    for one, other in (pair, pair[::-1])
+    if one and other
+}
+"""Kafka's name of a setting by librdkafka's, and the other way round."""
+_OTHER_VALUES: Final[Mapping[tuple[str, str], str]] = {
+    ("auto.offset.reset", "none"): "error",
+    ("connections.max.idle.ms", "-1"): "0",
+    ("socket.receive.buffer.bytes", "-1"): "0",
+    ("socket.send.buffer.bytes", "-1"): "0",
+}
+"""librdkafka's value for one of Kafka's, by librdkafka's name of the setting."""
 
 _SAFE: Final = SettingLayer("kdir", MappingProxyType({"acks": "all", "retries": "2147483647"}))
 """Defaults of a producer; for the default of idempotence see ``_idempotent``."""
@@ -264,15 +278,18 @@ def consumer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
 
 
 def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings by librdkafka's names, without those that it does not have."""
+    """Returns the settings by librdkafka's names and with its values, without those that it does
+    not have.
+    """
     named = ((_NOT_LIBRDKAFKAS.get(name, name), value) for name, value in settings.items())
-    return {name: value for name, value in named if name}
+    return {name: _OTHER_VALUES.get((name, value), value) for name, value in named if name}
 
 
 def _put_together(layers: Sequence[SettingLayer]) -> dict[str, _SourcedValue]:
     sourced: dict[str, _SourcedValue] = {}
     for layer in layers:
         for name, value in layer.settings.items():
+            sourced.pop(_SYNONYMS.get(name, ""), None)
             sourced[_ALIASES.get(name, name)] = _SourcedValue(_text(value), layer.origin)
     return sourced
 

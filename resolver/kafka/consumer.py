@@ -41,6 +41,8 @@ __all__ = ["Consumer"]
 Assigned = Callable[[list[TopicPartition]], None]
 """Callback that gets partitions, with a path as the ``topic`` of each."""
 
+_NO_OFFSET: Final = -168
+"""_NO_OFFSET of librdkafka: there is nothing to commit."""
 _POLL_SECONDS: Final = 0.05
 
 
@@ -211,13 +213,35 @@ class Consumer:
         return found
 
     def commit(self, message: ReceivedMessage | None = None, *, asynchronous: bool = True) -> None:
-        """Commits the offset after ``message``; without one, the stored offsets of each cluster."""
-        for source in self._sources:
+        """Commits the offset after ``message``; without one, the stored offsets of each cluster.
+
+        Raises:
+            InvalidArgument: the message is of an earlier subscription.
+            KafkaException: a cluster did not commit; the others did. Or none had an offset to
+                commit. Only with ``asynchronous=False`` are the answers of the brokers known.
+        """
+        sources = self._sources
+        if message is not None:
+            sources = [one for one in sources if one.client is message.client]
+            if not sources:
+                raise InvalidArgument(
+                    f"message: found one of {message.topic()}, from an earlier subscription; "
+                    f"expected one of the present subscription",
+                    field="message",
+                )
+        what = {} if message is None else {"message": message.message}
+        failures: list[KafkaException] = []
+        for source in sources:
             commit: Any = source.client.commit  # the stubs know literal flags only
-            if message is None:
-                commit(asynchronous=asynchronous)
-            elif source.client is message.client:
-                commit(message=message.message, asynchronous=asynchronous)
+            try:
+                done = commit(asynchronous=asynchronous, **what)
+            except KafkaException as error:
+                failures.append(error)
+            else:
+                failures += [KafkaException(one.error) for one in done or () if one.error]
+        without = [one for one in failures if one.args[0].code() == _NO_OFFSET]
+        if len(failures) > len(without) or (failures and len(without) == len(sources)):
+            raise next((one for one in failures if one not in without), failures[0])
 
     def store_offsets(self, message: ReceivedMessage) -> None:
         """Stores the offset after a message; for ``enable.auto.offset.store=false``."""

@@ -290,8 +290,10 @@ def test_the_report_counts_by_cluster_and_names_what_is_twice_there(table: str) 
 
 def test_the_report_finds_shared_names_and_what_a_mount_hides(tmp_path: Path) -> None:
     index = IndexTable(str(tmp_path / "index"))
-    above, below = state("/la"), state("/la/ads")
+    top, above, below = state("/"), state("/la"), state("/la/ads")
     rows = {
+        # Of the root, what is below /la/ads is hidden by /la already.
+        top: [topic("/la/ads/top", physical_name="top")],
         above: [
             topic("/la/x", physical_name="x"),
             topic("/la/ads", physical_name="ads"),
@@ -312,6 +314,7 @@ def test_the_report_finds_shared_names_and_what_a_mount_hides(tmp_path: Path) ->
     [shared] = found.shared_names
     assert (shared.physical_name, shared.paths) == ("x", ("/la/ads/x", "/la/x"))
     assert (shared.count, shared.clusters, found.shared_name_count) == (2, 2, 1)
-    assert [(one.path, one.mounted_cluster_id) for one in found.shadowed] == [
-        ("/la/ads/lost", "kc-la-ads")
+    assert sorted((one.path, one.mounted_cluster_id) for one in found.shadowed) == [
+        ("/la/ads/lost", "kc-la-ads"),
+        ("/la/ads/top", "kc-la"),
     ]

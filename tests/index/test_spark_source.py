@@ -156,6 +156,7 @@ class TestOptions:
             ({"servers": "a:1", "failures": "ignore"}, "row, skip, raise"),
             ({"servers": "a:1", "page_rows": "many"}, "page_rows"),
             ({"servers": "a:1", "shard_rows": "-3"}, "positive"),
+            ({"servers": "a:1", "shard_rows": "0.5"}, "'0.5'; expected a whole number"),
             ({"servers": "a:1", "ask_seconds": "inf"}, "positive"),
             ({"servers": "a:1", "page_rowz": "3"}, "page_rowz"),
         ],

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from deploy.local.kafka import KafkaBroker
 from resolver import Resolver
@@ -105,9 +105,19 @@ def test_one_producer_and_one_consumer_for_paths_of_two_clusters(
     producer.produce("/one/t", b"later")
     assert producer.close() == 0
     again = Consumer(resolver, own)
-    again.subscribe(["/one/t"])
+    again.subscribe(["/two/t", "/one/t"])
     try:
-        assert [one.value() for one in received(again, 1)] == [b"later"]
+        [later] = received(again, 1)
+        assert later.value() == b"later"
+        again.commit(asynchronous=False)  # in /two there is nothing to commit
+        offset = later.offset()
+        assert offset is not None
+        assert again.committed([TopicPartition("/one/t", 0)])[0].offset == offset + 1
+        with pytest.raises(KafkaException, match="_NO_OFFSET"):
+            again.commit(asynchronous=False)
+        again.subscribe(["/two/t"])
+        with pytest.raises(InvalidArgument, match="of /one/t, from an earlier subscription"):
+            again.commit(later)
     finally:
         again.close()
 

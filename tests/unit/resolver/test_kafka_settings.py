@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from kdir.v1 import policies_pb2
 
 from resolver.errors import InvalidArgument
@@ -107,6 +107,27 @@ def test_librdkafka_gets_its_own_names_and_nothing_unknown() -> None:
     found = for_librdkafka(output)
     assert found == {"message.max.bytes": "2000000", "retries": "3", "acks": "all"}
     Producer({**found, "bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+
+
+def test_of_a_setting_with_two_names_the_later_layer_counts() -> None:
+    both = {"fetch.max.wait.ms": "500", "fetch.wait.max.ms": "400"}
+    for name in both:
+        layers = [SettingLayer("policy", both), SettingLayer("program", {name: 100})]
+        assert for_librdkafka(consumer_settings(layers))["fetch.wait.max.ms"] == "100"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("auto.offset.reset", "none"),
+        ("connections.max.idle.ms", "-1"),
+        ("receive.buffer.bytes", "-1"),
+        ("send.buffer.bytes", "-1"),
+    ],
+)
+def test_librdkafka_gets_its_own_word_for_a_value(name: str, value: str) -> None:
+    found = for_librdkafka(consumer_settings([SettingLayer("policy", {name: value})]))
+    Consumer({**found, "bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}).close()
 
 
 def test_a_consumer_makes_no_topics() -> None:
