@@ -125,7 +125,7 @@ def test_of_a_setting_with_two_names_the_later_layer_counts() -> None:
         ("send.buffer.bytes", "-1"),
     ],
 )
-def test_librdkafka_gets_its_own_word_for_a_value(name: str, value: str) -> None:
+def test_a_value_of_kafka_is_translated_for_librdkafka(name: str, value: str) -> None:
     found = for_librdkafka(consumer_settings([SettingLayer("policy", {name: value})]))
     Consumer({**found, "bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}).close()
 
