@@ -1,9 +1,9 @@
 """``python -m bench [--topics N] [--results] [NAME …]``: runs the benchmarks, prints their tables.
 
 A benchmark is a module of this folder with ``run() -> list[Row]``; its name is its module's. Its
-rows are kept in ``bench/out``. With ``--results`` RESULTS.md and the README's five lines are made
-anew of all that is kept; without a name nothing else is done. With ``--topics`` the large stores
-hold so many topics instead of a million: to see that all works; nothing is kept then.
+rows are kept in ``bench/out``. ``--results`` then writes RESULTS.md and the README's five lines
+from all kept rows; without a NAME it runs no benchmark. With ``--topics`` the large stores hold N
+topics instead of a million, for a quick trial; its rows are not kept.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _SECONDS: Final = {
     "log_readers": 600,
     "audits": 400,
 }
-"""About so long each takes, on two cores that have nothing else to do."""
+"""Approximate duration of each benchmark, on two otherwise idle cores."""
 NAMES: Final = tuple(_SECONDS)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs those named, or all."""
+    """Runs the named benchmarks, or all; returns the exit code, 2 for an unknown name."""
     parser = argparse.ArgumentParser(prog="python -m bench")
     parser.add_argument("--topics", type=int, help="so many instead of a million; keeps nothing")
     parser.add_argument("--results", action="store_true", help="makes RESULTS.md anew")
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"no benchmark {', '.join(unknown)}; there are {', '.join(NAMES)}\n")
         return 2
     if asked.topics:
-        os.environ["KDIR_BENCH_TOPICS"] = str(asked.topics)  # for processes of its own too
+        os.environ["KDIR_BENCH_TOPICS"] = str(asked.topics)  # a benchmark's processes read it, too
     names = asked.name or (() if asked.results else NAMES)
     for number, name in enumerate(names):
         _run(name, sum(_SECONDS[one] for one in names[number:]), keep=not asked.topics)

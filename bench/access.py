@@ -1,9 +1,9 @@
-"""Access where it is felt: unary Resolve for a caller that has grants, with 100,000 of them,
-against bare grpcio; what holds at depth 20; the first ``authorize_any`` of many callers.
+"""What access costs a caller: unary Resolve under 100,000 grants against bare grpcio, effective
+policies at depth 20, and the first ``authorize_any`` of many callers.
 
-The caller is known by a token, each directory lets it in by a grant of its own, beside nine others
-(half of all are denies, some for one host only), and nothing above does. The bare server is sent
-the same token.
+The caller authenticates with a token. Each directory has ten grants, one of which allows the
+caller; nothing above the directories does. Half of the grants are denies, some are for one host
+only. The bare server is sent the same token.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _RESOURCES: Final = 10_000
 
 
 def run() -> list[Row]:
-    """Returns the server, then what needs none."""
+    """Returns the rows measured at a server, then those measured in this process."""
     return [*_served(), *_in_process(), _first_questions()]
 
 
@@ -105,7 +105,7 @@ def _token() -> str:
 
 
 def _answer_bytes(load: Load, known: ground.Metadata) -> int:
-    """Returns the size of an answer, which must be a topic and not that nothing may be seen."""
+    """Returns the size in bytes of one answer, which must show the topic: the caller is allowed."""
     with channel_to(load.address) as channel:
         answer: bytes = method_of(channel, RESOLVE)(load.requests[0], timeout=5, metadata=known)
     if not resolve_pb2.ResolveResponse.FromString(answer).outcome.HasField("resolution"):
@@ -130,7 +130,7 @@ def _granted(address: str, file: Path) -> str:
 
 
 def _ten(number: int) -> tuple[Grant, ...]:
-    """Of one directory: five allow, five deny, one of each for one host only."""
+    """Returns one directory's grants: five allow, five deny, one of each for one host only."""
 
     def grant(at: int) -> Grant:
         who = _WHO if at == 0 else f"team-{(number * _GRANTS + at) % 1000}"
@@ -145,7 +145,7 @@ def _ten(number: int) -> tuple[Grant, ...]:
 
 
 def _in_process() -> Iterator[Row]:
-    """Twenty directories, each with a key that all set, one of its own, an owner and a tag."""
+    """Measures 20 nested directories, each with a shared key, its own key, an owner and a tag."""
     codec, rows, names, parent = ProtoCodec(), [], [], ROOT_ID
     for depth in range(_DEPTH):
         policies = stamp_changed_fields(
@@ -187,8 +187,8 @@ def _median(do: Callable[[], object]) -> float:
 
 
 def _first_questions() -> Row:
-    """Each of many callers asks once, of a tree in which nothing is remembered: each has grants on
-    a hundred topics, every tenth topic is denied to everybody, and some callers have denies only.
+    """Measures the first question of each of 1,000 callers, before anything is cached for it. Each
+    has grants on about a hundred topics, and every tenth topic is denied to everybody.
     """
     choose = random.Random(5)
     granted = [
@@ -201,7 +201,7 @@ def _first_questions() -> Row:
     took = []
     for number in range(_CALLERS):
         caller = Caller(f"User:team-{number}", "10.0.0.1")
-        # By the thread's own time: the hundredth worst would else be the machine's other work.
+        # The thread's CPU time: the p99 of wall times would show the machine's other work.
         began = time.thread_time()
         found = access.authorize_any(caller, Operation.READ)
         took.append(time.thread_time() - began)
@@ -232,7 +232,7 @@ def _of_topic(choose: random.Random, number: int) -> CompiledGrants:
 
 
 def _scanned(granted: list[GrantedEntry], caller: Caller) -> bool:
-    """Returns the same, by looking at each grant."""
+    """Returns what ``authorize_any`` must return, by a scan of all grants."""
     for one in granted:
         mine = [grant for grant in one.rules.grants if grant.principal in caller.keys]
         denied = any(grant.permission is Permission.DENY for grant in mine)

@@ -1,6 +1,6 @@
-"""``python -m bench.attackers NAME HOST:PORT``: one hostile client, until its input is closed.
+"""``python -m bench.attackers NAME HOST:PORT``: runs one attack until standard input is closed.
 
-A process of its own: what it costs itself must not be measured as the server's.
+It runs in a process of its own, so that its cost is not measured as the server's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _channel(address: str) -> grpc.Channel:
 
 
 def _loops(count: int, work: Callable[[], object]) -> None:
-    """So many threads that do it again and again."""
+    """Starts ``count`` threads that repeat ``work`` until the process ends."""
 
     def again() -> None:
         while True:
@@ -62,7 +62,7 @@ def _loops(count: int, work: Callable[[], object]) -> None:
 def _unary(
     address: str, method: str, request: Any, count: int, metadata: ground.Metadata = ()
 ) -> None:
-    """The same request over one connection, so many at a time."""
+    """Repeats one request over one connection, ``count`` calls at a time."""
     call: Any = _channel(address).unary_unary(method)
     raw = request if isinstance(request, bytes) else request.SerializeToString()
     _loops(count, lambda: call(raw, timeout=20, metadata=metadata))
@@ -87,8 +87,8 @@ def _raw(address: str, window: int | None = None) -> Raw:
 
 
 def unfinished_requests(address: str) -> None:
-    """Opens 900 requests by their headers alone on each of some connections, then new
-    connections.
+    """Opens 900 requests by their headers alone on each of four connections, again and again on
+    new ones.
     """
 
     def work() -> None:
@@ -114,7 +114,7 @@ def idle_connections(address: str) -> None:
 
 
 def open_streams(address: str) -> None:
-    """Watches on one connection, one more than it may have, and again where one is refused."""
+    """Opens 520 watches on one connection, more than it may have, and repeats those refused."""
     watch: Any = _channel(address).unary_stream("/kdir.v1.WatchService/Watch")
     request = watch_pb2.WatchRequest(path=ground.MOUNT).SerializeToString()
 
@@ -126,7 +126,7 @@ def open_streams(address: str) -> None:
 
 
 def reflection_streams(address: str) -> None:
-    """Streams of reflection that ask nothing."""
+    """Opens 50 streams of gRPC's reflection, which send nothing for a minute."""
     method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
     call: Any = _channel(address).stream_stream(method)
 
@@ -142,7 +142,7 @@ def reflection_streams(address: str) -> None:
 
 
 def forged_tokens(address: str) -> None:
-    """Reads of a revision that never comes."""
+    """Reads with a token of a revision that never comes."""
     cluster_id, place = _position(address)
     token = str(Token({cluster_id: Position(place.incarnation, place.revision + 10**9)}))
     request = resolve_pb2.ResolveRequest(path=ground.MOUNT, token=token)
@@ -150,7 +150,7 @@ def forged_tokens(address: str) -> None:
 
 
 def large_batches(address: str) -> None:
-    """Sends batches of as many paths as a call may have, whose answers would be large."""
+    """Sends batches of 10,000 paths, the most that a call may have, with large answers."""
     paths = [ground.path_of(number % 10_000, 100) for number in range(10_000)]
     _unary(address, BATCH, resolve_pb2.BatchResolveRequest(paths=paths), 8)
 
@@ -171,7 +171,7 @@ def unread_answers(address: str) -> None:
 
 
 def replaying_watchers(address: str) -> None:
-    """Opens watches that begin at the first change, and reads none of their answers."""
+    """Opens watches from the first change on, and reads only the first answer of each."""
     cluster_id, place = _position(address)
     token = str(Token({cluster_id: Position(place.incarnation, 1)}))
     request = watch_pb2.WatchRequest(path=ground.MOUNT, after_token=token).SerializeToString()
@@ -183,7 +183,7 @@ def replaying_watchers(address: str) -> None:
 
 
 def large_requests(address: str) -> None:
-    """Sends requests of 4 MB in which a list has a million elements."""
+    """Sends requests of up to 4 MB: with a list of 3.9 million kinds, and with 150,000 grants."""
     listing = directory_pb2.ListEntriesRequest(
         path=ground.MOUNT, kinds=["ENTRY_KIND_DIRECTORY"] * 3_900_000
     )
@@ -195,7 +195,7 @@ def large_requests(address: str) -> None:
 
 
 def large_masks(address: str) -> None:
-    """Asks what a change of very many keys would do."""
+    """Asks what a change of 40,000 tags would do (``what_if``)."""
     request = policies_pb2.GetEffectivePoliciesRequest(path=ground.MOUNT)
     for number in range(40_000):
         request.what_if.tags[f"k{number}"].value = "v"
@@ -210,7 +210,7 @@ def large_metadata(address: str) -> None:
 
 
 def large_listings(address: str) -> None:
-    """Lists all that there is, in the largest pages."""
+    """Lists the whole tree by a glob, in pages of the largest size."""
     request = directory_pb2.ListEntriesRequest(
         path=ground.MOUNT, page_size=10_000, recursive=True, name_glob="**/*1*"
     )
@@ -218,7 +218,7 @@ def large_listings(address: str) -> None:
 
 
 def scans(address: str) -> None:
-    """Scans from the beginning, one page each."""
+    """Scans topics from the beginning, one page of 10,000 a call."""
     request = scan_pb2.ScanTopicsRequest(path=ground.MOUNT, page_size=10_000)
     _unary(address, "/kdir.v1.ScanService/ScanTopics", request, 8)
 
@@ -249,11 +249,11 @@ ATTACKS: Final[dict[str, Callable[[str], None]]] = {
     )
 }
 _KEPT: Final[list[Any]] = []
-"""What is held open."""
+"""Connections and streams that an attack keeps open."""
 
 
 def main() -> None:
-    """Begins the attack, says so, and holds it."""
+    """Begins the attack, prints ``attacking``, and waits for the end of standard input."""
     name, address = sys.argv[1:]
     ATTACKS[name](address)
     sys.stdout.write("attacking\n")

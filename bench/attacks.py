@@ -1,11 +1,11 @@
-"""Another caller's resolves while a client attacks a bound of the server: p99, and back to normal.
+"""p99 of another caller's resolves while a client attacks a limit of the server, and afterwards.
 
-For each attack the same caller resolves at an even rate before, during and after it; both goals are
-ratios against its own p99 before. Whatever else the machine does is in all three.
+For each attack the same caller resolves at an even rate before, during and after it. Both goals are
+ratios to its p99 before the attack, so that the machine's other work is in both figures.
 
-The server has a core of its own. The caller and the attacker, a process of its own, share the other
-one, where the attacker has the lowest priority: what an attack costs its author must neither take
-the server's core nor delay the caller. Only some: ``python -m bench.attacks NAME ...``.
+The server has a core of its own. The caller and the attacking process share the other core, where
+the attacker has the lowest priority: its own cost must neither take the server's core nor delay the
+caller. ``python -m bench.attacks NAME ...`` runs some of the attacks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SETTLE_SECONDS: Final = 1.5
 _BACK_SECONDS: Final = 2.0
 _TOPICS: Final = 10_000
 _NEVER: Final = 10.0
-"""Seconds that a call counts as whose answer was an error, or none."""
+"""Seconds that are counted for a call that failed or had no answer."""
 
 
 def run(names: Sequence[str] = tuple(ATTACKS)) -> list[Row]:
@@ -53,7 +53,7 @@ def run(names: Sequence[str] = tuple(ATTACKS)) -> list[Row]:
 
 
 def _attacked(name: str) -> list[Row]:
-    # A store of its own for each: what one attack left behind is not the next one's.
+    # A new store for each attack: what one leaves behind must not affect the next.
     with tempfile.TemporaryDirectory(prefix="kdir-bench-") as folder:
         address = f"sqlite:///{folder}/store.sqlite"
         ground.fill_store(address, _TOPICS, 100)
@@ -78,23 +78,23 @@ def _attacked(name: str) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class _Took:
-    """What one call took."""
+    """Cost of one call."""
 
     seconds: float
     server_seconds: float
-    """Processor time that the server used meanwhile: without what else runs on the machine."""
+    """Processor time that the server used meanwhile; other processes are not in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _P99:
-    """What 99 of 100 calls take at most, each by itself, in milliseconds."""
+    """99th percentiles of both figures of calls, each taken by itself, in milliseconds."""
 
     took: float
     server: float
 
     @classmethod
     def of(cls, calls: Sequence[_Took]) -> _P99:
-        """Returns those of some calls."""
+        """Returns the percentiles of these calls."""
         last = int(len(calls) * 0.99) - 1
         return cls(
             1e3 * sorted(call.seconds for call in calls)[last],
@@ -106,7 +106,7 @@ class _P99:
 
 
 def _furnish(address: str) -> None:
-    """What makes answers large, and a past: policies above all, and some hundred changes."""
+    """Makes answers and the history large: 300 updates set descriptions of 2 kB on directories."""
     with channel_to(address) as channel:
         update: Any = channel.unary_unary("/kdir.v1.DirectoryService/UpdateEntry")
         for number in range(300):
@@ -135,7 +135,7 @@ def _attack(name: str, address: str) -> Iterator[None]:
 
 
 class _Caller:
-    """Another caller, on a connection of its own, who resolves at an even rate."""
+    """Caller on a connection of its own that resolves at an even rate."""
 
     def __init__(self, address: str, server_pid: int) -> None:
         self._channel: Final = grpc.insecure_channel(
@@ -153,7 +153,7 @@ class _Caller:
         self._channel.close()
 
     def calls(self, seconds: float) -> list[_Took]:
-        """Returns what each call took."""
+        """Resolves for so many seconds; returns the cost of each call."""
         took: list[_Took] = []
         lock = threading.Lock()
         start = time.monotonic()

@@ -45,7 +45,7 @@ __all__ = ["run"]
 
 _ROUNDS: Final = 3
 _FEWER: Final = 10
-"""The history of the other cluster has so many times fewer changes."""
+"""The smaller history has so many times fewer changes."""
 _PRINCIPALS: Final = 50
 _CHANGES_OF_TRANSACTION: Final = 5_000
 _SECONDS: Final = 60.0
@@ -54,7 +54,7 @@ _QUERY: Final = "SELECT principal, count(*) AS changes FROM changes GROUP BY 1"
 
 
 def run() -> list[Row]:
-    """Measures time and peak memory of audits, and Spark."""
+    """Measures time and peak memory of audits, and the rate of Spark over both histories."""
     with ExitStack() as cleanup:
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="kdir-bench-")))
         broker = cleanup.enter_context(KafkaBroker(jvm=JAVA))
@@ -75,7 +75,7 @@ def run() -> list[Row]:
 
 
 def _write_history(logged: Logged, count: int) -> None:
-    """Writes so many changes, by transactions that end with the checkpoint which the log has."""
+    """Writes so many changes, in transactions that each end with the log's newest checkpoint."""
     topic = logged.history
     *_, checkpoint = topic.read()
     assert checkpoint.value is not None  # noqa: S101 - checked by all who read
@@ -144,7 +144,7 @@ def _audits(most: Logged, fewer: Logged) -> list[Row]:
 
 
 def _audit(logged: Logged) -> _Audit:
-    """Counts all changes by who made them, as a person does."""
+    """Runs ``kdir audit`` with a query that counts the changes of each principal."""
     command = [sys.executable, str(Path(sys.executable).with_name("kdir")), "audit", _QUERY]
     environment = {**os.environ, "KDIR_AT": logged.process.address}
     began = time.monotonic()
@@ -169,7 +169,7 @@ def _decode_all(topic: LogTopic) -> float:
 
 
 def _spark(most: Logged, fewer: Logged) -> Row:
-    """All changes of both clusters to nowhere, against one loop that decodes both."""
+    """Measures Spark's read of all changes of both clusters, against one loop that decodes both."""
     count = ground.TOPICS + ground.TOPICS // _FEWER
     rates, bare = [], []
     with SparkSettings("local[*]").open() as spark:

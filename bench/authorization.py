@@ -1,4 +1,4 @@
-"""Access: ``authorize_any`` among many resources, a decision at depth 20, what a grant costs.
+"""``authorize_any`` among many resources, a decision at depth 20, and the memory of a grant.
 
 The sizes are those of Kafka's own benchmark: resources with ten grants each, half of them denies.
 Each size is measured in a process of its own, over every sort of caller, and the slowest counts.
@@ -41,7 +41,7 @@ _READ: Final = AccessQuestion.for_operation(Operation.READ)
 
 
 def run() -> list[Row]:
-    """Measures by size, then memory and depth."""
+    """Measures ``authorize_any`` by size, changes of grants, depth, and memory."""
     found = {size: _apart("any", size) for size in _SIZES}
     smallest, largest = found[_SIZES[0]], found[_SIZES[-1]]
     rows = [
@@ -91,7 +91,7 @@ def run() -> list[Row]:
 
 
 def _apart(what: str, size: int) -> dict[str, float]:
-    """Returns one measurement in a process of its own."""
+    """Makes one measurement in a process of its own; returns its figures by name."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.authorization", what, str(size)],
         stdout=subprocess.PIPE,
@@ -110,7 +110,7 @@ def _grant(who: str, permission: Permission, host: str = "*") -> Grant:
 
 
 def _ten() -> CompiledGrants:
-    """Five allows, each taken back in another way: by the same key, by everybody's, by a host's."""
+    """Returns five allows, most with a deny against them here or above, and five denies."""
     allow, deny = Permission.ALLOW, Permission.DENY
     return CompiledGrants.compile(
         [
@@ -138,11 +138,11 @@ _CALLERS: Final = (
     (Caller("User:stranger", "10.0.0.1"), False),
     (Caller("User:stranger", "10.0.0.2"), True),
 )
-"""Who asks, and what must come of it."""
+"""Callers, and what ``authorize_any`` must return for each."""
 
 
 def _granted(size: int, rules: CompiledGrants) -> Iterator[GrantedEntry]:
-    """Yields the resources: topics in directories, on each of which one more is denied."""
+    """Yields topics with these grants in directories, on each of which ``above`` is denied."""
     above = CompiledGrants.compile([_grant("above", Permission.DENY)])
     for number in range(size):
         directory = f"dir-{number // _IN_A_DIRECTORY:05}"
@@ -178,7 +178,7 @@ def _ask(access: Authorizer, caller: Caller, expected: bool) -> None:  # noqa: F
 
 
 def _scan(tree: GrantTree, caller: Caller) -> float:
-    """Returns what looking at each grant takes, as Kafka's default implementation does."""
+    """Returns the µs of a scan of all grants, which is Kafka's default implementation."""
     entries = list(tree.granted_below(EntryPlace(())))
 
     def scan() -> bool:
@@ -186,7 +186,7 @@ def _scan(tree: GrantTree, caller: Caller) -> float:
             grant.principal in {caller.principal, "User:*"}
             and grant.host in {caller.host, "*"}
             and grant.permission is Permission.ALLOW
-            and grant.covers(Operation.WRITE)  # which none does: it is looked at to the end
+            and grant.covers(Operation.WRITE)  # no grant does, so that the scan visits all
             for entry in entries
             for grant in entry.rules.grants
         )
@@ -195,7 +195,7 @@ def _scan(tree: GrantTree, caller: Caller) -> float:
 
 
 def _change(access: Authorizer, size: int) -> float:
-    """A grant comes to one resource and goes again, by turns, and all are asked about after it."""
+    """Returns the median µs of adding or removing a grant and the ``authorize_any`` after it."""
     ten, nine = _ten(), CompiledGrants.compile(_ten().grants[1:])
     tree = access.tree
     if tree is None:
@@ -213,7 +213,7 @@ def _change(access: Authorizer, size: int) -> float:
 
 
 def _depth() -> dict[str, float]:
-    """Ten grants on each level, the one that allows on the last."""
+    """Measures a decision with ten grants on each level, of which the last one has the allow."""
     path = tuple(f"level-{depth:02}" for depth in range(_DEPTH))
     nine = [_grant(f"other-{number}", Permission.DENY) for number in range(_GRANTS - 1)]
     own = Grant.from_fields("User:alice", "*", Operation.WRITE, Permission.ALLOW)

@@ -1,8 +1,8 @@
 """The bare peer of watches: a grpcio server that sends the bytes it is given to all open streams.
 
-``python -m bench.bare_broadcast``: ``/bench.Bare/Watch`` is answered with one empty message and
-stays open, ``/bench.Bare/Broadcast`` is answered at once and sends its request to all that are
-open. It is grpcio's asynchronous server: its synchronous one takes a thread a stream.
+``python -m bench.bare_broadcast``: ``/bench.Bare/Watch`` sends one empty message and stays open;
+``/bench.Bare/Broadcast`` answers at once, then sends its request to all open streams. The server is
+grpcio's asynchronous one, since the synchronous one needs a thread for each stream.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The bare peer of a store in etcd: its clients without kdir; refuses to know what rows mean.
+"""The bare peer of a store in etcd: clients of etcd that write, read and watch the same rows.
 
-A bare transaction is the very request that a server sends for a new directory, recorded once, with
-other names and ids of the same length in it: the same guards, reads, writes and bytes. Rows that
-come so are as good as a server's, and every server of the cluster follows them.
+A bare transaction is the request that a server sends for a new directory, recorded once and sent
+with other names and ids of the same length: the guards, reads, writes and sizes are the same. Its
+rows are valid, and every server of the cluster applies them.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ __all__ = [
 
 PARENT: Final = f"{ground.MOUNT}/above/bench"
 """Where the directories of ``NewDirectories`` are made."""
-_NUMBER: Final = "xxxxxxx"  # a number's place in what is recorded
+_NUMBER: Final = "xxxxxxx"  # placeholder of a number in the recorded request
 _LEADER: Final = (("hasleader", "true"),)
 _SECONDS: Final = 10.0
 _FILLED_AT_ONCE: Final = 5_000
-"""Some 800 kB; etcd takes 1.5 MiB at once."""
+"""Rows of a transaction, some 800 kB; etcd takes 1.5 MiB at once."""
 MAX_OPERATIONS: Final = f"--max-txn-ops={2 * _FILLED_AT_ONCE}"
-"""For an etcd that is to be filled."""
+"""Flag of etcd that ``fill`` needs."""
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
@@ -66,7 +66,7 @@ _OPTIONS: Final = (
 
 
 def address_of(cluster: EtcdCluster) -> str:
-    """Returns the address of a store in these members."""
+    """Returns the address of a store in this etcd cluster."""
     return f"etcd://{','.join(cluster.endpoints)}/bench"
 
 
@@ -75,7 +75,7 @@ def _layout(address: str) -> Layout:
 
 
 class NewDirectories:
-    """Source of requests that make a directory each, numbered from 1; for any thread."""
+    """Source of requests that make one directory each, numbered from 1. Thread-safe."""
 
     def __init__(self, recorded: bytes, event: bytes, entry_id: int) -> None:
         self._recorded: Final = recorded
@@ -85,8 +85,8 @@ class NewDirectories:
 
     @classmethod
     def record(cls, address: str, kind: str = "bare") -> Self:
-        """Records the transactions by a writer of its own, as a server has one. Makes
-        ``PARENT``. Directories of another kind have other names.
+        """Makes ``PARENT``, and records the transaction of one directory below it, by a writer as
+        a server has it. The directories' names begin with ``kind``.
         """
         store = open_store(address, ground.CLUSTER)
         if not isinstance(store, EtcdStore):
@@ -140,17 +140,15 @@ class NewDirectories:
 
 
 def number_in(text: str) -> int | None:
-    """Returns the number of the directory of the kind ``bare`` that a path or key ends with; None:
-    of none.
-    """
+    """Returns N of a path or key that ends with ``bare-N``, a directory of that kind; else None."""
     _, bare, number = text.rpartition("bare-")
     return int(number) if bare and number.isdigit() else None
 
 
 @contextmanager
 def transacting(endpoint: str) -> Iterator[Any]:
-    """Opens ``call(request, timeout=seconds)`` and ``call.future`` for transactions at one
-    member.
+    """Yields ``call``, which sends transactions to one member: ``call(request, timeout=seconds)``,
+    or ``call.future`` with the same arguments.
     """
     with grpc.insecure_channel(endpoint, _OPTIONS) as channel:
         yield _Transacting(channel)
@@ -163,7 +161,7 @@ class _Transacting:
         )
 
     def __call__(self, request: bytes, timeout: float) -> None:
-        """Waits.
+        """Sends a transaction and waits for its answer.
 
         Raises:
             grpc.RpcError
@@ -173,12 +171,12 @@ class _Transacting:
             raise AssertionError("a guard did not hold")
 
     def future(self, request: bytes, timeout: float) -> Any:
-        """Begins."""
+        """Sends a transaction; returns its future, which does not check the guards."""
         return self._call.future(request, timeout=timeout, metadata=_LEADER)
 
 
 def read_pages(address: str, rows: int) -> int:
-    """Reads what a replica loads, at one revision, in pages of so many rows; how many rows."""
+    """Reads what a replica loads, at one revision, in pages of ``rows``; returns the row count."""
     layout = _layout(address)
     count = revision = 0
     with grpc.insecure_channel(EtcdAddress.parse(address).endpoints[0], _OPTIONS) as channel:
@@ -191,7 +189,7 @@ def read_pages(address: str, rows: int) -> int:
                     etcdrpc.RangeRequest(key=key, range_end=end, limit=rows, revision=revision)
                 )
                 revision = revision or answer.header.revision
-                # As a program of Python's can use them.
+                # As Python values: a bare client that uses the rows needs them.
                 page = [(kv.key, kv.value) for kv in answer.kvs]
                 count, more = count + len(page), answer.more
                 if page:
@@ -200,7 +198,7 @@ def read_pages(address: str, rows: int) -> int:
 
 
 def read_of_a_topic(address: str) -> bytes:
-    """Returns a request that reads one topic's key, serializable."""
+    """Returns a RangeRequest, as bytes: a serializable read of one topic's key."""
     key, end = _layout(address).row_range(ENTRY)
     with grpc.insecure_channel(EtcdAddress.parse(address).endpoints[0], _OPTIONS) as channel:
         kv = etcdrpc.KVStub(channel)
@@ -216,7 +214,7 @@ def read_of_a_topic(address: str) -> bytes:
 
 @contextmanager
 def watched(endpoint: str, address: str, saw: Callable[[bytes], None]) -> Iterator[None]:
-    """Watches the store's rows there; ``saw`` is called with each key, in a thread of its own."""
+    """Watches the store's rows at a member; a thread calls ``saw`` with each changed key."""
     layout = _layout(address)
     create = etcdrpc.WatchCreateRequest(key=layout.rows, range_end=end_of(layout.rows))
     with grpc.insecure_channel(endpoint, _OPTIONS) as channel:
@@ -251,7 +249,7 @@ def _nothing_until(ended: threading.Event) -> Iterator[Any]:
 
 
 def leader_of(cluster: EtcdCluster) -> EtcdMember:
-    """Returns the member that leads, by its own word."""
+    """Returns the member that reports itself as the leader."""
     with closing(EtcdConnection(EtcdAddress.parse(address_of(cluster)))) as connection:
         for number, member in enumerate(cluster.members):
             status = connection.status(number, _SECONDS)
@@ -261,7 +259,7 @@ def leader_of(cluster: EtcdCluster) -> EtcdMember:
 
 
 def fill(address: str, rows: Iterable[Put]) -> None:
-    """Puts rows into a new store, in transactions as large as etcd takes (``MAX_OPERATIONS``)."""
+    """Puts rows into a new store, in transactions for which etcd needs ``MAX_OPERATIONS``."""
     open_store(address, ground.CLUSTER).close()
     layout = _layout(address)
     with transacting(EtcdAddress.parse(address).endpoints[0]) as make:

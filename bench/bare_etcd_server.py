@@ -1,8 +1,8 @@
 """The bare peer of writes on etcd: a grpcio server that makes guarded transactions in etcd.
 
 ``python -m bench.bare_etcd_server ADDRESS`` records the transaction of one mkdir in the store at
-``etcd://…``, and then makes it with other names and ids for each call: the same guards, rows and
-bytes, behind the same gRPC, and nothing else.
+``etcd://…``, and repeats it with other names and ids for each call: with the same guards, rows and
+bytes, behind the same gRPC.
 """
 
 from __future__ import annotations

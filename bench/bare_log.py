@@ -39,7 +39,7 @@ _SETTINGS: Final = {
 
 
 BareRecord = tuple[str, "bytes | None", Any]
-"""Topic, key and value: a dict that is encoded as it is written, or bytes, or None."""
+"""Topic, key and value; the value is a dict that ``write`` encodes, or bytes, or None."""
 
 
 @cache
@@ -52,7 +52,7 @@ def _schema() -> Any:
 
 
 def decoded(value: bytes | None) -> Any:
-    """Returns a record as fastavro has it; bytes that are no record, and None, as they are."""
+    """Returns a record's fields, by fastavro; bytes that are no record, and None, unchanged."""
     from fastavro import schemaless_reader
 
     if value is None or value[: len(_MAGIC)] != _MAGIC:
@@ -70,8 +70,8 @@ class Stored(NamedTuple):
 
 
 class LogTopic:
-    """One topic of one partition, read by a consumer of its own without a group, committed
-    transactions only.
+    """Topic with one partition. Each read has a new consumer, which joins no group and sees
+    committed transactions only.
     """
 
     def __init__(self, bootstrap: str, name: str) -> None:
@@ -100,7 +100,7 @@ class LogTopic:
             return self.end_for(consumer)
 
     def end_for(self, consumer: Consumer) -> int:
-        """Returns what ``end`` does, through a consumer that is there."""
+        """Returns what ``end`` does, by an existing consumer."""
         from confluent_kafka import TopicPartition
 
         bounds = consumer.get_watermark_offsets(TopicPartition(self.name, 0), timeout=_SECONDS)
@@ -109,7 +109,7 @@ class LogTopic:
         return int(bounds[1])
 
     def read(self, begin: int = 0) -> Iterator[Stored]:
-        """Yields what there is from an offset to the end as it is now."""
+        """Yields the records from an offset to the end that the topic has when it is called."""
         from confluent_kafka import KafkaError, TopicPartition
 
         with closing(self.consumer()) as consumer:
@@ -134,14 +134,14 @@ class LogTopic:
 
 
 class Tail:
-    """Times at which records of a topic became readable, from its end on; a thread reads. Keys
-    that come again keep their first time.
+    """Times (``time.monotonic``) at which new records of a topic became readable, by a thread that
+    reads its end. A key that comes again keeps its first time.
     """
 
     def __init__(self, topic: LogTopic) -> None:
         self._topic: Final = topic
         self._consumer: Final = topic.consumer()
-        topic.end_for(self._consumer)  # the connection is there
+        topic.end_for(self._consumer)  # opens the connection
         self._changed: Final = threading.Condition()
         self._seen: dict[bytes, float] = {}
         self._checkpoints: list[tuple[Change, float]] = []
@@ -149,7 +149,7 @@ class Tail:
         self._thread: Final = threading.Thread(target=self._read, daemon=True)
 
     def begin(self) -> None:
-        """Begins to read: what is committed from now on."""
+        """Begins to read what is committed from now on."""
         from confluent_kafka import TopicPartition
 
         end = self._topic.end_for(self._consumer)
@@ -164,7 +164,7 @@ class Tail:
         self._consumer.close()
 
     def seen_at(self, key: bytes) -> float:
-        """Returns when a record with this key became readable, waiting for it."""
+        """Waits for a record with this key; returns when it became readable."""
         return self._wait(lambda: self._seen.get(key))
 
     def checkpoint_at(self, revision: int) -> float:
@@ -203,7 +203,7 @@ class Tail:
 
 
 def _make_topics(bootstrap: str, state: str, history: str) -> None:
-    """Makes two topics with the settings of a change log's."""
+    """Creates two topics with the settings of a change log's topics."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     client = AdminClient({**OWN, "bootstrap.servers": bootstrap})
@@ -216,7 +216,7 @@ def _make_topics(bootstrap: str, state: str, history: str) -> None:
 
 
 class BareProducer:
-    """Transactional producer with the settings of the publisher's, to two topics of its own."""
+    """Transactional producer to two topics of its own, with the settings of kdir's publisher."""
 
     def __init__(self, bootstrap: str, name: str) -> None:
         from confluent_kafka import Producer
@@ -236,7 +236,7 @@ class BareProducer:
         self._producer.init_transactions(_SECONDS)
 
     def write(self, transactions: Iterable[Sequence[BareRecord]]) -> None:
-        """Writes transactions, encoded by fastavro on the way."""
+        """Writes the records of each transaction; encodes dicts with fastavro."""
         from fastavro import schemaless_writer
 
         schema, framing = _schema(), _MAGIC + record.fingerprint()

@@ -1,4 +1,4 @@
-"""A grpcio server around one call: what bare peers of writes share, whatever they write to."""
+"""A grpcio server of one call, which the bare peers of writes on sqlite and on etcd share."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _THREADS: Final = 16
 
 
 def serve(create: Callable[[bytes, object], bytes]) -> None:
-    """Answers ``/bench.Bare/Create`` by a function, at the address that it prints, until it is
-    killed.
+    """Serves ``/bench.Bare/Create`` by ``create`` until the process is killed; prints the
+    address.
     """
     server = grpc.server(ThreadPoolExecutor(_THREADS), options=(("grpc.so_reuseport", 0),))
     handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(create)

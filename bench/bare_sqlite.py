@@ -1,8 +1,8 @@
 """The bare peer of writes: a grpcio server that makes guarded transactions in a sqlite file.
 
-``python -m bench.bare_sqlite FILE`` makes a store, records the transaction of one mkdir, and then
-makes the same rows with another number in them for each call: the same guards, rows and bytes, on
-the same disk, behind the same gRPC, by sqlite's own statements and nothing else.
+``python -m bench.bare_sqlite FILE`` makes a store and records the transaction of one mkdir. Each
+call repeats it with another number in its keys: the same guards, rows and sizes, on the same disk,
+behind the same gRPC, by plain SQL statements.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from directory.store.writer import Writer
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path
 
-_NUMBER: Final = b"xxxxxxx"  # a number's place in what is recorded
+_NUMBER: Final = b"xxxxxxx"  # placeholder of a number in the recorded keys
 
 
 def main(file: str) -> None:
@@ -43,7 +43,7 @@ def main(file: str) -> None:
 
 
 class _Database:
-    """One connection, that the threads use in turn."""
+    """One connection, used by one thread at a time."""
 
     def __init__(self, file: str, transaction: Transaction) -> None:
         self._lock: Final = threading.Lock()
@@ -84,7 +84,7 @@ def _of(key: bytes, number: bytes) -> bytes:
 
 
 def _recorded(file: str) -> tuple[Transaction, int]:
-    """Returns the transaction of a mkdir with a request id, and the bytes of its answer."""
+    """Returns the transaction of a mkdir with a request id, and about the size of its answer."""
     store = SqliteStore(FilePath(file), ground.CLUSTER)
     replica = Replica(store, ProtoCodec())
     writer = Writer(store, replica, ProtoCodec(), lambda _: Path.parse(ground.MOUNT))

@@ -1,9 +1,9 @@
-"""The change log on a real broker: what it costs writers, how fast and how soon it publishes, and
-what a change that waits costs.
+"""The change log on a real broker: its cost for writers, the rate and the delay of publishing, and
+the memory of a change that waits.
 
-Each peer is bare: fastavro and Kafka's client in a loop, with the bytes that the log's topics held,
-in transactions of the same size. Sides take turns, medians count, and the broker's Java is as in
-production. Beside the rates stands the processor time of the server, on stderr.
+The peer of publishing is bare: fastavro and Kafka's client in a loop, with the bytes that the log's
+topics held, in transactions of the same size. Both sides alternate, medians count, and the broker's
+JVM runs as in production. The server's processor time is printed on stderr.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["JAVA", "Logged", "reading_tail", "run"]
 _THREADS: Final = 16
 _WRITE_ROUNDS: Final = 3
 _ROUNDS_OF_RUN: Final = 4
-"""Of two seconds each, one after the other on one side."""
+"""Rounds of two seconds that one side makes in a row."""
 _BACKLOG: Final = min(100_000, ground.TOPICS)
 _BACKLOG_ROUNDS: Final = 3
 _COMMITTERS: Final = 32
@@ -60,7 +60,7 @@ JAVA: Final = ("-XX:TieredStopAtLevel=4", "-Xmx1g", "-Xms1g")
 
 
 def run() -> list[Row]:
-    """Measures writers, a backlog, the delay of a change, and memory of what waits."""
+    """Measures writers, a backlog, the delay of a change, and the memory of changes that wait."""
     with tempfile.TemporaryDirectory(prefix="kdir-bench-") as name:
         folder = Path(name)
         with KafkaBroker(jvm=JAVA) as broker:
@@ -114,8 +114,8 @@ class Logged:
         return watch_pb2.GetChangeLogResponse.FromString(answer)
 
     def begin(self) -> None:
-        """Begins the log of a store that was filled: it has no level yet, as one of an older
-        release.
+        """Begins the log of a store that was filled directly: as in a store of an older release, no
+        feature level is finalized yet.
         """
         self.await_loaded()
         with channel_to(self.process.address) as channel:
@@ -127,7 +127,7 @@ class Logged:
         self._await(lambda _: True)
 
     def await_begun(self) -> None:
-        """Returns once the log is begun."""
+        """Returns once the server has begun its change log."""
         self._await(lambda found: found.state.revision > 0)
 
     def _await(self, is_there: Callable[[watch_pb2.GetChangeLogResponse], bool]) -> None:
@@ -143,7 +143,7 @@ class Logged:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Runs it, and ends it in order."""
+        """Runs the server during the block; ends it with SIGTERM."""
         self.process.start()
         try:
             yield
@@ -165,8 +165,8 @@ def reading_tail(topic: LogTopic) -> Iterator[Tail]:
 
 
 def _writing(folder: Path, broker: KafkaBroker) -> list[Row]:
-    """Writers beside a log, against those of a server without, and how long what waits at their end
-    takes.
+    """Measures writers of a server with a change log against those of one without, and how long
+    after their end the last change is published.
     """
     logged = Logged(folder / "on", broker)
     plain = DirectoryProcess(folder / "off", ground.MOUNT, {"cluster": ground.CLUSTER})
@@ -193,7 +193,7 @@ def _writing(folder: Path, broker: KafkaBroker) -> list[Row]:
                 published = ground.cpu_seconds(logged.pid) - before
                 late.append((readable - ended) / (ended - began))
                 published /= sum(on.rates[-_ROUNDS_OF_RUN:]) / _ROUNDS_OF_RUN * (ended - began)
-            if not number:  # what is done for the first time
+            if not number:  # the first round is a warm-up
                 on.clear()
                 off.clear()
                 late.clear()
@@ -218,7 +218,7 @@ def _writing(folder: Path, broker: KafkaBroker) -> list[Row]:
 
 
 def _backlog(folder: Path, broker: KafkaBroker) -> list[Row]:
-    """What waited while Kafka was away: events a second."""
+    """Measures how fast a server publishes changes that were committed while it was stopped."""
     logged, changes = Logged(folder / "backlog", broker), _Changes()
     bare = BareProducer(broker.bootstrap, "bare-backlog")
     with logged.running():
@@ -262,7 +262,7 @@ def _backlog(folder: Path, broker: KafkaBroker) -> list[Row]:
 
 
 class _Changes:
-    """Makes directories in a store that no server has, as a server's writer makes them."""
+    """Makes directories in a store that no server has open, with the rows of a server's writer."""
 
     def __init__(self) -> None:
         self._numbers: Final = itertools.count(1)
@@ -272,8 +272,8 @@ class _Changes:
     def commit(
         self, address: str, count: int, *, rows_at_once: int = 1, is_made: bool = True
     ) -> None:
-        """Makes so many, each in a transaction of its own, or many ``rows_at_once``. Those that are
-        not made have only the row that waits, so that the tree stays as it is.
+        """Makes ``count`` directories, ``rows_at_once`` in a transaction. Unless ``is_made``, makes
+        only their change events, which wait to be published: the tree stays as it is.
         """
         store = open_store(address, ground.CLUSTER)
         try:
@@ -325,8 +325,8 @@ def _chunks(rows: Sequence[tuple[Put, Put]], size: int) -> Iterator[Sequence[tup
 def _transactions(
     bare: BareProducer, history: Sequence[Stored], state: Sequence[Stored]
 ) -> list[list[BareRecord]]:
-    """Returns what was published by transactions, decoded, for the bare topics: each ends with a
-    checkpoint in both.
+    """Returns the published records, decoded and for the bare topics, by transaction: each ends
+    with a checkpoint in both topics.
     """
     parts = [
         _by_checkpoint(
@@ -352,8 +352,8 @@ def _by_checkpoint(
 
 
 def _readable(folder: Path, broker: KafkaBroker) -> list[Row]:
-    """From the answer to a write until it is readable in the history, at an even rate; bare, from
-    the beginning of a transaction with the same bytes.
+    """Measures, at an even rate, how long after its answer a write is readable in the history; for
+    the bare peer, how long after the beginning of a transaction with the same bytes.
     """
     logged, mkdirs = Logged(folder / "delay", broker), Mkdirs(ground.MOUNT, "delay")
     bare = BareProducer(broker.bootstrap, "bare-delay")
@@ -407,7 +407,7 @@ def _readable(folder: Path, broker: KafkaBroker) -> list[Row]:
 
 
 def _evenly() -> Iterator[int]:
-    """Yields numbers when they are due; what is late is not made up for."""
+    """Yields numbers at an even rate, each when it is due, or at once if that time is past."""
     begin = time.monotonic()
     for number in range(_READABLE_CHANGES):
         time.sleep(max(0.0, begin + number / _READABLE_PER_SECOND - time.monotonic()))
@@ -422,7 +422,7 @@ def _p99(seconds: Sequence[float]) -> float:
 
 
 def _waiting(folder: Path) -> list[Row]:
-    """Memory of the server for each change that waits, Kafka being away."""
+    """Measures the server's memory for each change that waits while Kafka is away."""
     with KafkaBroker(jvm=JAVA) as broker:
         logged = Logged(folder / "waiting", broker)
         with logged.running():

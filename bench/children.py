@@ -1,4 +1,4 @@
-"""A root with children in a few processes: real clusters, or such as keep nothing."""
+"""A root with children in a few processes: real clusters, or hollow ones that store nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PATIENCE_SECONDS: Final = 600
 
 
 class Children:
-    """Children of one root, all of them running and none mounted yet."""
+    """Children of one root, and the processes that run them."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class Children:
         are_whole: Callable[[], bool],
     ) -> None:
         self.mounts: Final = mounts
-        """Where each is to be mounted, and its cluster id."""
+        """Mount and cluster id of each child."""
         self.processes: Final = processes
         self._are_whole: Final = are_whole
 
     def await_whole(self) -> None:
-        """Returns when every child is linked, and has the rows of all others."""
+        """Returns once every child is linked and has the mount table's rows of all children."""
         until = time.monotonic() + _PATIENCE_SECONDS
         while not self._are_whole():
             if time.monotonic() > until:
@@ -80,7 +80,7 @@ def mount_all(server: DirectoryProcess, children: Children) -> None:
 
 @contextmanager
 def real(folder: Path, server: DirectoryProcess, count: int) -> Iterator[Children]:
-    """Runs so many clusters on sqlite in four processes; they are refused until mounted."""
+    """Runs ``count`` clusters on sqlite in four processes; links are refused until mounted."""
     with ExitStack() as cleanup:
         stores: list[Store] = []
         mounts: list[tuple[str, str]] = []
@@ -125,8 +125,8 @@ def _rows(store: Store) -> int:
 
 @contextmanager
 def hollow(folder: Path, server: DirectoryProcess, count: int) -> Iterator[Children]:
-    """Runs one process that holds the links of so many children, which are mounted before it
-    starts: a thousand that are refused and come again each second take a processor.
+    """Runs one process that holds the links of ``count`` children. They are mounted before it
+    starts, since a thousand links that are refused and retried each second use a whole core.
     """
     mounts = [
         (hollow_children.mount_of(one), hollow_children.child_id(one)) for one in range(count)

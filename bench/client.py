@@ -61,7 +61,7 @@ class _Counting:
 
 
 def run() -> list[Row]:
-    """Measures warm resolves a second, and cold ones by 64 threads against one by one."""
+    """Measures warm resolves, and cold resolves by 64 threads against those by one."""
     ground.free_core()
     with (
         tempfile.TemporaryDirectory(prefix="kdir-bench-") as name,
@@ -95,8 +95,8 @@ def _warm(address: str) -> list[Row]:
 
 
 def _cold(address: str) -> Row:
-    """Returns the same paths, each time unknown to the client, in wall time: a round of each in
-    turn.
+    """Measures, in wall time, resolves of paths that each new client does not know, by one thread
+    and by many in alternating rounds.
     """
     paths = _paths(_COLD_PATHS)
     one, many = [], []
@@ -111,7 +111,7 @@ def _cold(address: str) -> Row:
 
 def _cold_rate(address: str, paths: Sequence[str], threads: int) -> float:
     with Resolver(address, timeout_seconds=30) as resolver:
-        resolver.resolve(ground.MOUNT)  # the channel is open
+        resolver.resolve(ground.MOUNT)  # opens the channel
         ready = threading.Barrier(threads + 1)
 
         def work(mine: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""A load of a server beside the same load of a bare echo: both rates, and delays at half of it."""
+"""A load of a server beside the same load of a bare echo: both rates, and p99 at half load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.rows import Row, at_least, at_most
 __all__ = ["beside_echo"]
 
 _WARM_UP: Final = 5
-"""Rounds in which most of the 10,000 directories are met for the first time."""
+"""Rounds in which the server meets most of its 10,000 directories for the first time."""
 _LATENCY_ROUNDS: Final = 3
 
 
@@ -23,7 +23,7 @@ def beside_echo(
     reaches.
 
     Args:
-        others: take their turns in the same rounds; their rates are the caller's to compare.
+        others: further loads of the same rounds, whose rates the caller compares.
     """
     for _ in range(_WARM_UP):
         load.round()

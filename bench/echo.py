@@ -1,8 +1,7 @@
-"""The bare peer: a grpcio server that answers what it was told to, and nothing else.
+"""The bare peer of resolves: a grpcio server with one fixed answer.
 
-``python -m bench.echo unary SIZE`` takes bytes and gives SIZE bytes; ``batch COUNT`` parses a
-BatchResolveRequest and answers a ready BatchResolveResponse with COUNT outcomes, which it
-serialises each time.
+``python -m bench.echo unary SIZE`` answers bytes with SIZE bytes; ``batch COUNT`` parses each
+BatchResolveRequest and serialises a ready BatchResolveResponse with COUNT outcomes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Servers on a real etcd against etcd itself: writing, loading, reading, seeing, a leader's death.
+"""Servers on a real etcd against etcd itself: writes, their delay elsewhere, a dead leader, reads.
 
-What writes is measured on three members (``etcd_writing``), what reads on one (``etcd_reading``).
-Rounds take turns, and medians are compared.
+Writes are measured on three members (``etcd_writing``), loads and reads on one (``etcd_reading``).
+Rounds of both sides alternate, and medians are compared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 
 def run() -> list[Row]:
-    """Returns three members first, then one."""
+    """Returns the rows of three members, then those of one; none where there is no etcd."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="kdir-bench-") as name:
         try:

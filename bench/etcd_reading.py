@@ -1,7 +1,7 @@
 """Loads and answers of servers on etcd, beside the same from sqlite, and etcd's own reads.
 
-One member and the servers run on one core, the load on the other. Rates are taken per second of
-processor that the measured server had: what else runs on the machine takes only wall time away.
+One member and the servers run on one core, the load on the other. Rates are per second of the
+measured server's processor time, which the machine's other work does not change.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["measured"]
 
 _LOADS: Final = 3
 _BARE_PAGE: Final = 50_000
-"""Rows; with fewer a page etcd takes longer, since it counts what is left with each."""
+"""Rows; with smaller pages etcd takes longer, since for each it counts the rows that are left."""
 _ROUNDS: Final = 7
 _AT_ONCE: Final = 64
 _CONNECTIONS: Final = 8
-"""Of 1, 8, 16 and 64 the number at which etcd reads most."""
+"""The number, of 1, 8, 16 and 64, with which etcd serves most reads."""
 _READS: Final = 20_000
 _BATCHES_AT_ONCE: Final = 4
 
@@ -46,7 +46,7 @@ _BATCHES_AT_ONCE: Final = 4
 def measured(folder: Path, etcd: EtcdCluster) -> list[Row]:
     """Measures one new member, which is filled and moved to the first core."""
     rows = ground.rows_of(TOPICS, TOPICS // 100)
-    # What a topic's name in Kafka is taken by is not loaded, and makes the fill twice as long.
+    # Claims of names in Kafka are left out: no replica loads them, and they double the fill.
     loaded = (row for row in rows if row.key.startswith(LOADED_PREFIXES))
     bare_etcd.fill(address_of(etcd), loaded)
     _move_to_one_core(etcd)
@@ -55,7 +55,7 @@ def measured(folder: Path, etcd: EtcdCluster) -> list[Row]:
 
 
 def _move_to_one_core(etcd: EtcdCluster) -> None:
-    """By a new start."""
+    """Restarts the members on core 0, each with one thread for Go code."""
     with ground.on_core(0), mock.patch.dict(os.environ, GOMAXPROCS="1"):
         for member in etcd.members:
             member.stop()
@@ -68,7 +68,7 @@ def _move_to_one_core(etcd: EtcdCluster) -> None:
 
 
 def _load(address: str) -> Row:
-    """As a replica does, against reading the same keys to throw them away; wall time."""
+    """Measures a load as a replica makes it, against a bare read of the same keys, in wall time."""
     took: dict[str, list[float]] = {"read": [], "load": []}
     for _ in range(_LOADS):
         for what, seconds in took.items():
@@ -84,7 +84,7 @@ def _load(address: str) -> Row:
 
 
 def _apart(what: str, address: str) -> float:
-    """Returns seconds of one measurement in a process of its own."""
+    """Makes one measurement in a process of its own; returns its seconds."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.etcd_reading", what, address],
         stdout=subprocess.PIPE,
@@ -120,8 +120,8 @@ def _read_once(address: str) -> float:
 
 
 def _reads(folder: Path, etcd: EtcdCluster) -> list[Row]:
-    """Returns the same tree from etcd and from sqlite, each by a server of its own, and etcd
-    itself.
+    """Measures a server of a tree in etcd against one of the same tree in sqlite, and against
+    etcd itself.
     """
     from_sqlite = ground.filled(TOPICS, TOPICS // 100)
     with (
@@ -181,8 +181,8 @@ def _alternate(loads: Sequence[Load], at_once: int, warm_up: int) -> None:
 
 
 def _against_etcd(folder: Path, etcd: EtcdCluster, used: Load, again: Load) -> list[Row]:
-    """Returns paths of a batch, against serializable reads of a key each, on the same core: etcd
-    need not ask anybody. It is always the same key, which costs etcd the least.
+    """Measures paths of batches against etcd's reads of one key, on the same core. The reads are
+    serializable, so that etcd asks no other member, and of the same key, which is the cheapest.
     """
     body = h2load.Body(folder / "read", bare_etcd.read_of_a_topic(address_of(etcd)))
     pid = etcd.members[0].process.pid

@@ -1,8 +1,8 @@
 """Writes through servers on a three-member etcd, beside the same transactions made bare.
 
 The bare peer makes the very transactions that a server makes (``bare_etcd``), behind the same gRPC
-where a server's rate is compared (``bare_etcd_server``). Nothing is pinned: members, servers and
-the load share all cores, as they come. A server follows what the bare peer writes, too.
+where a server's rate is compared (``bare_etcd_server``). Nothing is pinned to a core: members,
+servers and load share all cores. The servers also apply what the bare peer writes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from deploy.local.etcd import EtcdCluster
 __all__ = ["measured"]
 
 _WRITE_THREADS: Final = (16, 1)
-"""As many as a server writes with at most, and the least."""
+"""The largest number of threads with which a server writes, and the smallest."""
 _WRITE_ROUNDS: Final = 7
 _SEEN_ROUNDS: Final = 5
 _SEEN_CHANGES: Final = 300
@@ -39,7 +39,7 @@ _SEEN_PER_SECOND: Final = 100
 _DEATHS: Final = 5
 _DEATH_SECONDS: Final = 30.0
 _PAUSE_SECONDS: Final = 0.1
-"""Between two writes: more of them would fill the threads of a server while it waits for etcd."""
+"""Pause between two writes: without it they fill a server's threads while it waits for etcd."""
 
 
 def measured(folder: Path, etcd: EtcdCluster) -> list[Row]:
@@ -59,7 +59,7 @@ def measured(folder: Path, etcd: EtcdCluster) -> list[Row]:
 
 @contextmanager
 def _server(folder: Path, etcd: EtcdCluster) -> Iterator[DirectoryProcess]:
-    """Yields one of several on the same store."""
+    """Runs one of several servers of the same store, and yields it once it serves the tree."""
     settings = {"cluster": ground.CLUSTER, "store": address_of(etcd)}
     with DirectoryProcess(folder, ground.MOUNT, settings) as server:
         request = directory_pb2.GetEntryRequest(path=PARENT).SerializeToString()
@@ -124,7 +124,7 @@ def _writes(folder: Path, etcd: EtcdCluster, server: DirectoryProcess) -> list[R
 
 
 class _Sightings:
-    """When each was first seen, by name; for any thread."""
+    """Times at which names were first noted. Thread-safe."""
 
     def __init__(self) -> None:
         self._at: dict[object, float] = {}
@@ -145,7 +145,7 @@ class _Sightings:
 
 @contextmanager
 def _watching(server: DirectoryProcess, saw: Callable[[str], None]) -> Iterator[None]:
-    """``saw`` gets the path of each change that a server tells of."""
+    """Watches a server's tree; a thread calls ``saw`` with the path of each change."""
     with grpc.insecure_channel(server.address) as channel:
         stub = watch_pb2_grpc.WatchServiceStub(channel)
         answers = stub.Watch(watch_pb2.WatchRequest(path=ground.MOUNT))
@@ -169,8 +169,8 @@ def _watching(server: DirectoryProcess, saw: Callable[[str], None]) -> Iterator[
 
 
 def _seen(etcd: EtcdCluster, bare: NewDirectories, elsewhere: DirectoryProcess) -> Row:
-    """From when a transaction is sent until the same client is told of it: by a server that did not
-    make it, and by a watch on etcd itself, of the very same changes.
+    """Measures how long after sending a bare transaction this client receives its change from a
+    server's watch, against a watch on etcd itself of the same changes.
     """
     reported_by_server, reported_by_etcd = _Sightings(), _Sightings()
     p99: list[float] = []
@@ -218,9 +218,9 @@ def _p99(seconds: Sequence[float]) -> float:
 def _deaths(
     etcd: EtcdCluster, bare: NewDirectories, here: DirectoryProcess, elsewhere: DirectoryProcess
 ) -> list[Row]:
-    """The leader is killed, again and again; until a write is taken, and seen elsewhere. New ones
-    are begun all the time, and the first that is taken counts. The bare client asks every member
-    that is left, so its figure is what etcd itself needs.
+    """Kills etcd's leader several times; measures when a server takes a write again, and when
+    another server shows it. Writes are sent all the time, and the first that succeeds counts. The
+    bare client asks every member that is left, so its time is what etcd itself needs.
     """
     taken, seen, taken_bare = [], [], []
     paths, writes = _Sightings(), Mkdirs(PARENT, "after-a-death")
@@ -272,7 +272,7 @@ def _deaths(
 
 
 class _Firsts:
-    """The first of several calls under way that ends well: when, and what it was."""
+    """First of several pending calls that succeeds: its time, and the path it was made for."""
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -292,6 +292,6 @@ class _Firsts:
         call.add_done_callback(ended)
 
     def forget(self) -> None:
-        """The others."""
+        """Cancels the calls that are still pending."""
         for call in self._calls:
             call.cancel()

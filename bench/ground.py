@@ -1,4 +1,4 @@
-"""The ground that benchmarks stand on: a store of a million topics, pinned server processes."""
+"""What benchmarks share: a store of a million topics, and server processes pinned to a core."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ __all__ = [
 MOUNT: Final = "/la/tracking"
 CLUSTER: Final = "la-tracking"
 TOPICS: Final = int(os.environ.get("KDIR_BENCH_TOPICS", "1000000"))
-"""Of the large store; fewer for a quick look (``python -m bench --topics 20000 …``)."""
+"""Topics of the large store; fewer for a trial (``python -m bench --topics 20000 …``)."""
 SHOWN: Final = "1M" if TOPICS == 1_000_000 else f"{TOPICS:,}"
 Metadata = tuple[tuple[str, str], ...]
 FIRST_DIRECTORY: Final = 1_000
@@ -65,7 +65,7 @@ def path_of(number: int, per_directory: int) -> str:
 
 @functools.cache
 def filled(topics: int, directories: int) -> str:
-    """Returns the address of such a store; made once for all the benchmarks of one run."""
+    """Returns the address of a store with so many topics, made once for all benchmarks of a run."""
     address = f"sqlite:///{_folder()}/{topics}-{directories}.sqlite"
     fill_store(address, topics, directories)
     return address
@@ -79,7 +79,7 @@ def _folder() -> str:
 
 
 def in_use() -> list[int]:
-    """Returns the numbers of the topics that are asked for again and again."""
+    """Returns the numbers of at most 50,000 random topics, which stand for those in use."""
     return random.Random(9).sample(range(TOPICS), min(50_000, TOPICS))
 
 
@@ -157,8 +157,8 @@ def pinned_directory(
 
 
 def await_quiet(pid: int) -> None:
-    """Returns when what a server does in the background after its start is over: the index of the
-    names in Kafka takes the interpreter for some seconds in a million topics.
+    """Returns once a server's background work after its start is over: at a million topics the
+    index of physical names takes some seconds.
     """
     quiet = 0
     while quiet < _QUIET_LOOKS:
@@ -177,9 +177,7 @@ def _answers(stub: Any, messages: Any, metadata: Metadata) -> bool:
 
 @contextmanager
 def pinned_echo(folder: Path, kind: str, size: int, core: int = 0) -> Iterator[tuple[str, int]]:
-    """Runs a bare grpcio server of the same shape on the same core; yields address and process
-    id.
-    """
+    """Runs ``bench.echo`` on one core; yields its address and process id."""
     process = LocalProcess(
         ["taskset", "-c", str(core), sys.executable, "-m", "bench.echo", kind, str(size)],
         folder / f"echo-{kind}.log",
@@ -199,7 +197,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def free_core(core: int = 1) -> None:
-    """Keeps this process off the server's core."""
+    """Moves this process to one core, by default another than the server's."""
     os.sched_setaffinity(0, {core % (os.cpu_count() or 1)})
 
 

@@ -1,6 +1,6 @@
-"""Load in C, by h2load: its calls cost a twentieth of a server's; refuses to look at answers.
+"""Load by h2load, a client in C whose calls cost a twentieth of what they cost a server.
 
-One request again and again. Where a client in Python would measure itself.
+It repeats one request and ignores the answers. A client in Python would measure itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Body", "calls", "missing", "per_second"]
 
 
 def missing(benchmark: str) -> bool:
-    """True if it is not there, which is said."""
+    """True if h2load is not installed; then prints a note on stderr."""
     if shutil.which("h2load"):
         return False
     sys.stderr.write(f"{benchmark}: h2load is missing (Debian: nghttp2-client); left out\n")
@@ -24,7 +24,7 @@ def missing(benchmark: str) -> bool:
 
 
 class Body:
-    """A request in a file, as gRPC sends it: not compressed, its length, itself."""
+    """File with a request as gRPC frames it: the flag of compression, the length, the message."""
 
     def __init__(self, file: Path, message: bytes) -> None:
         file.write_bytes(b"\0" + len(message).to_bytes(4, "big") + message)
@@ -34,7 +34,7 @@ class Body:
 def per_second(
     url: str, body: Body, *, connections: int, streams: int, seconds: int, warm_up: int
 ) -> float:
-    """Calls a second that ended well."""
+    """Returns the calls a second, all of which must succeed."""
     return float(
         _run(
             url,
@@ -47,7 +47,7 @@ def per_second(
 
 
 def calls(url: str, body: Body, *, connections: int, streams: int, count: int) -> None:
-    """Makes so many calls, which must end well."""
+    """Makes ``count`` calls, all of which must succeed."""
     done = _run(url, body, (connections, streams), ["-n", str(count)], r"(\d+) succeeded")
     if int(done) != count:
         raise RuntimeError(f"{done} of {count} calls succeeded")

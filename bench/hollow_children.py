@@ -1,4 +1,4 @@
-"""Children of one parent in one process that keep nothing: hello, heartbeats, and a count of rows.
+"""Children of one parent, in one process, that store nothing: they link, and count table rows.
 
 A thousand real clusters need more memory and threads than a machine for benchmarks has; what links
 cost their parent is the same for these.

@@ -52,7 +52,7 @@ def run() -> list[Row]:
 
 
 def _seconds_until_noticed(root: DirectoryProcess, linked: children.Children) -> float:
-    """Returns how long the parent shows a cluster as linked whose process hangs."""
+    """Pauses a process; returns the seconds until the parent shows its clusters as not linked."""
     with channel_to(root.address) as channel:
         mounts = method_of(channel, _LIST_MOUNTS)
         process = linked.processes[0]

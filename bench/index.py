@@ -1,8 +1,8 @@
 """The index: topics a second through the Spark source, against the same source without a server.
 
-Server on one core, Spark and its Python on the other. The source without a server reads the very
-same pages out of its own memory. A second baseline is given its Arrow batches ready-made: that is
-what Spark alone takes, with nothing read at all.
+The server runs on one core, Spark and its Python on the other. The source without a server decodes
+the same kind of pages from its own memory. A second baseline has ready-made Arrow batches: it shows
+what Spark alone takes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SELECT * FROM read_parquet(?) WHERE contains(lower(path), ?) OR contains(lower(p
 
 
 def run() -> list[Row]:
-    """Returns rows a second of a whole read, of a build, and how long a search takes."""
+    """Measures a read of all topics, a build of the index, and a search."""
     with tempfile.TemporaryDirectory(prefix="kdir-bench-index-") as name:
         folder = Path(name)
         with pinned_directory(folder / "server", filled(TOPICS, DIRECTORIES)) as server:
@@ -53,7 +53,7 @@ def run() -> list[Row]:
 
 
 def _reads(spark: SparkSession, address: str) -> list[Row]:
-    """Returns all sources to nowhere in turn; of each the best of some rounds."""
+    """Measures reads of all sources in alternating rounds; the best round of each counts."""
     register(spark)
     spark.dataSource.register(WithoutServer)
     options = {
@@ -85,7 +85,7 @@ def _seconds(spark: SparkSession, source: str, options: Mapping[str, str]) -> fl
 
 
 def _build(spark: SparkSession, address: str, table: str) -> Row:
-    """A first build, and one when nothing has changed: that costs by the change."""
+    """Measures a build when nothing has changed against the first build."""
     settings = SparkSettings(session=spark)
     first = build([address], table, spark=settings)
     if first.rows != TOPICS:
@@ -102,7 +102,7 @@ def _build(spark: SparkSession, address: str, table: str) -> Row:
 
 
 def _search(table: str) -> Row:
-    """A search by text that one topic holds, against DuckDB on the bare files."""
+    """Measures a search that finds one topic against a bare DuckDB query on the files."""
     import duckdb
 
     wanted = path_of(TOPICS - 1, TOPICS // DIRECTORIES)

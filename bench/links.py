@@ -1,8 +1,8 @@
 """What linked children cost their parent: linking them, and a mkdir beside them.
 
-A hundred are real clusters in four processes; of a thousand, and of the hundred that these are
-compared with, the children keep nothing (``hollow_children``). A mkdir is measured in turns with
-one in a root without children.
+A hundred children are real clusters in four processes. A thousand others, and the hundred that
+these are compared with, store nothing (``hollow_children``). Rounds of mkdirs alternate with rounds
+in a root without children.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MANY: Final = 1_000
 _ROUNDS: Final = 9
 _MKDIRS: Final = 30
 _SETTLING_SECONDS: Final = 5.0
-"""Longer than the table rests: all children have it, and nothing of it is on its way."""
+"""Longer than a parent waits between two parts of the mount table: all children have it by then."""
 
 
 def run() -> list[Row]:
@@ -57,7 +57,7 @@ def _linked(
     kind: str,
     goal: float,
 ) -> tuple[list[Row], float]:
-    """Returns the rows of so many children of a root of their own, and how long linking took."""
+    """Returns the rows for ``count`` children of a new root, and the seconds that linking took."""
     folder.mkdir()
     with (
         children.root(folder / "root") as root,
@@ -115,7 +115,7 @@ class _Mkdirs:
         self.spent: Final[list[float]] = []
 
     def measure(self) -> None:
-        """Adds a round."""
+        """Makes one round of mkdirs; adds its figures to ``p50s`` and ``spent``."""
         took, before = [], ground.cpu_seconds(self._pid)
         for _ in range(_MKDIRS):
             request, began = self._mkdirs.next(), time.perf_counter()

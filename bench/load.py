@@ -1,6 +1,6 @@
 """Load on one method of one server: calls per second of its processor, latency at an even rate.
 
-Refuses to judge what is answered: requests and answers are bytes.
+Requests and answers are bytes; answers are not looked at.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _AT_ONCE: Final = 64
 
 
 class Load:
-    """Source of requests to one method of one server; each round has others than the last."""
+    """Load of one method of one server; each round sends other requests than the round before."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Load:
         self._per_second: list[float] = []
 
     def round(self, at_once: int = _AT_ONCE) -> None:
-        """Adds a round's calls per second of the server's CPU, with so many at a time."""
+        """Runs one round with ``at_once`` threads; adds its calls per CPU second to ``rates``."""
         stop = time.monotonic() + _SECONDS
         counts: list[int] = []
         begin, count = self._next, len(self.requests)
@@ -96,8 +96,8 @@ class Load:
         return statistics.median(self._per_second)
 
     def p99(self, rate: float) -> float:
-        """Returns seconds that 99 of 100 calls take at most, at an even rate that nothing slows
-        down.
+        """Returns the 99th percentile of the seconds of a call, at so many calls a second: none of
+        them waits for the answer to another.
         """
         took: list[float] = []
 
@@ -130,12 +130,12 @@ def channel_to(address: str) -> Any:
 
 
 def method_of(channel: Any, method: str) -> Any:
-    """Returns the method by its full name, from bytes to bytes."""
+    """Returns a callable of the unary method with this full name, from bytes to bytes."""
     return channel.unary_unary(method)
 
 
 def resolves(topics: int, count: int) -> list[bytes]:
-    """Resolves requests for topics anywhere among so many."""
+    """Returns ``count`` Resolve requests for random topics among so many."""
     choose = random.Random(7)
     return [
         resolve_pb2.ResolveRequest(

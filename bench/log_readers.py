@@ -1,8 +1,8 @@
-"""Readers of the state of a change log on a real broker: a load, what it leaves in memory,
-effective policies, a resync, and a restore. All read one log, which a server filled from its store.
+"""Readers of a change log's state on a real broker: loads and their memory, effective policies, a
+resync, and restores. A server filled the log from its store.
 
-Each load, and each restore, is in a process of its own, so that nothing else is counted; what is
-compared is processor time, in turns, but for a resync: the server does more beside it.
+Each load and each restore runs in a process of its own, so that nothing else is counted. Processor
+times are compared, in alternating rounds; of a resync wall times, since the server does more then.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def run() -> list[Row]:
 
 
 def _filled(folder: Path, broker: KafkaBroker, topics: int) -> Logged:
-    """Returns a server, at rest, whose log holds so many topics."""
+    """Returns a stopped server whose log holds so many topics."""
     folder.mkdir()
     file = folder / "copy.sqlite"
     store = ground.filled(topics, max(1, topics // 100))
@@ -97,7 +97,7 @@ def _filled(folder: Path, broker: KafkaBroker, topics: int) -> Logged:
 
 
 def _await_whole(topic: LogTopic) -> None:
-    """Returns once the first filling has its checkpoint: a log is begun before."""
+    """Returns once the first filling's checkpoint is there; a log counts as begun before that."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     with closing(TopicReader({"bootstrap.servers": topic.bootstrap}, topic.name)) as reader:
         while newest_checkpoint(reader) is None:
@@ -113,7 +113,7 @@ def _run_kdir(logged: Logged, *arguments: str) -> None:
 
 
 def _apart(*arguments: str) -> dict[str, float]:
-    """Returns one measurement in a process of its own."""
+    """Makes one measurement in a process of its own; returns its figures by name."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.log_readers", *arguments],
         stdout=subprocess.PIPE,
@@ -160,7 +160,7 @@ def _loads(logged: Logged) -> list[Row]:
 def _load(bootstrap: str, topic: str) -> dict[str, float]:
     with closing(TopicReader({"bootstrap.servers": bootstrap}, topic)) as reader:
         reader.bounds()
-        Schemas()  # whatever is imported is there
+        Schemas()  # its imports must not be counted
         before = _memory("VmRSS")
         began = time.process_time()
         log = load_log(reader, StateFold(), seconds=_PATIENCE_SECONDS)
@@ -193,8 +193,8 @@ def _snapshot(address: str) -> Snapshot:
 
 
 def _deep_path(logged: Logged) -> tuple[str, str]:
-    """Makes directories with policies on each level; returns the path of the innermost,
-    and a token.
+    """Makes nested directories with policies; returns the path of the innermost, and the token
+    of the last change.
     """
     with channel_to(logged.process.address) as channel:
         create, update = method_of(channel, CREATE), method_of(channel, _UPDATE)
@@ -215,7 +215,7 @@ def _deep_path(logged: Logged) -> tuple[str, str]:
 
 
 def _effective(logged: Logged, path: str, token: str) -> Row:
-    """Effective policies from the log, warm, against a server's own in its process."""
+    """Measures warm effective policies from the log, against a server's code in this process."""
     tree = OpenTree(_snapshot(logged.store), DirectoryPath.parse(ground.MOUNT), ground.CLUSTER)
     with PolicyCache(logged.process.address, timeout_seconds=_PATIENCE_SECONDS) as cache:
         cache.wait_for(token)
@@ -244,7 +244,7 @@ def _microseconds(do: Callable[[], object]) -> float:
 
 
 def _explained(tree: OpenTree, path: str) -> tuple[ExplainedValue, ...]:
-    """Returns what a server does for ``GetEffectivePolicies`` before it makes the answer."""
+    """Returns what a server computes for ``GetEffectivePolicies`` before it encodes the answer."""
     wanted = DirectoryPath.parse(path)
     found = tree.require_entry(wanted)
     assert isinstance(found, DirectoryAt)  # noqa: S101 - as it was made
@@ -265,7 +265,7 @@ def _from_log(cache: PolicyCache, path: str) -> set[tuple[str, str]]:
 
 
 def _resync(logged: Logged) -> Row:
-    """A resync that finds no difference, against a bare loop that reads the state topic."""
+    """Measures a resync that finds no difference, against a bare loop over the state topic."""
     seconds, bare, spent = [], [], []
     ground.await_quiet(logged.pid)
     with channel_to(logged.process.address) as channel, reading_tail(logged.history) as tail:
@@ -274,7 +274,7 @@ def _resync(logged: Logged) -> Row:
             began, before = time.monotonic(), ground.cpu_seconds(logged.pid)
             request = admin_pb2.ResyncChangeLogRequest().SerializeToString()
             method_of(channel, _RESYNC)(request, timeout=60)
-            # The first one has the request itself, which is a change.
+            # The first checkpoint follows the request, which is a change itself.
             seconds.append(tail.second_checkpoint_at(began) - began)
             spent.append(ground.cpu_seconds(logged.pid) - before)
             began = time.monotonic()
@@ -329,7 +329,7 @@ def _log_of(logged: Logged) -> tuple[str, ...]:
 
 
 def _restore(config: str, *arguments: str) -> dict[str, float]:
-    """Restores the store of a server that is not running, which is lost first."""
+    """Deletes the store of a stopped server, then restores it."""
     for file in Path(config).parent.glob("copy.sqlite*"):
         file.unlink()
     began = time.process_time()

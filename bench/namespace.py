@@ -1,6 +1,6 @@
 """The tree in memory: what a topic costs, how long a load takes, the first page of a directory.
 
-Each runs in a process of its own, so that nothing else of this one is counted.
+Each measurement runs in a process of its own, so that nothing else is counted.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def run() -> list[Row]:
 
 
 def _apart(what: str, store: str) -> dict[str, float]:
-    """Returns one measurement in a process of its own."""
+    """Makes one measurement in a process of its own; returns its figures by name."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.namespace", what, store],
         stdout=subprocess.PIPE,
@@ -86,7 +86,7 @@ def _resident() -> int:
 
 
 def _load(address: str) -> dict[str, float]:
-    """As the replica does: the collector rests while millions of objects are made that stay."""
+    """Loads as the replica does, without garbage collection: its millions of objects all stay."""
     store = open_store(address, ground.CLUSTER)
     before = _resident()
     gc.disable()
@@ -134,7 +134,7 @@ def _pages() -> dict[str, float]:
 
 
 def _rows() -> Iterator[Sequence[tuple[bytes, bytes]]]:
-    """A store's rows, in key order: two directories, and what stands in each."""
+    """Yields a store's rows in key order: two directories, and the topics in each."""
     codec = ProtoCodec()
     yield [
         (entry_key(ROOT_ID, Kind.DIRECTORY, name), codec.encode(Directory(entry_id=directory)))

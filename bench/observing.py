@@ -1,8 +1,8 @@
-"""How soon what other tools change in Kafka is shown, at 10,000 topics, and what looking costs.
+"""How soon kdir shows what other tools change in Kafka, at 10,000 topics, and what that costs.
 
-A real broker, with its Java as in production; the server has its settings by default, and then
-reads as many configs a second as 5 s at 10,000 topics take. What is waited for is asked of the
-server, as by `kdir stat`, ten times a second.
+The broker is real, and its JVM runs as in production. The server runs with default settings, then
+with so many configs read a second that it reads all within 5 s. It is asked for what must come ten
+times a second, as by `kdir stat`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FEW: Final = 20
 _BATCH: Final = 250
 _ROUNDS: Final = 6
 _OFTEN: Final = 3_000
-"""Configs read a second, so that 10,000 are seen within 5 s."""
+"""Configs read a second: 10,000 are read within 5 s."""
 _CONFIGS: Final = 10
 """Topics all over Kafka whose config is changed; the last one shown counts."""
 _GOAL_SECONDS: Final = 5
@@ -112,7 +112,7 @@ def _without_kafka() -> float:
 
 
 class _Measured:
-    """What one broker came to: seconds until shown, at worst, and milliseconds a second."""
+    """Figures of one broker: worst seconds until a change is shown, and CPU ms a second."""
 
     def __init__(self, seen: Mapping[str, float], config: float, server: float) -> None:
         self.seen = seen
@@ -146,7 +146,7 @@ def _measure(kafka: _Kafka, count: int, **settings: object) -> _Measured:
                 time.sleep(_SETTLE_SECONDS)
                 idle = _cpu_ms(server.process.pid, _IDLE_SECONDS)
                 config = _config_change(kafka, shown, names)
-                # Of few topics, so many that vanish would stop the server.
+                # With few topics, those that vanish would trip the vanish guard.
                 seen = _changes(kafka, shown, names) if count == _MANY and not settings else {}
         finally:
             server.kill()
@@ -206,7 +206,7 @@ def _seconds_until(is_shown: Callable[[], bool]) -> float:
 
 
 class _Shown:
-    """What the server shows of topics."""
+    """Topics as the server shows them."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         from kdir.v1 import directory_pb2_grpc
@@ -214,7 +214,7 @@ class _Shown:
         self._entries: Any = directory_pb2_grpc.DirectoryServiceStub(channel)
 
     def topic(self, name: str) -> Any:
-        """Returns a topic; None where the server has none."""
+        """Returns a topic; None where the server has none, or is not ready."""
         from kdir.v1 import directory_pb2
 
         request = directory_pb2.GetEntryRequest(path=f"{_MOUNT}/{name}")
@@ -227,7 +227,7 @@ class _Shown:
 
 
 class _Kafka:
-    """The broker, asked without kdir; each change is there when the call returns."""
+    """Admin client of the broker, without kdir; a change is made when its call returns."""
 
     def __init__(self, bootstrap: str) -> None:
         from confluent_kafka.admin import AdminClient

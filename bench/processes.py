@@ -1,9 +1,9 @@
 """`kdir server --processes 2` against one process: calls and paths a second, the load in C.
 
 Needs h2load (Debian: nghttp2-client), whose calls cost a twentieth of the server's: a client in
-Python would measure itself. Rounds of one and of two take turns, and the best of each counts, since
-other work on the machine only ever takes away. With fewer than two free cores nothing is to be
-gained, which the last row tells: two processes spend as much processor on a call as one does.
+Python would measure itself. Rounds of one and of two alternate, and the best of each counts, since
+other work on the machine can only slow a round. With fewer than two free cores two processes gain
+nothing; the last row still compares the processor time that one and two spend on a call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROUNDS: Final = 4
 _SECONDS: Final = 4
 _WARM_UP: Final = 1
 _CONNECTIONS: Final = 32
-"""The kernel gives each to one process: with so many none is left idle."""
+"""The kernel assigns each connection to one process: with so many, no process is idle."""
 _BATCH: Final = 1_000
 _TOPICS: Final = 10_000
 
@@ -78,7 +78,7 @@ def run() -> list[Row]:
 
 
 def _processor_seconds(server: DirectoryProcess) -> float:
-    """Of the process, and of those that it supervises."""
+    """Returns the processor time of a server and of the processes that it supervises."""
     pid = server.process.pid
     below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return sum(ground.cpu_seconds(one) for one in (pid, *map(int, below)))

@@ -1,9 +1,9 @@
 """A changed config on its way to many topics of a real broker, against bare calls of AdminClient.
 
-A broker comes to what its controller acknowledged topic by topic, so that what counts is when all
-topics carry the value, as the broker shows them. Both sides change the same topics of one broker,
-in requests of the same size, in turns; kdir's rate (``changes_per_second``) is lifted. The broker's
-Java is as in production: compiled with all that it has, and with room for so many partitions.
+A broker applies what its controller acknowledged topic by topic, so the time counts until the
+broker shows the value for all topics. Both sides change the same topics of one broker, in requests
+of the same size and in alternating rounds; kdir's rate (``changes_per_second``) is lifted. The
+broker's JVM is as in production: with all compilers, and with memory for so many partitions.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _ORDINARY: Final = min(500, _TOPICS)
 """Topics of one directory."""
 _MOUNT: Final = "/la/tracking"
 _BATCH: Final = 250
-"""Topics of one request, as kdir's."""
+"""Topics of one request, as many as in kdir's."""
 _SAMPLE: Final = 50
-"""While it is waited for all, one topic in so many is looked at; then all are."""
+"""A wait for all topics looks at one topic in so many first; when these are done, at all."""
 _LOOKED_AT: Final = 20
 _LOOK_SECONDS: Final = 0.1
 _ROUNDS: Final = 3
@@ -45,7 +45,7 @@ _NAMES: Final = [f"d{number // _ORDINARY:03}.t{number:05}" for number in range(_
 
 
 def run() -> list[Row]:
-    """Plans, pushes to all topics of a broker, and to those of one directory at kdir's own rate."""
+    """Measures plans, pushes to all topics, and one to a directory's topics at the default rate."""
     with (
         tempfile.TemporaryDirectory(prefix="kdir-bench-") as name,
         KafkaBroker(jvm=_JAVA) as broker,
@@ -99,7 +99,7 @@ _LAST: Final = [604_800_000]
 
 
 def _values() -> str:
-    """A retention that no topic has had."""
+    """Returns a retention in ms that no topic has had."""
     _LAST[0] += 1
     return str(_LAST[0])
 
@@ -119,7 +119,7 @@ class _Kafka:
         self._client: AdminClient = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def create(self) -> None:
-        """Makes the topics, until the broker shows all of them whole."""
+        """Creates the topics, and waits until the broker shows all with their partitions."""
         from confluent_kafka.admin import NewTopic
 
         for names in _batches(_NAMES):
@@ -136,7 +136,7 @@ class _Kafka:
         return all(name in shown and shown[name].partitions for name in _NAMES)
 
     def change(self, value: str) -> None:
-        """Changes the config of all, and waits until all carry it."""
+        """Changes the retention of all topics, and waits until the broker shows it for all."""
         from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
         change = ConfigEntry("retention.ms", value, incremental_operation=AlterConfigOpType.SET)
@@ -149,7 +149,7 @@ class _Kafka:
         self.await_all(_NAMES, value)
 
     def read(self) -> Mapping[str, str]:
-        """Returns the retention of all, and all else that a plan looks at."""
+        """Returns the retention of each topic; it reads the configs that a plan reads, too."""
         return self._retention(_NAMES)
 
     def await_all(self, names: Sequence[str], value: str) -> None:
@@ -188,7 +188,7 @@ class _Directory:
             "bootstrap": [broker.bootstrap],
             "ceiling": ["configs"],
             "split_on": ".",
-            # What the other side changes is not to be reported meanwhile.
+            # No sweep: kdir is not to observe the bare side's changes.
             "sweep_interval_seconds": 3600,
             **kafka,
         }
@@ -229,7 +229,7 @@ class _Directory:
                 return
 
     def set_retention(self, path: str, value: str) -> None:
-        """``kdir set``."""
+        """Sets the retention of a directory, as ``kdir set`` does."""
         from google.protobuf.field_mask_pb2 import FieldMask
         from kdir.v1 import directory_pb2, entry_pb2, policies_pb2
 
@@ -246,7 +246,7 @@ class _Directory:
         )
 
     def plan(self, path: str) -> str:
-        """``kdir arm``: the plan's name."""
+        """Plans an arming, as ``kdir arm`` does; returns the plan's hash."""
         from kdir.v1 import policies_pb2
 
         request = policies_pb2.PlanArmingRequest(path=path, aspect="configs")
@@ -254,12 +254,12 @@ class _Directory:
         return str(planned.plan_hash)
 
     def arm(self, path: str) -> None:
-        """``kdir arm --plan``, until Kafka was looked at; nothing is wished yet."""
+        """Arms a path, as ``kdir arm --plan`` does, and waits for the end; no config is set yet."""
         from kdir.v1 import policies_pb2
 
         request = policies_pb2.ArmRequest(path=path, aspect="configs", plan_hash=self.plan(path))
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        # A server answers after a while that it goes on; asked the same again, it waits on.
+        # After a while a server answers that arming goes on; the same request waits further.
         while (answer := self._policies.Arm(request, timeout=60)).in_progress:
             if time.monotonic() > deadline:
                 raise AssertionError(f"{path} is not armed")

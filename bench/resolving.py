@@ -1,9 +1,9 @@
 """Resolve and BatchResolve through a real server on one core, against a bare grpcio server.
 
 The load runs on the other core. A Python client is no faster than a Python server, so rates are
-taken per second of the server's own CPU: what it could do with its core to itself. Rounds take
-turns, and medians are compared: the machine's other work hits both. Latency is wall time, at half
-the rate that the slower of the two reached.
+taken per second of the server's own CPU: what it could do with its core to itself. Rounds of both
+alternate, and medians are compared: the machine's other work slows both. Latency is wall time, at
+half the rate that the slower of the two reached.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def run() -> list[Row]:
 
 
 def _unary(folder: Path, many: Load) -> list[Row]:
-    """Returns paths all over the tree: one in five was asked before."""
+    """Measures Resolve of random paths of the whole tree, against an echo and a small tree."""
     with channel_to(many.address) as channel:
         size = len(method_of(channel, RESOLVE)(many.requests[0], timeout=5))
     with (
@@ -57,7 +57,7 @@ def _unary(folder: Path, many: Load) -> list[Row]:
 
 
 def _batch(folder: Path, address: str, pid: int) -> list[Row]:
-    """Working sets of two sizes: paths that were asked before, and paths from all over the tree."""
+    """Measures batches of paths in use, and of random paths of the whole tree, against an echo."""
     used = in_use()
     with ground.pinned_echo(folder, "batch", 1_000) as (echo, echo_pid):
         again = Load(address, pid, BATCH, batches(100, used))

@@ -35,7 +35,7 @@ def refresh(names: Sequence[str]) -> None:
 
 
 def section(rows: Sequence[Row]) -> str:
-    """Returns the table, and what it was measured on."""
+    """Returns the table of rows below a line about the machine and the missed goals."""
     goals = [row for row in rows if row.goal != NO_GOAL]
     missed = [row for row in goals if not row.holds]
     fate = f"{len(missed)} of {len(goals)} goals are missed" if missed else "all goals are met"
@@ -48,7 +48,7 @@ def section(rows: Sequence[Row]) -> str:
 
 
 def with_section(text: str, body: str) -> str:
-    """Returns the text with this between the marks.
+    """Returns the text with ``body`` between the two marks.
 
     Raises:
         ValueError: the marks are not there once each, in this order.

@@ -1,4 +1,4 @@
-"""One measured claim, and how a table of them is shown and kept; refuses to measure anything."""
+"""Rows of measured claims: made, kept in files, and shown as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OUT = Path(__file__).parent / "out"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A value against what it is held to. ``ratio`` is value / baseline_value."""
+    """A measured value and its goal. ``ratio`` is value / baseline_value; ``goal`` bounds it."""
 
     name: str
     value: float

@@ -1,4 +1,4 @@
-"""The command line as a person feels it: whole processes, start-up included."""
+"""Duration of command lines: whole processes, start-up included."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run() -> list[Row]:
 def _environment(home: Path, servers: str) -> Mapping[str, str]:
     home.mkdir()
     environment = dict(os.environ)
-    # Some machines set it, and then every start compiles all modules anew.
+    # Where it is set, every start compiles all modules again.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     return {
         **environment,

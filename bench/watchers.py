@@ -1,9 +1,9 @@
 """A thousand watchers of one server, beside a bare broadcast of the same bytes.
 
-The watchers are in processes of their own, and all watch the root. Rounds take turns: a mkdir,
-until all of them have its change; and the bytes of that change, given to the bare peer
-(``bare_broadcast``), until all of its streams have them. A mkdir is acknowledged also by a server
-without watchers, in the same turns.
+The watchers run in processes of their own, and all watch the root. Rounds alternate: a mkdir, until
+all watchers have its change; and a broadcast of the change's bytes by the bare peer
+(``bare_broadcast``), until all its streams have them. A server without watchers acknowledges a
+mkdir in each round, too.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PROCESSOR_GOAL_MS: Final = 0.08
 
 
 def run() -> list[Row]:
-    """Measures what a change costs, and when it is acknowledged and everywhere."""
+    """Measures a change's processor time, its acknowledgement, and its way to all watchers."""
     request = watch_pb2.WatchRequest(path="/", checkpoint_seconds=3_600)
     with tempfile.TemporaryDirectory(prefix="kdir-bench-") as name, ExitStack() as cleanup:
         folder = Path(name)
@@ -127,7 +127,7 @@ def _seconds(call: Callable[..., object], request: bytes) -> float:
 
 
 class _Side:
-    """Changes of one server, and when they were answered and everywhere."""
+    """Seconds until changes at one server were answered, and until all watchers had them."""
 
     def __init__(self, pid: int, watchers: _Watchers) -> None:
         self._pid: Final = pid
@@ -138,7 +138,7 @@ class _Side:
         """Seconds of processor."""
 
     def measure(self, call: Any, requests: list[bytes]) -> None:
-        """Adds a round: each change is everywhere before the next one."""
+        """Makes one round: all watchers have each change before the next is made."""
         before = ground.cpu_seconds(self._pid)
         for request in requests:
             began = time.monotonic()
@@ -149,7 +149,7 @@ class _Side:
 
 
 class _Watchers:
-    """Processes of watchers, by the logs of what they got."""
+    """Processes of watchers, followed by their logs (``bench.watching``)."""
 
     def __init__(self, logs: list[Path]) -> None:
         self._logs: Final = [log.open() for log in logs]

@@ -1,8 +1,8 @@
 """One process of watchers: many streams of one method, each message counted.
 
 ``python -m bench.watching ADDRESS METHOD COUNT REQUEST``, the request in hex: writes ``open`` once
-each stream has its first message, and after that ``got N TIME`` when all of them have the Nth one
-after it, by the monotonic clock.
+each stream has its first message, and after that ``got N TIME`` when all streams have the Nth
+message after it; TIME is of the monotonic clock.
 """
 
 from __future__ import annotations

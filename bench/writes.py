@@ -1,7 +1,7 @@
 """Writes through a server on a sqlite file, beside bare transactions behind the same gRPC.
 
-The bare peer (``bare_sqlite``) makes the same rows under the same guards. Both sides are loaded in
-turns by as many threads; beside each rate stands the processor time of a write in the server.
+The bare peer (``bare_sqlite``) makes the same rows under the same guards. The same number of
+threads loads both sides in alternating rounds; each rate has a write's processor time beside it.
 """
 
 from __future__ import annotations
@@ -86,11 +86,11 @@ class Mkdirs:
         self._numbers: Final = itertools.count(1)
 
     def next(self) -> bytes:
-        """Returns the next one."""
+        """Returns the next request."""
         return self.take()[1]
 
     def take(self) -> tuple[str, bytes]:
-        """Returns the next one's path, and it."""
+        """Returns the path of the next directory, and the request."""
         name = f"{self._prefix}-{next(self._numbers):07}"
         request = directory_pb2.CreateEntryRequest(path=f"{self._parent}/{name}", request_id=name)
         request.entry.directory.SetInParent()
@@ -131,7 +131,7 @@ class Side:
         self.rates: Final[list[float]] = []
 
     def measure(self, take: Callable[[], bytes], threads: int) -> None:
-        """Adds a round."""
+        """Runs one round of two seconds; adds its rate and processor time."""
         before = ground.cpu_seconds(self._pid)
         rate = calls_per_second(self._call, take, threads, _SECONDS)
         self.rates.append(rate)
@@ -143,7 +143,7 @@ class Side:
         return 1e3 * statistics.median(self._spent)
 
     def clear(self) -> None:
-        """Begins again."""
+        """Forgets the rounds so far."""
         self.rates.clear()
         self._spent.clear()
 

@@ -1,6 +1,6 @@
-"""`python -m deploy.demo up|down|status`: starts the demo and tells its story, ends it, or looks.
+"""`python -m deploy.demo up|down|status`: starts the demo, ends it, or lists its servers.
 
-It ends only what the demo itself recorded, and leaves nothing running when the story fails.
+It ends only processes that the demo itself recorded, and leaves none running when a step fails.
 """
 
 import argparse
@@ -22,7 +22,7 @@ _CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does it; 0 when it worked, else a sentence on stderr says why not."""
+    """Runs the action; returns 0, or another code after a message on stderr."""
     parser = argparse.ArgumentParser(prog="python -m deploy.demo", description=__doc__)
     parser.add_argument("action", choices=("up", "down", "status"))
     parser.add_argument(
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     home = options.home.resolve()
-    # As Ctrl-C: what was started is ended on the way out.
+    # SIGTERM acts as Ctrl-C: servers that were started are ended on the way out.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return {"up": up, "down": _down, "status": _status}[options.action](home)
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def up(home: Path) -> int:
-    """Starts the demo below ``home`` and reports its story; the exit code."""
+    """Starts the demo below ``home`` and runs its story; returns the exit code."""
     began = time.monotonic()
     with federation.locked(home) as held:
         if not held:
@@ -66,7 +66,7 @@ def up(home: Path) -> int:
 
 
 def _report(home: Path, began: float) -> None:
-    kafka.installed()  # said before anything is started
+    kafka.installed()  # raises before anything is started
     demo = Federation(home)
     with (home / "transcript.txt").open("w") as transcript:
         shell = Shell(transcript)

@@ -1,7 +1,7 @@
-"""The demo's servers: three Kafka brokers and six directories, each a process that outlives us.
+"""The demo's servers: three Kafka brokers and six directory servers, which outlive this process.
 
-It starts, kills and ends them by what it recorded in the demo's folder, never by name; what is in
-them is the story's business.
+They are started, killed and ended by the records in the demo's folder, never by name; ``story``
+fills them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ CLUSTERS = {
     "la-metrics": "/la/metrics",
     "ny-tracking": "/ny/tracking",
 }
-"""Where each cluster's tree hangs, parents first."""
+"""Mount of each cluster, parents first."""
 _PROGRAMS = Path(sys.executable).parent
-"""Where ``kdir`` and the right ``python`` are: not resolved, it is a virtual environment's."""
+"""Folder of ``kdir`` and ``python``; resolving it would leave the virtual environment."""
 SITE_LINKS = {"la": "/la/tracking", "ny": "/ny/tracking"}
 """What `/tracking` means at the directories of each site."""
 
@@ -73,7 +73,7 @@ class Federation:
 
     def start_directories(self) -> None:
         """Starts the directory servers together; each is bound when this returns."""
-        # Only now: the brokers hold their ports, so that none of these is one of theirs.
+        # Chosen only now: the brokers hold their ports, so that none of these can be one of theirs.
         ports: dict[str, int] = {}
         for name in CLUSTERS:
             while (port := free_port()) in ports.values():
@@ -108,7 +108,7 @@ class Federation:
         return settings
 
     def restart(self, *names: str) -> None:
-        """Starts directory servers again, on their ports and stores."""
+        """Starts directory servers, also again, on their ports and stores."""
         _each(lambda name: self.directories[name].start(), names)
 
     def kill(self, *names: str) -> None:
@@ -117,7 +117,7 @@ class Federation:
             self.directories[name].kill()
 
     def variables(self) -> dict[str, str]:
-        """Returns what the demo's command lines, and its user's, find in the environment.
+        """Returns the environment variables for command lines of the demo and of its user.
 
         ``KDIR_AT`` is what a user at the site la would have set.
         """
@@ -135,14 +135,14 @@ class Federation:
         """Writes the variables for `. FILE` in any POSIX shell."""
         file = self.home / "env"
         variables = self.variables()
-        del variables["PATH"]  # the reader's own, plus ours
+        del variables["PATH"]  # written below: the demo's, then the shell's own
         lines = [f"export {name}='{value}'" for name, value in variables.items()]
         file.write_text("\n".join([*lines, f"export PATH='{_PROGRAMS}':\"$PATH\""]) + "\n")
         return file
 
 
 def _each(act: Callable[[str], object], names: Iterable[str]) -> None:
-    """Acts on all at once; the first error counts, when all have ended."""
+    """Calls ``act`` with all names at once; raises the first error once all calls have ended."""
     with ThreadPoolExecutor() as pool:
         for done in [pool.submit(act, name) for name in names]:
             done.result()
@@ -164,7 +164,7 @@ def running(home: Path) -> list[str]:
 
 
 def take_down(home: Path) -> int:
-    """Ends what runs of the demo, directories before brokers; returns how many that were."""
+    """Ends the demo's running servers, directories before brokers; returns their number."""
     ended = 0
     for kind in ("directories", "kafka"):
         records = list(home.glob(f"{kind}/*/*.pid"))
@@ -174,7 +174,7 @@ def take_down(home: Path) -> int:
 
 
 def remove(home: Path) -> None:
-    """Removes the demo's data; the folder itself keeps its lock."""
+    """Removes the demo's data; the folder and its lock file stay."""
     for place in home.iterdir():
         if place.name != "lock":
             shutil.rmtree(place) if place.is_dir() else place.unlink()
@@ -182,7 +182,7 @@ def remove(home: Path) -> None:
 
 @contextmanager
 def locked(home: Path, wait_seconds: float = 0) -> Iterator[bool]:
-    """Holds the demo's folder; gives whether that was to be had. The kernel lets go of the dead."""
+    """Locks the demo's folder until the block or its process ends; yields whether it could."""
     home.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_seconds
     with (home / "lock").open("w") as file:

@@ -1,7 +1,7 @@
-"""A plain Kafka client in kcat's notation: lists, produces and consumes; knows nothing of kdir.
+"""A plain Kafka client with kcat's options: lists, produces and consumes, without kdir.
 
 It shows that what `kdir resolve -o kcat` prints is all that any Kafka client needs. Where kcat is
-installed, that does the same: `kcat -P -b HOST:PORT -t TOPIC`.
+installed, it does the same: `kcat -P -b HOST:PORT -t TOPIC`.
 """
 
 import argparse
@@ -15,7 +15,7 @@ _SECONDS = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Does what the words say; 0 when it worked."""
+    """Runs what the arguments name; returns 0, or raises SystemExit or KafkaException."""
     parser = argparse.ArgumentParser(prog="plain_client", description=__doc__)
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument("-L", action="store_true", help="list the topics")

@@ -1,6 +1,6 @@
-"""Runs the demo's command lines on a terminal of their own, shows them, and checks what came out.
+"""Runs the demo's command lines on a terminal of their own, shows them, and checks their output.
 
-What is shown is what was run, and all of what it printed; it refuses to know what it is about.
+Each command line is shown as it was run, with all that it printed; ``story`` has the content.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["Shell", "StepFailed"]
 _WIDTH = 120
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LONGEST_SECONDS = 180
-"""No command of the demo takes so long; one that does is a failure, not a wait."""
+"""No command of the demo takes so long; one that does counts as failed."""
 
 
 class StepFailed(Exception):
-    """A step of the demo did not show what it must; says which, and what was there instead."""
+    """A step of the demo did not show what it must; the message has the step and the output."""
 
 
 class Shell:
-    """The demo's narrator: prose, headings and command lines, on stdout and in a file."""
+    """Output of the demo: prose, headings and command lines, on stdout and in a file."""
 
     def __init__(self, transcript: IO[str]) -> None:
         self._transcript = transcript
@@ -45,7 +45,7 @@ class Shell:
         self._heading = ""
 
     def export(self, variables: Mapping[str, str]) -> None:
-        """Gives the command lines to come these variables."""
+        """Sets environment variables for the command lines that follow."""
         self._environment |= variables
 
     # -- texts -----------------------------------------------------------------------------------
@@ -90,9 +90,9 @@ class Shell:
         lacks: Sequence[str] = (),
         code: int = 0,
     ) -> str:
-        """Runs a command line, show it with its output, and checks both; returns the output.
+        """Runs and shows a command line, checks exit code and output, and returns the output.
 
-        ``shows`` and ``lacks`` are regular expressions that must be found, or must not be.
+        ``shows`` and ``lacks`` are regular expressions that the output must have, or must not have.
 
         Raises:
             StepFailed: another exit code, or something is missing, or there that must not be.
@@ -114,11 +114,11 @@ class Shell:
         code: int = 0,
         seconds: float = 60,
     ) -> str:
-        """Returns the same, for what becomes so by itself within ``seconds``; shows only how it
-        came out.
+        """Repeats a command line until exit code and output are right, for at most ``seconds``;
+        shows only the last run, and returns its output.
 
         Raises:
-            StepFailed: it did not, in time.
+            StepFailed: they were not in time.
         """
         began = time.monotonic()
         while True:
@@ -136,7 +136,7 @@ class Shell:
         return _COLOUR.sub("", text)
 
     def expect(self, holds: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence
-        """Checks something that was computed from what commands printed.
+        """Checks a condition that was computed from the output of commands.
 
         Raises:
             StepFailed: it does not hold.
@@ -159,7 +159,7 @@ class Shell:
             self._print(f"(exit code {code})", style="2")
 
     def _execute(self, line: str) -> tuple[int, str]:
-        """Returns the exit code, and all that was printed, as on one terminal."""
+        """Runs a command line; returns its exit code and all that it printed on its terminal."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, _WIDTH, 0, 0))
         process = subprocess.Popen(
@@ -185,15 +185,15 @@ class Shell:
 
 
 def _read(terminal: int, deadline: float) -> Iterator[bytes]:
-    """Yields what is printed, until nobody holds the other end any more.
+    """Yields what is printed, until no process has the other end of the terminal open.
 
     Raises:
-        TimeoutError: that did not happen by the deadline.
+        TimeoutError: a process has it open at the deadline.
     """
     while select.select([terminal], [], [], max(0, deadline - time.monotonic()))[0]:
         try:
             part = os.read(terminal, 65_536)
-        except OSError:  # EIO: how Linux says that the other end was closed; others say b""
+        except OSError:  # EIO: the other end was closed, on Linux; other systems return b""
             return
         if not part:
             return

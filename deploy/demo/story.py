@@ -1,6 +1,6 @@
-"""The demo's story: what is run, in order, and what each command must print; starts no process.
+"""The demo's story: its steps in order, and what each command must print.
 
-`tell` is the table of contents. Every command line is run by a shell as it is shown.
+`report` is the table of contents. Every command line is run by a shell as it is shown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PLAIN = "python -m deploy.demo.plain_client"
 
 
 def report(demo: Federation, shell: Shell, began: float) -> None:
-    """Starts everything and show it; leaves the federation running.
+    """Starts all servers and runs all steps; leaves the federation running.
 
     Raises:
         StepFailed: a command did not print what it must.

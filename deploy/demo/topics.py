@@ -1,4 +1,4 @@
-"""The topics that the demo's Kafka clusters had before kdir came; refuses to know directories."""
+"""The topics that the demo's Kafka clusters had before kdir came."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ SEEDS: Mapping[str, tuple[Seed, ...]] = MappingProxyType(
             Seed("search.ranking.features", 3),
             Seed("ads.impressions", 6, _kept(2)),
             Seed("ads.clicks", 3, _kept(30)),
-            # A topic and a directory of one name are daily life in Kafka.
+            # With orders.dlq: a topic and a directory of one name, as is usual in Kafka.
             Seed("orders", 3, _kept(30)),
             Seed("orders.dlq"),
         ),

@@ -1,4 +1,4 @@
-"""`python -m deploy.local [NAME…]`: fetches the named local servers, or those that tests need."""
+"""`python -m deploy.local [NAME…]`: fetches local servers, by default Kafka and Delta's jars."""
 
 import sys
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _ON_JAVA = ("kafka", "delta")
 
 
 def main(names: list[str]) -> int:
-    """Fetches them; 0, or 1 after a sentence on stderr that says what is missing."""
+    """Fetches servers by name; returns 0, 1 (one is not to be had) or 2 (an unknown name)."""
     unknown = set(names) - set(_SERVERS)
     if unknown:
         print(f"unknown: {', '.join(unknown)}; known: {', '.join(_SERVERS)}", file=sys.stderr)
@@ -26,7 +26,7 @@ def main(names: list[str]) -> int:
     try:
         for name in names or _ON_JAVA:
             if name in _ON_JAVA:
-                java()  # said before a long download, not after
+                java()  # raises before a long download, not after
             _SERVERS[name]()
     except ServerUnavailable as reason:
         print(reason, file=sys.stderr)

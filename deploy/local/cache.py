@@ -1,6 +1,6 @@
 """Keeps what is downloaded or built for the local servers, outside the checkout and by version.
 
-It does not know what it keeps: a recipe fills a folder, which then never changes.
+A function of the caller fills each folder, which then never changes.
 """
 
 import fcntl
@@ -24,9 +24,7 @@ def cache_home() -> Path:
 
 @contextmanager
 def _lock(home: Path) -> Iterator[None]:
-    """Yields one maker at a time, whichever clone it runs in; the kernel lets go when a
-    maker dies.
-    """
+    """Locks the cache, for all checkouts; the kernel unlocks it when the process ends."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -37,11 +35,11 @@ def provide(name: str, make: Callable[[Path], None]) -> Path:
     """Returns the folder `name` of the cache, made by `make` if it is not there.
 
     `name` carries the version and whatever else decides the content. `make` is given an empty
-    folder, which gets its name only when `make` returned: nobody ever sees half of it, and one
-    that died is started anew.
+    folder, which gets its name only once `make` has returned: no reader ever sees half of it, and
+    what a killed process left is removed.
 
     Raises:
-        ServerUnavailable: `make` could not.
+        ServerUnavailable: `make` raised it.
     """
     home = cache_home()
     target = home / name
@@ -60,6 +58,6 @@ def provide(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def find(name: str) -> Path | None:
-    """Returns the folder `name` of the cache, if it is there."""
+    """Returns the folder `name` of the cache; None if it is not there."""
     target = cache_home() / name
     return target if target.is_dir() else None

@@ -1,6 +1,6 @@
 """Runs real directory servers on loopback: a process each, config and data in a folder of its own.
 
-It knows how to start, stop, kill and pause them; what is in their trees is their user's business.
+It starts, stops, kills and pauses them; their trees are up to the caller.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ class DirectoryProcess:
 
     Args:
         directory: where its config, log and store are; made if missing.
-        mount: where its cluster hangs, such as ``/la/tracking``.
+        mount: of its cluster, such as ``/la/tracking``.
         settings: further keys of its config, tables as dicts.
+        port: where it listens on loopback; None: a free one.
         processes: how many share its port.
         environment: variables beside those of this process.
-        module: what runs it; tests have releases of their own.
+        module: run by ``python -m``; tests have modules that stand for other releases.
         detached: whether it outlives this process (see ``process.stop_recorded``).
     """
 
@@ -92,7 +93,7 @@ class DirectoryProcess:
 
     @property
     def cluster_id(self) -> str:
-        """The cluster id that it said when it started."""
+        """The cluster id that it printed at its start."""
         found = self._serving()
         if found is None:
             raise RuntimeError(f"{self.cluster} has not started")
@@ -100,7 +101,7 @@ class DirectoryProcess:
 
     @property
     def listens_at(self) -> str:
-        """The address that it said when it started, also of a port that it chose itself."""
+        """The address that it printed at its start, with the port where it chose one itself."""
         found = self._serving()
         if found is None:
             raise RuntimeError(f"{self.cluster} has not started")
@@ -135,7 +136,7 @@ class DirectoryProcess:
 
 
 def _toml(settings: Mapping[str, Any], table: str = "") -> str:
-    """Enough TOML for configs: scalars, lists, tables of tables."""
+    """Returns TOML, as far as configs need it: scalars, lists, tables of tables."""
     lines = [f"[{table}]"] if table else []
     tables: list[str] = []
     for key, value in settings.items():

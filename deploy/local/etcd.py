@@ -1,7 +1,6 @@
 """Runs a real etcd cluster on loopback, each member a process that can be paused or killed.
 
-It speaks only etcd's health endpoint: what is in the store, and who may use it, is its user's
-business.
+It calls only etcd's health endpoint: what is in the store, and who may use it, is up to the caller.
 """
 
 import json
@@ -77,7 +76,7 @@ class Certificates:
 
     @property
     def ca(self) -> Path:
-        """What the others are checked against."""
+        """The authority's certificate, against which the others are checked."""
         return self.folder / "ca.pem"
 
     def cert(self, name: str) -> Path:
@@ -85,7 +84,7 @@ class Certificates:
         return self.folder / f"{name}.pem"
 
     def key(self, name: str) -> Path:
-        """Returns its private key."""
+        """Returns the private key of one name."""
         return self.folder / f"{name}-key.pem"
 
 
@@ -93,14 +92,14 @@ class EtcdMember:
     """One member of a cluster; it keeps its ports and data whatever happens to it."""
 
     def __init__(self, name: str, directory: Path, server: Certificates | None = None) -> None:
-        """With certificates, its clients need one too; its own is the one named `server`."""
+        """With certificates, clients need one, too; the member has the one named `server`."""
         self.name = name
         self.directory = directory
         self.data = directory / "data"
         self.port = free_port()
         self.peer_port = free_port()
         self._certificates = server
-        # Checks of its health show no certificate.
+        # Health checks have no certificate: with TLS they need a port of their own.
         self._health_port = self.port if server is None else free_port()
         self._process: LocalProcess | None = None
 
@@ -116,7 +115,7 @@ class EtcdMember:
 
     @property
     def peer(self) -> str:
-        """How the cluster's other members know it: name=URL."""
+        """Its part of `--initial-cluster`: name=URL."""
         return f"{self.name}={self.peer_url}"
 
     @property
@@ -131,7 +130,7 @@ class EtcdMember:
         return self._process
 
     def join(self, command: list[str | Path]) -> None:
-        """Starts for the first time, by the command that says which cluster this is."""
+        """Starts it for the first time, by a command that names the cluster's members and token."""
         scheme = "http" if self._certificates is None else "https"
         own = [
             f"--name={self.name}",
@@ -159,7 +158,7 @@ class EtcdMember:
         ]
 
     def start(self) -> None:
-        """Starts again, on its data; without a quorum it will be there, and not ready."""
+        """Starts it again on its data; without a quorum it runs, but is not ready."""
         self.process.start()
 
     def await_ready(self) -> None:
@@ -179,7 +178,7 @@ class EtcdMember:
             return False
 
     def stop(self) -> None:
-        """Asks it to end."""
+        """Sends SIGTERM, and waits for the end."""
         self.process.stop()
 
     def kill(self) -> None:
@@ -271,8 +270,8 @@ class EtcdCluster:
 
     def restore(self, snapshot: Path, token: str) -> None:
         """Puts a snapshot in place of all that is there, as etcd's manual says: every member is
-        ended, gets the snapshot by `etcdutl`, and starts. `token` makes etcd's id of the cluster:
-        another one, another id.
+        ended, gets the snapshot by `etcdutl`, and starts. etcd derives the cluster's id from
+        `token`: a new token makes a new id.
 
         Raises:
             StartFailed

@@ -17,7 +17,7 @@ def digest(source: Path, names: Sequence[str]) -> str:
 
 
 def build(source: Path, programs: Sequence[str], target: Path, *, what: str) -> None:
-    """Builds programs, import paths or folders of the module in ``source``, into a folder.
+    """Builds programs into ``target``: import paths or folders of the module in ``source``.
 
     Raises:
         ServerUnavailable: Go is missing, or failed.

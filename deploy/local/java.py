@@ -1,4 +1,4 @@
-"""Finds a Java that is new enough for Kafka and Spark, or says in a sentence that there is none."""
+"""Finds a Java that is new enough for Kafka and Spark."""
 
 import os
 import re
@@ -11,8 +11,8 @@ from deploy.local.cache import ServerUnavailable
 
 OLDEST = 17
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""For what runs for minutes, beside others: compiled soon rather than well, and with one thread
-that collects garbage. A Spark session takes half of the processor's time by it.
+"""JVM options of processes that run for minutes beside others: quick compilation, and garbage
+collection in one thread. They halve the processor time of a Spark session.
 """
 
 

@@ -1,7 +1,7 @@
 """Runs real Apache Kafka brokers on loopback: one KRaft node each, data in a folder of its own, and
 clusters of them.
 
-It says nothing of topics: what is in a broker is its user's business.
+It makes no topics: what is in a broker is up to the caller.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ def fetch() -> Path:
 
 
 def installed() -> Path:
-    """Returns the same, but fetching nothing.
+    """Returns the folder that ``fetch`` returns; fetches nothing.
 
     Raises:
         ServerUnavailable: it is not there yet, or Java is missing.
@@ -64,15 +64,15 @@ def installed() -> Path:
 
 
 def _archive_name() -> str:
-    """Returns the cache's name for the archive of one Java and one folder of jars."""
+    """Returns the cache's name for the archive of this Java, its options and these jars."""
     decides = f"{java_build()}\n{_JVM}\n{cache.cache_home()}"
     digest = hashlib.sha256(decides.encode()).hexdigest()[:8]
     return f"{maven.folder(POM, f'kafka-{VERSION}')}-classes-{digest}"
 
 
 def _archive(target: Path) -> None:
-    """Archives the classes that a broker loads (Java's class data sharing): it starts in half of
-    the time by it. Without one, as on a Java that makes none, brokers start all the same.
+    """Archives the classes that a broker loads (Java's class data sharing), which halves the time
+    of its start. Where Java writes no archive, brokers start without it.
     """
     broker = KafkaBroker(jvm=[f"-XX:ArchiveClassesAtExit={target / _ARCHIVE}"])
     with suppress(StartFailed), broker:
@@ -80,7 +80,7 @@ def _archive(target: Path) -> None:
 
 
 def _archived() -> tuple[str, ...]:
-    """Returns Java's option for the archive, if there is one."""
+    """Returns Java's option for the archive; empty where there is none."""
     folder = None if _own_libs() else cache.find(_archive_name())
     if folder is None or not (folder / _ARCHIVE).exists():
         return ()
@@ -102,18 +102,18 @@ class KafkaBroker:
     """One broker that is also its own controller.
 
     Args:
-        directory: where settings, log and data are; one that a broker used before goes on with
-            its port, cluster id and data. None: a new one, removed when the context ends.
+        directory: where settings, log and data are; with one that a broker used before, the new
+            broker has its port, cluster id and data. None: a new one, removed with the context.
         port: what clients connect to; None: a free one.
         cluster_id: Kafka's own id of the cluster; None: a new one.
         properties: server.properties on top of the defaults (see `AUTHORIZER`).
         jvm: options of its Java, after those that make it small and quick to start.
-        users: who may come in, by SASL or TLS, and what Kafka's authorizer is told; None: everybody
-            does, in the clear and without a name.
+        users: who may connect, by SASL or TLS, with settings of Kafka's authorizer; None: anybody
+            may, without TLS and as User:ANONYMOUS.
         detached: whether the broker outlives this process (see `process.stop_recorded`).
     """
 
-    # What turns Kafka's own ACLs on; our plaintext clients are User:ANONYMOUS, and pass.
+    # Enables Kafka's own ACLs; clients without users are User:ANONYMOUS, a super user here.
     AUTHORIZER: Mapping[str, str] = {
         "authorizer.class.name": AUTHORIZER,
         "super.users": "User:ANONYMOUS",
@@ -173,7 +173,7 @@ class KafkaBroker:
         return self._process.log
 
     def tail(self) -> str:
-        """Returns the last lines of it."""
+        """Returns the last 100 lines of the log."""
         return self._process.tail(100)
 
     @property
@@ -257,7 +257,7 @@ class KafkaBroker:
         return [java(), *_JVM, *_archived(), "-cp", f"{self._libs}/*", *arguments]
 
     def _prepare(self) -> None:
-        """Writes the settings; format the data folder the first time."""
+        """Writes the settings; formats the data folder the first time."""
         data = self.directory / "data"
         settings = _DEFAULTS | {"log.dirs": str(data)}
         protocol = "PLAINTEXT"
@@ -265,16 +265,16 @@ class KafkaBroker:
             protocol = self._users.protocol
             settings |= self._users.properties([protocol, _CONTROLLER])
         settings |= _listeners(protocol, self.port, free_port()) | self._properties
-        # Not Kafka's: what a later KafkaBroker on this folder goes on with. Kafka ignores them.
+        # Kafka ignores these: a later KafkaBroker on this folder reads them.
         settings |= {"kdir.port": str(self.port), "kdir.cluster.id": self.cluster_id}
-        self._settings.touch(mode=0o600)  # passwords may stand in it
+        self._settings.touch(mode=0o600)  # it may hold passwords
         self._settings.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         if not (data / "meta.properties").exists():
             self._format(data)
 
     def _format(self, data: Path) -> None:
-        """Formats the data folder by Kafka's tool, which is a Java of its own; for the second
-        broker of the same jars and properties by what the tool wrote for the first.
+        """Formats the data folder: by Kafka's tool, which starts a JVM, or with what the tool wrote
+        for an earlier broker with the same jars and properties.
         """
         own = {key: one for key, one in self._properties.items() if key not in _OF_ONE_NODE}
         alike = (self._libs, *sorted(own.items()))
@@ -309,13 +309,13 @@ class KafkaBroker:
             metadata = client.list_topics(timeout=2)
         except KafkaException:
             return False
-        # Another broker at this port, of a process that was quicker, is not ours.
+        # Another process may have been quicker to start a broker at this port.
         return str(metadata.cluster_id) == self.cluster_id and bool(metadata.brokers)
 
 
 class KafkaCluster:
     """Brokers that are also the controllers of one cluster, on new data, removed when the context
-    ends. What a topic or a transaction needs is kept while all but one are there.
+    ends. Topics and transactions go on while one broker is down.
     """
 
     def __init__(self, count: int = 3) -> None:
@@ -329,14 +329,14 @@ class KafkaCluster:
         return ",".join(broker.bootstrap for broker in self.brokers)
 
     def broker(self, node: int) -> KafkaBroker:
-        """Returns the broker that Kafka calls by this number."""
+        """Returns the broker with this node id; the first has 1."""
         return self.brokers[node - 1]
 
     def __enter__(self) -> Self:
         for attempts_left in (2, 1, 0):
             self.brokers = self._made()
             try:
-                # None of them answers before most of them are there.
+                # All at once: a broker answers only when a majority is up.
                 with ThreadPoolExecutor(self._count) as pool:
                     list(pool.map(KafkaBroker.start, self.brokers))
             except BaseException as error:
@@ -382,9 +382,9 @@ class KafkaCluster:
 
 
 _OF_ONE_NODE = ("node.id", "listeners", "controller.quorum.voters")
-"""Settings that do not show in the metadata that a broker begins with."""
+"""Settings that do not change the metadata that formatting writes."""
 _formatted: dict[tuple[object, ...], bytes] = {}
-"""The metadata that a broker of some jars and properties begins with; no id of its own is in it."""
+"""The metadata that formatting wrote, by jars and properties; it holds no id of the broker."""
 
 # One node and small, quick internals; a topic exists only when someone creates it.
 _DEFAULTS = {
@@ -412,7 +412,7 @@ _DEFAULTS = {
 
 
 def _listeners(protocol: str, port: int, controller_port: int) -> dict[str, str]:
-    """Returns the clients' listener, called as its protocol, and the controller's, of the same."""
+    """Returns the settings of the clients' and the controller's listener, of one protocol."""
     controller = f"{LOOPBACK}:{controller_port}"
     return {
         "listeners": f"{protocol}://{LOOPBACK}:{port},{_CONTROLLER}://{controller}",

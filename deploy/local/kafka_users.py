@@ -1,8 +1,8 @@
 """Users of a local broker: by password (SASL/PLAIN) or by certificate (TLS).
 
-Knows settings only, of the broker and of its clients; starts nothing, and makes no certificate.
-With users there is always Kafka's own authorizer: what nobody allowed is denied, or allowed to all
-where nothing says anything (``open_to_all``).
+It makes settings of the broker and of its clients, and no certificates. A broker with users always
+has Kafka's authorizer: without an ACL that allows it a request is denied, but with ``open_to_all``
+a resource without any ACL is open to all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BrokerUsers(Protocol):
 
     @property
     def admin(self) -> str:
-        """The first super user: the one that looks whether the broker is there."""
+        """The first super user, as which the start of the broker is checked."""
 
     def properties(self, listeners: Sequence[str]) -> Mapping[str, str]:
         """Returns lines of server.properties, for listeners of these names."""
@@ -41,9 +41,9 @@ class SaslUsers:
     """Users with passwords, in the clear: SASL_PLAINTEXT and PLAIN (loopback only).
 
     Args:
-        names: who there is beside the super users, such as ``["alice", "bob"]``.
-        super_users: pass whatever ACLs say; the first is the broker itself, too.
-        open_to_all: what has no ACL at all is everybody's (allow.everyone.if.no.acl.found).
+        names: of users beside the super users, such as ``["alice", "bob"]``.
+        super_users: allowed everything, whatever the ACLs; the broker itself is the first.
+        open_to_all: a resource without any ACL is open (allow.everyone.if.no.acl.found).
 
     Raises:
         ValueError: a name that a line of JAAS cannot hold, or no super user.
@@ -139,7 +139,7 @@ class TlsUsers:
             "ssl.truststore.type": "PEM",
             "ssl.truststore.certificates": _one_line(self._ca),
             "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/",
-            # Said of each listener: KRaft's controllers take no default of the broker's.
+            # Set for each listener: KRaft's controllers ignore the setting without a listener.
             **{f"listener.name.{name.lower()}.ssl.client.auth": "required" for name in listeners},
             **_authorizer(self._super, open_to_all=self._open),
         }
@@ -159,7 +159,7 @@ def _authorizer(super_users: Sequence[str], *, open_to_all: bool) -> dict[str, s
         "authorizer.class.name": AUTHORIZER,
         "super.users": ";".join(f"User:{name}" for name in super_users),
     }
-    # False by default, and left out as most do: brokers hide from everybody what it says.
+    # Left out where it is false, as in most configs: brokers never report its value.
     return found | ({"allow.everyone.if.no.acl.found": "true"} if open_to_all else {})
 
 
@@ -172,5 +172,5 @@ def _check(names: Sequence[str], super_users: Sequence[str]) -> None:
 
 
 def _one_line(file: Path) -> str:
-    """A PEM file as a value of a properties file."""
+    """Returns a PEM file as one line, a value in a properties file."""
     return file.read_text(encoding="ascii").strip().replace("\n", "\\n")

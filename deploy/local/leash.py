@@ -1,8 +1,8 @@
 """Ends a process group when the process at the other end of standard input is gone.
 
-Run beside each server that a test starts. The kernel's parent-death signal would do it with no
-process, but it fires when the starting *thread* ends, and only on Linux; a pipe closes exactly when
-the starting process dies, even by SIGKILL. Run by path: it must start fast and import nothing.
+It runs beside each server that a test starts. The kernel's parent-death signal needs no process,
+but it fires when the starting *thread* ends, and only on Linux; a pipe closes exactly when the
+starting process ends, even by SIGKILL. It is run by path, so that it starts fast.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import sys
 
 
 def hold(group: int) -> None:
-    """Waits for the end of standard input, then kill `group`."""
+    """Waits for the end of standard input, then kills `group`."""
     while sys.stdin.buffer.read(4096):
         pass
     with contextlib.suppress(ProcessLookupError):

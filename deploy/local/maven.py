@@ -1,4 +1,4 @@
-"""Fetches the jars that a pom.xml names, by Maven; it never compiles anything."""
+"""Fetches the jars that a pom.xml names, by Maven."""
 
 import hashlib
 import shutil

@@ -1,4 +1,4 @@
-"""Finds free ports on loopback for servers that cannot be told to choose one and say which."""
+"""Finds free ports on loopback for servers that cannot choose one and report it themselves."""
 
 import fcntl
 import os
@@ -11,16 +11,16 @@ from itertools import cycle, islice
 from pathlib import Path
 
 LOOPBACK = "127.0.0.1"
-# Below what Linux and macOS hand out for outgoing connections, so that no client of anybody sits
-# on a server's port while that server is restarted.
+# Below the ports of outgoing connections on Linux and macOS, so that no client takes a server's
+# port while that server is restarted.
 _RANGE = range(20_000, 32_000)
 _OWN = 200
 
 
 def free_port() -> int:
-    """Returns a port that nothing listens on now; this function gives it to no other process of
-    this machine, also while what listens there is restarted, and to this one again only after all
-    others.
+    """Returns a port on which nothing listens now. No other process of this user gets it from this
+    function, even while the server at it restarts, as long as ports are left to reserve; this
+    process gets it again only after all its others.
 
     Raises:
         RuntimeError: none of a hundred tried is free.
@@ -38,8 +38,8 @@ def free_port() -> int:
 
 @cache
 def _own_ports(process_id: int) -> Iterator[int]:  # noqa: ARG001 - what was forked has its own
-    """Yields the ports that a process has for itself until it ends, in turn, for ever; where all
-    are taken, or there is no place for locks, all of them, which it shares with the others.
+    """Cycles through the ports that are reserved for a process until it ends; if none are left to
+    reserve, or no locks can be made, through all, which it then shares with other processes.
     """
     ports = list(_reserved())
     random.shuffle(ports)
@@ -47,8 +47,8 @@ def _own_ports(process_id: int) -> Iterator[int]:  # noqa: ARG001 - what was for
 
 
 def _reserved() -> range:
-    """Returns a part of the ports that no other process has taken; the whole where there is
-    none.
+    """Reserves a part of the ports for this process, and returns it; all of them if no part is
+    left, or no locks can be made.
     """
     parts = [_RANGE[start : start + _OWN] for start in range(0, len(_RANGE), _OWN)]
     random.shuffle(parts)

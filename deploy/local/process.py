@@ -1,4 +1,4 @@
-"""Runs one server as a process group of its own; knows nothing of what the server is."""
+"""Runs one server, of any kind, as a process group of its own."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from deploy.local import leash
 
 _POLL_SECONDS = 0.05
 _STAND_SECONDS = 5.0
-"""SIGSTOP stops a thread only once it leaves the kernel: so long is waited for all of them."""
+"""The longest wait for SIGSTOP, which stops a thread only once it leaves the kernel."""
 
 
 class StartFailed(RuntimeError):
@@ -23,8 +23,8 @@ class StartFailed(RuntimeError):
 class LocalProcess:
     """A server process, its output in a log file, that does not outlive this process.
 
-    `detached` lets it outlive us: then `record` (a file beside the log) says which process it is,
-    and `stop_recorded` ends it later, from anywhere.
+    With `detached` the server outlives this process: the file `record` beside the log identifies
+    it, and `stop_recorded` ends it later, from any process.
     """
 
     def __init__(
@@ -62,27 +62,27 @@ class LocalProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """What it ended with; None while it runs, and before it was started."""
+        """Its exit code; None before its start, while it runs, and after `stop` or `kill`."""
         return None if self._server is None else self._server.poll()
 
     def signal(self, number: int) -> None:
-        """Sends it, and nobody else, a signal."""
+        """Sends a signal to the process alone, not to its group."""
         if self._server is not None:
             self._server.send_signal(number)
 
     def wait(self, timeout_seconds: float) -> int:
-        """Returns what it ended with, once it has.
+        """Returns its exit code once it has ended.
 
         Raises:
-            RuntimeError: it does not run.
-            subprocess.TimeoutExpired: not within the time.
+            RuntimeError: it was not started, or has been stopped.
+            subprocess.TimeoutExpired: it runs on after the time.
         """
         if self._server is None:
             raise RuntimeError(f"{self.command[0]} does not run")
         return self._server.wait(timeout_seconds)
 
     def start(self) -> None:
-        """Starts it; the log is appended to.
+        """Starts it; its output is appended to the log.
 
         Raises:
             RuntimeError: it runs already.
@@ -110,10 +110,10 @@ class LocalProcess:
             )
 
     def await_ready(self, ready: Callable[[], bool], timeout_seconds: float) -> None:
-        """Returns once `ready` says so; it is asked again and again.
+        """Calls `ready` again and again, and returns once it is true.
 
         Raises:
-            StartFailed: the process ended first, or the time did.
+            StartFailed: the process ended first, or the time was over.
         """
         deadline = time.monotonic() + timeout_seconds
         while not ready():
@@ -124,7 +124,7 @@ class LocalProcess:
             time.sleep(_POLL_SECONDS)
 
     def stop(self, grace_seconds: float = 20) -> None:
-        """Asks it to end, insist after `grace_seconds`; nothing happens if it is not running."""
+        """Sends SIGTERM to its group, and SIGKILL once it ended or `grace_seconds` are over."""
         if self._server is None:
             return
         self.resume()
@@ -134,7 +134,7 @@ class LocalProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Sends SIGKILL to the whole group: a crash."""
+        """Sends SIGKILL to its group, as in a crash; does nothing if it was not started."""
         if self._server is None:
             return
         self._signal(signal.SIGKILL)
@@ -167,7 +167,7 @@ class LocalProcess:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _signal(self, number: int) -> None:
-        # The group outlives its leader's end until the last child ended.
+        # No such group: all its processes ended. A group outlives its leader while children run.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
 
@@ -195,7 +195,7 @@ def is_recorded(record: Path) -> bool:
 
 
 def stop_recorded(record: Path, grace_seconds: float = 20) -> bool:
-    """Ends the detached process that `record` names; whether it was still there.
+    """Ends the detached process that `record` names; returns whether it was still there.
 
     A process that merely got the same id later is left alone.
     """
@@ -217,8 +217,8 @@ def stop_recorded(record: Path, grace_seconds: float = 20) -> bool:
 
 
 def _identity(pid: int) -> str:
-    """Returns the process id and when that process began; no time if there is none, or
-    a dead one.
+    """Returns the process id and the start time; without the time if there is no such process,
+    or a zombie.
     """
     shown = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False

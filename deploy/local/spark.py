@@ -1,6 +1,6 @@
-"""Runs a Spark standalone cluster from pyspark's own jars, and has Delta Lake's jars for Spark.
+"""Runs a Spark standalone cluster from pyspark's own jars, and fetches Delta Lake's jars.
 
-It makes no session: the index does, with what it finds here.
+It makes no session: the index does, with these jars and settings.
 """
 
 import json
@@ -73,7 +73,7 @@ class SparkCluster:
             "SPARK_HOME": str(self._home),
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_DAEMON_JAVA_OPTS": " ".join(QUICK),
-            # Another port than the one asked for would be found by nobody.
+            # No worker would find the master at another port than this.
             "SPARK_MASTER_OPTS": "-Dspark.port.maxRetries=0 -Dspark.master.rest.enabled=false",
         }
         self.directory = Path(tempfile.mkdtemp(prefix="kdir-spark-"))
@@ -85,8 +85,8 @@ class SparkCluster:
 
     @property
     def session_settings(self) -> dict[str, str]:
-        """What a session needs that joins, but for the master: it begins when all workers are in,
-        so that each gets a part of the first job.
+        """Settings of a session that joins, without the master's URL. Its first job begins when all
+        workers are registered, so that each gets a part.
         """
         return {
             "spark.driver.host": self.host,
@@ -118,7 +118,7 @@ class SparkCluster:
         self._end()
 
     def _end(self) -> None:
-        # Nothing of it is kept, so nothing is gained by an orderly end.
+        # No data is kept, so an orderly end would gain nothing.
         for process in (*self.workers, self.master):
             process.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
@@ -162,7 +162,7 @@ class SparkCluster:
             with urlopen(f"http://{LOOPBACK}:{self._page}/json/", timeout=5) as page:
                 state = json.load(page)
         except (HTTPError, ValueError):
-            # The page server is up before its pages are; until then the first of them stands for
-            # all below it, and is no JSON.
+            # The web server is up before all its pages are: until then it serves its main page,
+            # which is no JSON.
             return False
         return bool(state["aliveworkers"] == self._worker_count)

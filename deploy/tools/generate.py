@@ -1,4 +1,4 @@
-"""Generates the Python modules of the gRPC contract from proto/; says nothing about its quality.
+"""Generates the Python modules of the gRPC contract from proto/.
 
 The messages' stubs come from protoc itself; those of the services from mypy-protobuf, so that
 `mypy --strict` sees the types of every call.
@@ -21,7 +21,7 @@ def generate(target: Path, source: Path = PROTO) -> None:
     """Writes the generated modules of `source` below `target`.
 
     Raises:
-        RuntimeError: protoc refused the contract; its own words are on stderr.
+        RuntimeError: protoc refused the contract; its messages are on stderr.
     """
     protos = contract(source)
     services = [path for path in protos if re.search(r"^service ", path.read_text(), re.MULTILINE)]

@@ -44,7 +44,7 @@ def read_promises(page: str) -> dict[str, str]:
 
 
 def list_tests(page: str, carriers: Carriers) -> str:
-    """Returns the page with the tests of each promise as they are now."""
+    """Returns the page with each promise's list of tests brought up to date."""
 
     def renew(section: re.Match[str]) -> str:
         text = _TESTS.sub("", section["body"]).strip()
@@ -58,7 +58,7 @@ def list_tests(page: str, carriers: Carriers) -> str:
 
 
 def cited_in_python(source: str) -> Iterator[tuple[int, str]]:
-    """Yields the line and the text of each comment and docstring, if any of them cites an id."""
+    """Yields line and text of all comments and docstrings; none if the source has no id at all."""
     if not ID.search(source):
         return
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

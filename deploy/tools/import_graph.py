@@ -49,20 +49,20 @@ LAYERS: Final = (
     ("directory.__main__", "directory.server.command_line", "directory.server.metrics",
      "directory.server.process", "directory.server.supervisor"),
 )  # fmt: skip
-"""From the lowest to the topmost; a module is in the layer of the longest name that it is or lies
-below. An import goes down or stays in its layer.
+"""From the lowest to the topmost. A module is in the layer that lists its name or, failing that,
+the longest name of a package around it. An import goes down or stays in its layer.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ImportGraph:
-    """Graph of imports between modules; an import counts wherever it is written, for types only,
-    too.
+    """Graph of imports between modules, wherever they are written: inside functions and for types
+    only, too.
     """
 
     imports: Mapping[str, AbstractSet[str]]
     package_files: AbstractSet[str]
-    """The packages: their ``__init__.py`` is not counted as a module."""
+    """Names of packages; their ``__init__.py`` do not count as modules."""
 
     @property
     def modules(self) -> list[str]:
@@ -155,8 +155,8 @@ def _imported(tree: ast.AST, modules: AbstractSet[str]) -> Iterator[str]:
 
 
 def names_at_top(root: Path = ROOT, package: str = "directory") -> list[str]:
-    """Returns the modules and packages right in a package's folder, without ``__init__.py`` and
-    ``__main__.py``, which have no other place.
+    """Returns the modules and packages directly in a package's folder, without ``__init__.py`` and
+    ``__main__.py``, which can be nowhere else.
     """
     return sorted(
         path.name

@@ -64,8 +64,8 @@ _NO_NOUNS: Final = frozenset(_OTHERS.split())
 """What a class's docstring may not begin with, beside a verb."""
 
 _SHIPPED: Final = ("resolver", "directory")
-"""The packages whose string constants people read (output, errors, help, log lines), and of which
-docstrings and comments are compared too.
+"""The packages whose string constants people read (output, errors, help, log lines). Retired words
+are looked for in these, and in the docstrings and comments of these packages.
 """
 _PAGES: Final = ("docs/", "proto/", "README.md", "CONTRIBUTING.md", "SECURITY.md")
 _RECORDS: Final = ("docs/decisions/", "docs/glossary.md")
@@ -74,7 +74,7 @@ _RECORDS: Final = ("docs/decisions/", "docs/glossary.md")
 _CODE: Final = re.compile(r"^```.*?^```|`[^`]*`|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
 _OPTION: Final = re.compile(r"--[a-z-]+")
 _REFUSAL: Final = re.compile(r"\brefuses\s+to\b", re.IGNORECASE)
-"""What a module's docstring does not say: it says what the module is responsible for."""
+"""What no module's docstring may hold: it names what the module is responsible for."""
 _PARTS: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _ROW: Final = re.compile(r"^\|((?: `\w+`,?)+) \|")
 
@@ -97,11 +97,11 @@ def _parsed(text: str) -> ast.Module:
 
 @lru_cache(maxsize=1)
 def _nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
-    """Returns the nodes of a module but for those without a field, such as ``Load``: once for all
-    that is looked for, and without ``ast.walk``, which takes most of the time.
+    """Returns the nodes of a module that have fields (``Load``, say, has none). They are cached for
+    all checks, and found without ``ast.walk``, which took most of the time.
     """
     found: list[ast.AST] = [tree]
-    for node in found:  # it grows
+    for node in found:  # the list grows meanwhile
         for name in node._fields:
             value = getattr(node, name, None)
             if isinstance(value, list):
@@ -245,7 +245,7 @@ def _tracked() -> Iterator[str]:
 
 
 def findings(paths: Iterable[str] | None = None, root: Path = ROOT) -> Counter[str]:
-    """Returns what is not in the glossary's terms, with counts: by name, and by file."""
+    """Returns the counts of findings, by identifier and by file; empty if all is in the terms."""
     terms = retired_terms((ROOT / "docs" / "glossary.md").read_text())
     found: Counter[str] = Counter()
     for path in _tracked() if paths is None else paths:

@@ -1,9 +1,9 @@
 """Shows which files of the server a call passes, in order: ``make rooms``.
 
 A CreateEntry of a topic, and a Resolve of it at the new revision, are sent to a server in this
-process by a caller that has rights by grants. The way is the file of each function that is called,
-in order, without repeats in a row. What the replica and its subscribers do with a commit is not
-part of it: each server of the cluster does that, in whichever thread has the commit first.
+process by a caller that has rights by grants. The way of a call is the file of each function that
+is called, in order, without repeats in a row. What the replica and its subscribers do with a commit
+is left out: each server of the cluster does it, in whichever thread has the commit first.
 ``tests/unit/api/test_rooms.py`` holds the counts.
 """
 
@@ -42,7 +42,7 @@ _APPLYING: Final = "store/replica.py", "_received"
 
 @dataclass(frozen=True, slots=True)
 class Rooms:
-    """The files that one call passed, in order; the same file may come again."""
+    """The files that one call passed, in order; a file may occur several times."""
 
     way: tuple[str, ...]
 
@@ -62,7 +62,7 @@ class _Tracer:
 
     def __init__(self) -> None:
         self.ways: Final[list[list[str]]] = []
-        """Of the calls that have ended, oldest first."""
+        """Files that each ended call passed, oldest call first."""
         self._threads: Final[dict[int, list[str]]] = {}
         self._applying: Final[set[int]] = set()
         """Threads that apply a commit."""
@@ -88,8 +88,8 @@ class _Tracer:
 
 
 def trace_calls(directory: Path) -> dict[str, Rooms]:
-    """Returns what a cold Resolve and a CreateEntry of a topic pass, by method; the files of the
-    server that is asked are in ``directory``.
+    """Returns the files that a cold Resolve and a CreateEntry of a topic pass, by method. The
+    traced server has its store in ``directory``.
     """
     from directory.api.grpc_server import DirectoryServer
     from directory.server.cluster import Cluster
@@ -105,7 +105,7 @@ def trace_calls(directory: Path) -> dict[str, Rooms]:
         }
     )
     tracer = _Tracer()
-    threading.setprofile(tracer)  # of threads that begin from here on: the server's are among them
+    threading.setprofile(tracer)  # for threads that begin from here on, such as the server's
     with ExitStack() as cleanup:
         cleanup.callback(threading.setprofile, None)
         cluster = Cluster.open(config)
@@ -130,7 +130,7 @@ def _ask(channel: grpc.Channel, tracer: _Tracer) -> dict[str, Rooms]:
         resource_type=access_pb2.RESOURCE_TYPE_TOPIC,
     )
     access.AddGrants(access_pb2.AddGrantsRequest(path="/la", grants=[grant]))
-    for name in ("first", "second"):  # what is imported late is there from the second one on
+    for name in ("first", "second"):  # the first has late imports; the second counts
         directories.CreateEntry(_new(f"/la/p/{name}", topic={}))
         resolving.Resolve(resolve_pb2.ResolveRequest(path=f"/la/p/{name}"))
     create, resolve = (Rooms(tuple(way)) for way in tracer.ways[-2:])
@@ -142,7 +142,7 @@ def _new(path: str, **entry: Any) -> directory_pb2.CreateEntryRequest:
 
 
 def _retry(ask: Callable[[], object]) -> None:
-    """Asks until the server is loaded."""
+    """Calls ``ask`` until the server is loaded, for at most a minute."""
     end = time.monotonic() + 60
     while True:
         try:
@@ -155,7 +155,7 @@ def _retry(ask: Callable[[], object]) -> None:
 
 
 def main() -> int:
-    """Prints both ways."""
+    """Prints the files that both calls pass."""
     with tempfile.TemporaryDirectory() as directory:
         found = trace_calls(Path(directory))
     for method, rooms in found.items():

@@ -47,8 +47,8 @@ _KINDS = {
 
 
 def grant_of(arguments: str) -> Grant:
-    """Returns the grant that a text such as ``allow alice read group search-*`` describes: ``deny *
-    all from 10.0.0.1`` names a host.
+    """Returns the grant that a text describes, such as ``allow alice read group search-*``, or
+    ``deny * all from 10.0.0.1`` for one host. Without a resource it is about the topic itself.
     """
     permission, who, operation, *rest = arguments.split()
     host = "*"
@@ -79,13 +79,13 @@ def revoke(here: World, path: str, *arguments: str, kind: Kind | None = None) ->
 
 
 def acl(arguments: str) -> Acl:
-    """Returns an ACL, in the words of a grant."""
+    """Returns the ACL that a text describes, as in ``grant_of``."""
     found = grant_of(arguments)
     return Acl(found.permission, found.principal, found.operation, found.host)
 
 
 def on(resource: str, *arguments: str) -> set[AclBinding]:
-    """Returns ACLs of a resource such as ``topic search.clicks`` or ``group search-*``."""
+    """Returns ACLs on a resource, such as ``topic a.b`` or, by prefix, ``group search-*``."""
     kind, _, name = resource.partition(" ")
     pattern = PatternType.PREFIXED if name.endswith("*") and name != "*" else PatternType.LITERAL
     place = Resource(_KINDS[kind], name[:-1] if pattern is PatternType.PREFIXED else name, pattern)
@@ -105,7 +105,7 @@ def planned(here: World, path: str = "", *, takeover: bool = False) -> list[tupl
 
 
 def arm(here: World, path: str = "", *, takeover: bool = False) -> ArmingResult:
-    """Reads the plan, and arms by it, while the reconciler works."""
+    """Arms ACLs by a plan that it reads first, while this thread runs the reconciler's rounds."""
     where = MOUNT.join(path.split("/")) if path else MOUNT
     read = plan(here, path, takeover=takeover)
     found: list[ArmingResult] = []
@@ -146,7 +146,7 @@ def kafka_allows(
     *,
     open_to_all: bool = False,
 ) -> bool:
-    """Returns what Kafka's StandardAuthorizer says to somebody who is no super user, by a full
+    """True if Kafka's StandardAuthorizer would allow it to a user who is no super user; by a full
     scan.
     """
     about = [acl for place, acl in bindings if _matches(place, resource)]
@@ -182,14 +182,14 @@ def shown(kafka: KafkaAdmin) -> set[AclBinding]:
 
 
 class FakeAcls:
-    """The ACLs of a Kafka in memory, and what was asked of it in its order."""
+    """ACLs of a Kafka in memory, and the changes that were asked of it, in order."""
 
     def __init__(self) -> None:
         self.bindings: set[AclBinding] = set()
         self.asked: list[tuple[str, AclBinding]] = []
         self.open_to_all = False
         self.answers: dict[AclBinding, Outcome] = {}
-        """What is answered instead; nothing is done then."""
+        """Outcomes to answer for some bindings, instead of changing them."""
 
     def acls(self) -> ObservedAcls:
         return ObservedAcls(frozenset(self.bindings), len(self.bindings), self.open_to_all)

@@ -25,17 +25,17 @@ __all__ = ["ChangeLogTopics", "LogContents", "WrittenLog", "held_rows", "rebuilt
 
 
 def held_rows(store: str) -> list[tuple[bytes, bytes]]:
-    """Returns the rows of a backup of the store of cluster la, but for those that no log holds."""
+    """Returns the rows that a change log holds of the store of cluster la, from a backup of it."""
     with closing(open_store(store, "la")) as opened:
         backup = io.BytesIO(back_up(opened))
     return [row for row in BackupReader(backup).rows() if not row[0].startswith(NOT_HELD)]
 
 
 def rebuilt_rows(bootstrap: str, cluster_id: str) -> list[tuple[bytes, bytes]]:
-    """Returns the rows that a restore makes of the log of cluster la in a named Kafka.
+    """Returns the rows that a restore makes from the change log of cluster la.
 
     Raises:
-        AssertionError: it makes none, as in the middle of a resync: ``eventually`` looks again.
+        AssertionError: the log is unusable, as during a resync: ``eventually`` tries again.
     """
     config = ChangeLogConfig((bootstrap,), ClientProperties(), is_shared=True)
     try:

@@ -16,7 +16,7 @@ __all__ = ["Ran", "Terminal", "run"]
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """Stream in memory that counts as a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -32,12 +32,12 @@ class Ran:
 
     @property
     def lines(self) -> list[str]:
-        """Of the data."""
+        """Lines of stdout."""
         return self.out.splitlines()
 
     @property
     def objects(self) -> list[Any]:
-        """The data, where it is JSON lines."""
+        """Objects of stdout, where that is JSON lines."""
         return [json.loads(line) for line in self.lines]
 
 
@@ -48,7 +48,7 @@ def run(
     terminal: bool = False,
     stdin: str = "",
 ) -> Ran:
-    """Runs one command line; ``terminal``: someone reads and answers (``stdin``)."""
+    """Runs one command line with ``stdin`` as input; with ``terminal``, as at a terminal."""
     make: Callable[[], io.StringIO] = Terminal if terminal else io.StringIO
     out, err = make(), make()
     given = make()
@@ -68,7 +68,7 @@ def run(
 def answering(
     answers: Mapping[str, Any | Exception], otherwise: Callable[[str, Any], Any], calls: list[Any]
 ) -> Callable[[str, Any], Any]:
-    """Returns a handler that gives canned answers to some methods, and records their requests."""
+    """Returns a handler with canned answers to some methods, whose requests go into ``calls``."""
 
     def handle(method: str, request: Any) -> Any:
         if method not in answers:

@@ -1,7 +1,7 @@
 """Servers that die at any step: at a call to Kafka, at a write, before or after a commit.
 
-A test dies at the first step, then at the second, and so on, until one run ends alive; after each
-death the next server must finish what was begun.
+A test has a server die at the first step, then one at the second, and so on, until a run ends
+without a death; after each death the next server must finish what was begun.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from tests.support.large_trees import TightSqlite
 __all__ = ["ASKED", "WRITTEN", "Crash", "DyingStore", "Mortal", "Passages"]
 
 ASKED = frozenset({"create", "delete", "describe", "cluster_id", "describe_all"})
-"""What is asked of Kafka."""
+"""Methods of the admin client at which a server may die."""
 WRITTEN = frozenset({"commit_command", "put_facts"})
-"""How a writer writes."""
+"""Methods of the writer at which a server may die."""
 
 
 class Crash(BaseException):
-    """The process ends here; nothing of ours may catch it."""
+    """End of the server's process; no code of kdir may catch it."""
 
 
 class Mortal:
-    """Proxy that forwards calls and ends the process at the n-th passage: a call is one before and
-    one after.
+    """Proxy that forwards calls and ends the process at the n-th passage: each call of ``methods``
+    has two, one before and one after it.
     """
 
     def __init__(self, real: Any, passages: Passages, methods: frozenset[str]) -> None:
@@ -65,7 +65,7 @@ class Passages:
 
 
 class DyingStore(TightSqlite):
-    """Store that ends its server before or after the n-th commit."""
+    """Store that ends its server at passage ``last``: one is before each commit, one after it."""
 
     last = 0
     passed = 0

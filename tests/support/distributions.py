@@ -80,7 +80,7 @@ class Installed:
             _link(one, packages)
 
     def pip(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs this environment's pip on that one, without any index."""
+        """Runs the tests' pip on the installed environment, without any index."""
         command = [sys.executable, "-m", "pip", "--python", str(self._bin / "python")]
         index = ["--no-index"] if arguments[0] == "install" else []
         done = subprocess.run(
@@ -93,7 +93,7 @@ class Installed:
         return done
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs a program of that environment, outside the checkout."""
+        """Runs a program of the installed environment, outside the checkout."""
         environment = {
             key: value
             for key, value in os.environ.items()
@@ -130,7 +130,7 @@ def _required(
 
 
 def _link(distribution: metadata.Distribution, packages: Path) -> None:
-    """Links what a distribution installs; of a folder that several share, what is in it."""
+    """Links what a distribution installs; of a namespace package shared by several, its parts."""
     for file in distribution.files or ():
         if file.parts[0] in {"..", "__pycache__"}:
             continue

@@ -1,4 +1,4 @@
-"""A small federation of real directory servers for tests, spoken to by bare gRPC stubs.
+"""A small federation of real directory servers for tests, called by bare gRPC stubs.
 
 The servers are processes of their own (``deploy.local.directory``) and end with the test.
 """
@@ -45,13 +45,12 @@ class Server(DirectoryProcess):
     ) -> None:
         super().__init__(directory, mount, settings, **options)
         self.credentials: grpc.ChannelCredentials | None = None
-        """Of whoever asks by the stubs; None: without TLS."""
+        """TLS credentials of the stubs; None: without TLS."""
         self._channel: grpc.Channel | None = None
 
     def start(self, *, loads: bool = True) -> Self:
-        """Starts it and waits until its tree is loaded, which is a moment after it is bound; not
-        for long, since there are tests in which it cannot be. Those that are sure of it say so by
-        ``loads`` and wait for nothing.
+        """Starts it and waits until its tree is loaded, a moment after it is bound: at most 20 s,
+        since in some tests it cannot load. ``loads=False`` does not wait for that.
         """
         super().start()
         if str(self.settings["listen"]).endswith(":0"):
@@ -63,7 +62,7 @@ class Server(DirectoryProcess):
 
     def _is_loading(self) -> bool:
         if "tls" in self.settings and self.credentials is None:
-            return False  # who asks is not known yet
+            return False  # there are no credentials to ask with
         try:
             return self.status().replica_state == admin_pb2.REPLICA_STATE_LOADING
         except KdirError:
@@ -87,7 +86,7 @@ class Server(DirectoryProcess):
         return self._channel
 
     def ask(self, stub: Any, method: str, request: Any, timeout: float = 10.0) -> Any:
-        """Returns one call; a failure is raised as the error that it says."""
+        """Returns the answer to one call; raises a failure as the KdirError of its status."""
         try:
             return getattr(stub(self.channel), method)(request, timeout=timeout)
         except grpc.RpcError as error:
@@ -101,7 +100,7 @@ class Server(DirectoryProcess):
         return answer
 
     def outcome(self, path: str, **fields: Any) -> str:
-        """Returns which outcome it was; an error's reason."""
+        """Returns the kind of a Resolve's outcome, or the reason of its error."""
         try:
             return str(self.resolve(path, **fields).outcome.WhichOneof("kind"))
         except KdirError as error:
@@ -201,8 +200,8 @@ class Federation:
         return Server(folder, mount, settings)
 
     def join(self, mount: str, parent: str, **settings: Any) -> Server:
-        """Starts a server and mounts it at its parent; returns when the link stands and every
-        server above lists the mount, which the links report one after the other.
+        """Starts a server and mounts it at its parent; returns once it is linked and every server
+        above lists the mount, which the links report one after the other.
         """
         server = self.start(mount, parent, **settings)
         self.servers[parent].mount_child(mount, server.cluster_id)

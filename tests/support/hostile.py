@@ -1,9 +1,9 @@
 """Peers that send anything: requests and answers made of the contract's descriptors, and mutations.
 
-``Anything`` makes messages, texts and bytes of one seed, so that a failure is found again by it.
-``HostileClient`` sends them to every method of a server and judges what comes back;
-``HostileDirectory`` answers them, as a server that was mounted, or as somebody's parent;
-``HostileChild`` holds a link to a parent over them.
+``Anything`` makes messages, texts and bytes from one seed, with which a failure can be repeated.
+``HostileClient`` sends them to every method of a server and judges the answers;
+``HostileDirectory`` answers with them, as a mounted server or as a parent;
+``HostileChild`` sends them to a parent over a link.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ METHODS: Final[Sequence[MethodDescriptor]] = [
     for method in service.methods
 ]
 CLOSED_LINK: Final = "StatusCode.CANCELLED: CANCELLED: 0 statuses"
-"""How a link ends whose parent hangs up."""
+"""What ``problem_with`` returns for a link that the parent cancels."""
 _CALL_SECONDS: Final = 30.0
 _NAMES: Final = ("a", "b", "t", "d", "x.y", "__s")
 _STRANGE: Final = (
@@ -127,9 +127,7 @@ _TAME: Final = {
 
 
 class Arguments:
-    """Texts that mean something to a server: its paths, and the tokens that it gave. Thread-safe
-    as far as it needs be.
-    """
+    """Texts that a server accepts: its mount, and tokens from its answers. Thread-safe."""
 
     def __init__(self, mount: str = "/la") -> None:
         self.mount: Final = mount
@@ -153,12 +151,12 @@ class Anything:
         self._random: Final = random.Random(seed)
         self._message: Final = arguments or Arguments()
         self._is_wild = True
-        """Half of the messages are nearly right, and get past the first checks."""
+        """False for half of the messages: they are nearly valid, and get past the first checks."""
 
     # -- texts -----------------------------------------------------------------------------------
 
     def path(self) -> str:
-        """Returns a path, mostly one that may exist: so few that a tree of them stays small."""
+        """Returns a path, mostly of few names, so that it may exist and the tree stays small."""
         choose = self._random
         strange: Callable[[], str] | None = {
             0: lambda: choose.choice(_STRANGE),
@@ -206,7 +204,7 @@ class Anything:
         return "".join(choose.choices(string.printable, k=choose.randrange(20)))
 
     def mutated(self, data: bytes, most: int = 4) -> bytes:
-        """Returns the bytes with some bits turned, bytes lost, or some put in."""
+        """Returns the bytes after 1 to ``most`` changes: bits flipped, bytes removed or added."""
         choose, changed = self._random, bytearray(data)
         for _ in range(choose.randint(1, most)):
             place, way = choose.randrange(len(changed) + 1), choose.randrange(4)
@@ -228,7 +226,7 @@ class Anything:
         return message
 
     def request(self, kind: Any) -> bytes:
-        """Returns the bytes of a request, or what is left of them after some were changed."""
+        """Returns the bytes of a random request, sometimes mutated, or any bytes."""
         match self._random.randrange(20):
             case 0:
                 return self._random.randbytes(self._random.randrange(200))
@@ -334,8 +332,8 @@ class Anything:
 
 
 def problem_with(error: grpc.RpcError) -> str:
-    """Returns what is wrong with an error as such; empty: it has exactly one ErrorInfo of a known
-    reason, and nothing of a stack, of a bug or of the machine.
+    """Returns what is wrong with an error's form; empty if it has exactly one ErrorInfo of a known
+    reason other than INTERNAL, and shows no stack, file or library.
     """
     found: Any = error
     details = [one.value for one in found.trailing_metadata() or () if one.key == DETAILS_KEY]
@@ -387,7 +385,7 @@ class HostileClient:
         self._channel.close()
 
     def send(self, count: int, methods: Sequence[MethodDescriptor] = METHODS) -> None:
-        """Sends so many requests, to the methods in turn."""
+        """Sends ``count`` requests, to one method after the other."""
         for method in itertools.islice(itertools.cycle(methods), count):
             raw = self._anything.request(method.input_type)
             if method.name == "Watch":
@@ -402,7 +400,7 @@ class HostileClient:
         except grpc.RpcError as error:
             problem = problem_with(error)
             if method.client_streaming and problem == CLOSED_LINK:
-                problem = ""  # a hello that does not come soon
+                problem = ""  # the parent waits only briefly for a hello
             self.outcomes[str(error.code())] += 1
         else:
             problem = ""
@@ -439,7 +437,7 @@ class HostileChild:
         self._anything: Final = Anything(seed)
 
     def send(self, count: int) -> str:
-        """Sends so many messages over one link; what is wrong with how it ended."""
+        """Sends so many messages over one link; returns what is wrong with how it ended."""
         kind = federation_pb2.LinkRequest.DESCRIPTOR
         ended = threading.Event()
 
@@ -463,7 +461,7 @@ class HostileChild:
         return ""
 
     def report(self, *tables: federation_pb2.MountTable) -> grpc.Call:
-        """Links, sends tables of the mounts below it, and stays; who called ends the link."""
+        """Links, sends tables of mounts below it, then heartbeats; the caller cancels the link."""
         output: queue.SimpleQueue[federation_pb2.LinkRequest | None] = queue.SimpleQueue()
         output.put(federation_pb2.LinkRequest(hello=self._hello))
         for table in tables:
@@ -481,7 +479,7 @@ class HostileChild:
                 output.put(federation_pb2.LinkRequest(heartbeat=beat))
 
     def close(self) -> None:
-        """Gives back the connection."""
+        """Closes the connection."""
         self._channel.close()
 
 
@@ -524,11 +522,11 @@ class _Answers:
         return iter(self._answers)
 
     def cancel(self) -> None:
-        """They are there already."""
+        """Does nothing: all answers exist already."""
 
 
 class HostileDirectory(grpc.GenericRpcHandler):
-    """A server on loopback that answers anything to whatever it is asked."""
+    """A server on loopback that answers every method with random messages."""
 
     def __init__(self, seed: int) -> None:
         self._seeds: Final = itertools.count(seed)

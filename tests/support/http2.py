@@ -1,4 +1,4 @@
-"""HTTP/2 spoken by hand over a socket, for what no gRPC client would do (RFC 9113, RFC 7541)."""
+"""HTTP/2 frames by hand over a socket, for what no gRPC client would do (RFC 9113, RFC 7541)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Frame:
 
     @property
     def error_code(self) -> int:
-        """Of a GOAWAY."""
+        """The error code of a GOAWAY."""
         (code,) = struct.unpack(">I", self.payload[4:8])
         return int(code)
 
@@ -48,7 +48,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
 
 
 def frames_in(data: bytearray) -> Iterator[Frame]:
-    """Yields the whole frames at the beginning of what came so far; they are taken out of it."""
+    """Yields the complete frames at the beginning of ``data``, and removes them from it."""
     while len(data) >= 9:
         size = int.from_bytes(data[:3], "big")
         if len(data) < 9 + size:
@@ -78,7 +78,7 @@ def serve_headers(method: str) -> bytes:
 
 
 def begin_frame(stream: int, method: str) -> bytes:
-    """Returns what begins a call whose request comes later, or never."""
+    """Returns the HEADERS frame of a call whose request comes later, or never."""
     return frame(HEADERS, END_HEADERS, stream, serve_headers(method))
 
 
@@ -86,7 +86,7 @@ class Raw:
     """A connection whose preface and settings were sent."""
 
     def __init__(self, port: int, window: int | None = None, host: str = "127.0.0.1") -> None:
-        """``window``: bytes that the server may send on each stream; 0: nothing of a message."""
+        """``window``: bytes of messages that the server may send on each stream; 0: none."""
         self.socket = socket.create_connection((host, port), timeout=20)
         self._came = bytearray()
         settings = b"" if window is None else struct.pack(">HI", INITIAL_WINDOW_SIZE, window)
@@ -114,14 +114,14 @@ class Raw:
             self.socket.sendall(frame(DATA, flags, stream, data[start : start + _MOST_DATA]))
 
     def acknowledge(self) -> None:
-        """Takes the server's settings unread, where nothing is ever read."""
+        """Acknowledges the server's settings without reading them, for tests that never read."""
         self.socket.sendall(frame(SETTINGS, ACK, 0))
 
     def receive(self, timeout: float) -> list[Frame]:
-        """Returns what came within the time, settings acknowledged; ends at once when anything did.
+        """Returns the frames that one read completes within ``timeout`` s; acknowledges settings.
 
         Raises:
-            ConnectionError: the other side closed it.
+            ConnectionError: the other side closed the connection.
         """
         self.socket.settimeout(timeout)
         try:

@@ -29,7 +29,7 @@ class Issued:
         self.write()
 
     def write(self) -> None:
-        """Puts them where they are read from, each file in one step."""
+        """Writes the three files, each in one step: readers never see half of one."""
         for part, file in self.files.items():
             temporary = file.with_suffix(".new")
             temporary.write_bytes(getattr(self, part))
@@ -43,7 +43,7 @@ class Issued:
         self.write()
 
     def tls(self, **settings: Any) -> dict[str, Any]:
-        """Returns the [tls] table of a server that holds it."""
+        """Returns the [tls] table of a server's config with this certificate."""
         return {**{part: str(file) for part, file in self.files.items()}, **settings}
 
     def channel(self, address: str) -> grpc.Channel:
@@ -52,7 +52,7 @@ class Issued:
         return grpc.secure_channel(address, self.credentials(), options)
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Returns what TLS needs to call in its name."""
+        """Returns the credentials of a channel with this certificate."""
         return grpc.ssl_channel_credentials(self.ca, self.key, self.cert)
 
 

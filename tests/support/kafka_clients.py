@@ -1,7 +1,7 @@
-"""Real clients of a real broker with users: what becomes of what they try, as one word each.
+"""Real clients of a real broker with users: each attempt returns ``OK`` or an error's name.
 
-``OK``, or the name that Kafka's client gives the error. Nothing here waits for rights to arrive;
-who expects them says ``eventually``.
+The name is that of Kafka's client. An attempt does not wait until new ACLs are in effect; tests
+that expect them use ``eventually``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SECONDS: Final = 20.0
 
 
 class Guarded:
-    """A broker with users, as its users and its operators see it."""
+    """A broker with users: what users try, and what operators see and do."""
 
     def __init__(self, broker: KafkaBroker) -> None:
         self.broker = broker
@@ -67,13 +67,13 @@ class Guarded:
     def produce(
         self, user: str, topic: str, *, idempotent: bool = True, seconds: float = _SECONDS
     ) -> str:
-        """Returns one message; after so many seconds it is given up."""
+        """Produces one message; returns ``OK`` or the error's name, ``LATE`` after ``seconds``."""
         more = {"enable.idempotence": idempotent, "message.timeout.ms": int(seconds * 1000)}
         producer = Producer(self.settings(user, more))
         reported: list[KafkaError | None] = []
         producer.produce(topic, user.encode(), on_delivery=lambda error, _: reported.append(error))
         try:
-            # Not flush: it raises a fatal error in the midst of telling deliveries.
+            # Not flush: it raises a fatal error before it has reported all deliveries.
             for _ in range(int(2 * _SECONDS / 0.1)):
                 producer.poll(0.1)
                 if reported:
@@ -83,7 +83,7 @@ class Guarded:
         raise AssertionError(f"{user} was not told what became of a message to {topic}")
 
     def sent(self, user: str, topic: str) -> int:
-        """Returns how many messages of a user a topic holds, told of or not."""
+        """Returns how many messages of a user a topic holds, acknowledged or not."""
         settings = {**self.broker.client(), "group.id": "sent", "enable.partition.eof": True}
         with closing(Consumer(settings)) as consumer:
             partitions = consumer.list_topics(topic, _SECONDS).topics[topic].partitions
@@ -101,16 +101,17 @@ class Guarded:
             return found
 
     def writes(self, user: str, topic: str) -> bool:
-        """True if a message arrives, or is denied. It is not numbered: librdkafka would wait half a
-        second for each producer's number. Who means that, too (KIP-679), says ``produce``.
+        """True if a message is delivered, False if it is denied. The producer is not idempotent:
+        librdkafka would wait half a second for each producer id. Tests of that (KIP-679) call
+        ``produce``.
         """
         output = self.produce(user, topic, idempotent=False)
         assert output in {OK, NO_TOPIC}, output
         return output == OK
 
     def consume(self, user: str, topic: str, group: str) -> str:
-        """Returns the first message, by a group that is new to Kafka if ``group`` ends
-        with a dash.
+        """Consumes and commits a topic's first message; returns ``OK`` or the error's name. A
+        ``group`` that ends with a dash gets a random suffix, so that it is new to Kafka.
         """
         name = group + secrets.token_hex(4) if group.endswith("-") else group
         first = {"group.id": name, "auto.offset.reset": "earliest", "enable.auto.commit": False}
@@ -128,7 +129,7 @@ class Guarded:
             consumer.close()
 
     def transact(self, user: str, topic: str, transactional_id: str) -> str:
-        """Returns one message in a transaction."""
+        """Produces one message in a transaction; returns ``OK`` or the error's name."""
         producer = Producer(self.settings(user, {"transactional.id": transactional_id}))
         try:
             producer.init_transactions(_SECONDS)
@@ -187,7 +188,7 @@ class Guarded:
             future.result(_SECONDS)
 
     def topics(self) -> set[str]:
-        """Returns all but Kafka's own."""
+        """Returns all topics but Kafka's own."""
         names = self.admin.list_topics(timeout=_SECONDS).topics
         return {name for name in names if not name.startswith("__")}
 
@@ -217,21 +218,21 @@ class Guarded:
 
 
 class ByPath:
-    """Users that know a directory server and paths, and no broker."""
+    """Clients that have a directory server's address and paths, and no broker's address."""
 
     def __init__(self, guarded: Guarded, address: str) -> None:
         self._guarded = guarded
         self._address = address
 
     def own(self, user: str) -> dict[str, str]:
-        """Returns what a program says of itself: who it is, and nothing of where."""
+        """Returns a user's credentials as client properties, without addresses and protocol."""
         known = ("sasl.username", "sasl.password", "ssl.")
         found = self._guarded.broker.client(user)
         own = {key: value for key, value in found.items() if key.startswith(known)}
         return {**own, "log_level": "0"}
 
     def produce(self, user: str, path: str) -> str:
-        """Returns one message, by the defaults of KIP-679; OK, or what it comes to, as
+        """Produces one message, idempotent as by default (KIP-679); returns ``OK`` or the error as
         a sentence.
         """
         reported: list[KafkaError | None] = []
@@ -246,7 +247,7 @@ class ByPath:
             return OK if reported[0] is None else producer.explained(reported[0], path).message
 
     def consume(self, user: str, path: str, group: str) -> str:
-        """Returns the first message, by a new group whose name begins so; OK, or a sentence."""
+        """Consumes a message by a new group named ``group…``; returns ``OK`` or a sentence."""
         name = group + secrets.token_hex(4)
         own = {**self.own(user), "group.id": name, "auto.offset.reset": "earliest"}
         with Resolver(self._address) as resolver, closing(PathConsumer(resolver, own)) as consumer:
@@ -277,8 +278,8 @@ def certified(folder: Path, *names: str, super_users: Sequence[str] = ("admin",)
 
 
 def secured(broker: KafkaBroker, folder: Path, user: str = "kdir", **more: Any) -> dict[str, Any]:
-    """Returns the [kafka] of a server's config, with which it comes in as this user and may push
-    ACLs.
+    """Returns the [kafka] table of a server's config: it logs in as this user, and may change ACLs
+    within its ceiling.
     """
     return {
         "bootstrap": [broker.bootstrap],
@@ -298,7 +299,7 @@ def kdir(server: Server, *arguments: str, code: int = 0) -> Ran:
 
 
 def kdir_process(server: Server, *arguments: str, stdin: str = "", code: int = 0) -> Ran:
-    """Returns the same as a process of its own, for verbs that move bytes."""
+    """Runs a command as ``kdir`` does, but in a process of its own: for verbs that move bytes."""
     done = subprocess.run(
         [sys.executable, "-m", "resolver.cli.main", *arguments, "--at", server.address],
         input=stdin,
@@ -326,7 +327,7 @@ def plan_of(server: Server, path: str, *arguments: str) -> set[str]:
 
 
 def armed(server: Server, path: str, *arguments: str, code: int = 0) -> Ran:
-    """Reads the plan, and arms by it; ends as is said."""
+    """Arms a path by a plan that it reads first, and asserts the exit code."""
     arm = ("arm", path, "--aspect", "acls", *arguments)
     plan = kdir(server, *arm, "-o", "name").out.strip()
     return kdir(server, *arm, "--plan", plan, code=code)
@@ -335,7 +336,7 @@ def armed(server: Server, path: str, *arguments: str, code: int = 0) -> Ran:
 def acl(
     principal: str, operation: str, topic: str, *, deny: bool = False, prefixed: bool = False
 ) -> AclBinding:
-    """Returns an ACL on a topic, or on all that begin so."""
+    """Returns an ACL on a topic or, if ``prefixed``, on all topics whose names begin with it."""
     return AclBinding(
         ResourceType.TOPIC,
         topic,
@@ -348,7 +349,7 @@ def acl(
 
 
 def on_cluster(principal: str, operation: str) -> AclBinding:
-    """Returns an ACL on the Kafka as such."""
+    """Returns an ACL on the Kafka cluster itself."""
     return AclBinding(
         ResourceType.BROKER,
         "kafka-cluster",

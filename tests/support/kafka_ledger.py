@@ -1,4 +1,4 @@
-"""A Kafka in memory that keeps a ledger of topic ids: who made them, and which it deleted."""
+"""A Kafka in memory that keeps a ledger of topic ids: those that kdir made and deleted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Ledger"]
 
 
 class Ledger(Kafka):
-    """A Kafka that gives no topic id twice, and in which tests say what befalls a request."""
+    """A Kafka that gives no topic id twice, and in which tests choose how requests fail."""
 
     def __init__(self, *names: str) -> None:
         self.ids = 0
@@ -35,9 +35,9 @@ class Ledger(Kafka):
         self.loses_requests = False
         self.shows_ids = True
         self.made_ids: dict[bytes, str] = {}
-        """Of topics that kdir asked for and got, with their names."""
+        """Ids and names of topics that were created at kdir's request."""
         self.deleted_ids: list[bytes] = []
-        """Of topics that were deleted at kdir's request, in order."""
+        """Ids of topics that were deleted at kdir's request, in order."""
         super().__init__(*names)
 
     def add(self, *names: str) -> None:

@@ -1,6 +1,6 @@
 """Trees of many entries in a store, servers that take them apart, and a raw look at what is left.
 
-``TightSqlite`` is sqlite with etcd's limits, held to them.
+``TightSqlite`` is sqlite that asserts etcd's limits.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ CODEC = ProtoCodec()
 
 
 class TightSqlite(SqliteStore):
-    """A sqlite store with the limits of etcd, that breaks down where one is passed."""
+    """A sqlite store with etcd's limits of guards and writes, which each commit asserts."""
 
     @property
     def limits(self) -> Limits:
@@ -89,7 +89,7 @@ class TightSqlite(SqliteStore):
 
 
 class Server:
-    """One server of a cluster, as far as it takes removals apart; several may share a store."""
+    """Store, replica, writer and reaper of one server of a cluster; several may share a store."""
 
     def __init__(self, store: Store, name: str = "one", **reaper: Any) -> None:
         self.store = store
@@ -260,7 +260,7 @@ def commit(store: Store, rows: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def rows_under(store: Store, prefix: bytes) -> Iterator[Row]:
-    """Yields all rows of the store itself, page by page."""
+    """Yields all rows of the store below a prefix, read page by page."""
     after = b""
     while page := store.read(prefix, limit=5_000, after=after):
         yield from page
@@ -271,7 +271,7 @@ def check_no_orphans(store: Store) -> dict[str, int]:
     """Asserts that every row of the store has what it belongs to; returns the counts by kind of
     row.
 
-    Looked at without a snapshot: this is to find what a snapshot would not show.
+    It reads the rows without a snapshot, since orphans would not show in one.
     """
     entries: dict[bytes, Entry] = {
         row.key: CODEC.decode(row.value) for row in rows_under(store, ENTRY)

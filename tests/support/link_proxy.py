@@ -1,4 +1,4 @@
-"""Stands between a child and its parent, and forwards their link message by message."""
+"""A proxy between a child and its parent, which forwards their link message by message."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class LinkProxy(federation_pb2_grpc.FederationServiceServicer):
         federation_pb2_grpc.add_FederationServiceServicer_to_server(self, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self.cut_before: set[str] = set()
-        """Kinds of messages: instead of sending one the link is cut, and no new one is let in."""
+        """Kinds of messages before which the proxy cuts the link; then it refuses new links."""
         self.change: Change = _as_it_is
-        """What becomes of each message; None: it is left out."""
+        """Function that returns what is sent for each message; None: nothing."""
         self.sent: list[federation_pb2.LinkResponse] = []
         """All that was forwarded down."""
         self.cut = threading.Event()
@@ -43,7 +43,7 @@ class LinkProxy(federation_pb2_grpc.FederationServiceServicer):
         self._server.stop(0).wait(10)
 
     def mend(self) -> None:
-        """Lets everything through again."""
+        """Lets links and all kinds of messages through again."""
         self.cut_before.clear()
         self.cut.clear()
 

@@ -11,13 +11,13 @@ __all__ = ["forget_lock", "lose_lock"]
 def lose_lock(held: Any) -> None:
     """Frees a leadership's or an announcement's lock, as the kernel does when a process ends."""
     nothing = os.open(os.devnull, os.O_RDONLY)
-    # Over it, not closed: its number stays the holder's, who may close it once it resigns.
+    # Replaced, not closed: the descriptor stays the holder's, which may close it on resigning.
     os.dup2(nothing, _lock_of(held)._descriptor)
     os.close(nothing)
 
 
 def forget_lock(held: Any) -> None:
-    """Lets the holder know that the lock is gone, so that it does not close what is another's."""
+    """Marks the lock as gone, so that its holder never closes the descriptor."""
     _lock_of(held)._descriptor = -1
 
 

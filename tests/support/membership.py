@@ -1,4 +1,4 @@
-"""A server of a cluster without its gRPC face, for tests: store, replica, writer, membership."""
+"""A server of a cluster without gRPC, for tests: store, replica, writer and membership."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["One"]
 
 
 class One:
-    """One server; its turns are taken by the test."""
+    """One server, whose rounds the test runs."""
 
     def __init__(self, path: Path, name: str, level: int, cleanup: ExitStack) -> None:
         self.store: Store = SqliteStore(path, "la")
@@ -66,7 +66,7 @@ class One:
         return [one.server for one in self.members.live()]
 
     def die(self) -> None:
-        """Ends as the kernel ends a process: its locks are free, and nothing is announced."""
+        """Ends as a killed process does: its locks are free, and it withdraws nothing itself."""
         held = self.members.announcement
         assert isinstance(held, SqliteAnnouncement)
         lose_lock(held)

@@ -21,7 +21,7 @@ _ENDS = re.compile(r" +# exit code (?P<code>\d).*$")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block, with the heading that it stands below."""
+    """A fenced block, with the heading (``##``) above it."""
 
     section: str
     language: str

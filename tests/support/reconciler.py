@@ -1,7 +1,7 @@
-"""A cluster's store, replica, writer and reconciler in this process, over a real Kafka.
+"""A cluster's store, replica, writer and reconciler in this process, over a Kafka.
 
-The reconciler's thread runs only where a test starts it; ``step`` makes one round in the test's own
-thread, so that nothing depends on timing.
+The reconciler's thread runs only where a test starts it; ``sweep`` and ``settle`` make rounds in
+the test's own thread, so that nothing depends on timing.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ __all__ = [
 MOUNT = Path.parse("/la/t")
 ALL = frozenset({"create", "delete"})
 PACE = {"sweep_interval_seconds": 300.0}
-"""So that "nothing is due for a while" comes between two looks, which are 20 s apart by it."""
+"""Settings by which looks at Kafka are 20 s apart, so that ``settle`` ends between two."""
 
 
 def admin_of(bootstrap: str, timeout_seconds: float = 5.0) -> Callable[[], ConfluentAdmin]:
-    """Returns what opens connections to a broker."""
+    """Returns a function that makes an admin client of a broker."""
     return lambda: ConfluentAdmin([bootstrap], timeout_seconds=timeout_seconds)
 
 
@@ -74,7 +74,7 @@ def partitions(kafka: ConfluentAdmin) -> dict[str, int]:
 
 
 def make(kafka: ConfluentAdmin, *desired_set: str | TopicToCreate) -> None:
-    """Creates topics as another tool would."""
+    """Creates topics as another tool would, and waits until they are visible."""
     topics = [
         desired if isinstance(desired, TopicToCreate) else TopicToCreate(desired)
         for desired in desired_set
@@ -115,7 +115,7 @@ class World:
         self.ceiling: frozenset[str] = settings.get("ceiling", ALL)
         self.now = 0.0
         self.unmanaged = ""
-        """Why another cluster manages this Kafka."""
+        """Why this cluster changes nothing in its Kafka: another manages it."""
         self.unconfirmed_seconds = 0.0
         """For how long no parent has confirmed what is inherited."""
         self.admin = admin
@@ -153,7 +153,7 @@ class World:
         self.store.close()
 
     def sweep(self) -> float:
-        """Returns one round in which everything is due."""
+        """Runs the reaper and one round in which all is due; returns the seconds until the next."""
         self.now += 3600
         self.reap()
         return self.reconciler.run_once()
@@ -164,9 +164,9 @@ class World:
             pass
 
     def settle(self, rounds: int = 20) -> None:
-        """Rounds until nothing is due for a while; time passes between them.
+        """Runs rounds, with the clock set to the next due time, until nothing is due for 10 s.
 
-        A busy broker shows late what was done: beyond so many rounds the real time counts.
+        A busy broker shows changes late: after ``rounds`` rounds it also sleeps, up to a minute.
         """
         deadline = time.monotonic() + 60
         for number in itertools.count():
@@ -195,7 +195,7 @@ class World:
     def remove(self, path: str, kind: Kind | None = None) -> None:
         self.execute(DeleteEntry(path=MOUNT.join(path.split("/")), kind=kind, recursive=True))
 
-    # -- what stands -------------------------------------------------------------------------------
+    # -- what exists -------------------------------------------------------------------------------
 
     @property
     def facts(self) -> PinnedKafka:
@@ -217,7 +217,7 @@ class World:
         return {path: topic.provision.name for path, topic in sorted(self.topics().items())}
 
     def removed(self) -> Sequence[Topic]:
-        """Returns topics that wait for Kafka."""
+        """Returns the topics that wait to be deleted in Kafka."""
         return [
             one.topic for one in recorded_topics.pending_deletions(self.replica.snapshot, MOUNT)
         ]
@@ -235,7 +235,7 @@ def world(file: FilePath, admin: Callable[[], KafkaAdmin], **settings: Any) -> I
 
 
 def state_counts(topics: Mapping[str, Topic]) -> dict[str, int]:
-    """Returns how many topics stand how."""
+    """Returns the number of topics in each state of provisioning."""
     counts: dict[str, int] = {}
     for topic in topics.values():
         counts[topic.provision.name] = counts.get(topic.provision.name, 0) + 1
@@ -243,8 +243,8 @@ def state_counts(topics: Mapping[str, Topic]) -> dict[str, int]:
 
 
 def begin_arming(here: World, *below: str, aspect: str = "configs") -> None:
-    """Commits an arming and does not wait for its calls, which a later step of the test makes. By
-    its clock 30 s pass between two looks, so that the commit has half a minute of real time.
+    """Commits an arming without waiting for its calls, which a later step of the test makes. Its
+    clock goes on by 30 s at each reading: the commit has 30 s, and the wait after it ends at once.
     """
     arming_service, where = copy(here.reconciler.arming_service), MOUNT.join(below)
     late = itertools.count(0.0, 30.0)
@@ -253,7 +253,7 @@ def begin_arming(here: World, *below: str, aspect: str = "configs") -> None:
 
 
 class Failing:
-    """Proxy that forwards calls, of which one fails."""
+    """Proxy that forwards calls; ``chance`` decides which one fails."""
 
     def __init__(self, real: Any, chance: Chance, error: Exception, *methods: str) -> None:
         self._real = real
@@ -275,7 +275,7 @@ class Failing:
 
 
 class Chance:
-    """Counter of calls; the one of this number fails."""
+    """Countdown of calls; the one that brings ``left`` to 0 fails."""
 
     def __init__(self) -> None:
         self.left = -1

@@ -1,4 +1,4 @@
-"""A reconciler that looks at a Kafka again and again, in a process of its own whose memory is seen.
+"""A reconciler that looks at a Kafka again and again, in a process whose memory is measured.
 
 ``python -m tests.support.reconciler_memory BOOTSTRAP FILE LOOKS`` sweeps so many times, and prints
 a line of JSON after each tenth of them: looks made, topics shown, resident memory in KiB.
@@ -31,7 +31,7 @@ class Mark:
 
     looks: int
     topics: int
-    """Of the last look."""
+    """Topics that the last look found."""
     resident_kib: int
 
 
@@ -39,7 +39,7 @@ def look(bootstrap: str, file: Path, looks: int) -> Sequence[Mark]:
     """Returns the marks of a new process that looks so often; the first is after the warm-up.
 
     Raises:
-        subprocess.CalledProcessError: it failed.
+        subprocess.CalledProcessError: the process failed.
     """
     command = [sys.executable, "-m", __name__, bootstrap, str(file), str(looks)]
     done = subprocess.run(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=True)

@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that reads along: who was sent away (GOAWAY) for what he did."""
+"""A TCP proxy on loopback that records the GOAWAY frames with an error, of either side."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RecordingProxy(TcpServer):
         self._pump(connection, server, len(PREFACE))
 
     def _pump(self, one: socket.socket, other: socket.socket, skipped: int) -> None:
-        """``skipped``: bytes at the beginning that are no frame."""
+        """Forwards one direction; ``skipped`` bytes at its beginning are no frame."""
         came = bytearray()
         with contextlib.suppress(OSError), other:
             while data := one.recv(65536):

@@ -14,8 +14,8 @@ __all__ = ["run_server"]
 def run_server(
     folder: Path, name: str, start: Callable[[], AbstractContextManager[str]], until: ExitStack
 ) -> str:
-    """Returns the address of the run's server of a name. Unless another worker has, starts it; then
-    the end of ``until`` waits until no other worker uses it, and ends it.
+    """Returns the address of the run's server of a name; starts it if no other worker has. The
+    worker that started it ends it after ``until``, once no other worker uses it.
 
     Args:
         folder: what all workers of a run have in common, and no other run.
@@ -34,7 +34,7 @@ def run_server(
 
 
 def _leave(lock: Path, there: Path, users: Path) -> None:
-    """Waits until nobody uses a server; whoever asks from now on starts another."""
+    """Waits until no worker uses a server; a worker that asks from now on starts another."""
     with _locked(lock):
         there.unlink()
     with _locked(users):
@@ -48,5 +48,5 @@ def _locked(file: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
         try:
             yield
         finally:
-            # A process forked meanwhile has the file too: closing ours would not let go of it.
+            # A process forked meanwhile has the file, too: closing it here would not unlock it.
             fcntl.flock(held, fcntl.LOCK_UN)

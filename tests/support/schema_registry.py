@@ -20,7 +20,7 @@ class KeptSchemas:
     """A registry on a free port; a context manager. While it is stopped nothing answers there.
 
     Args:
-        certificate: it speaks HTTPS with; None: HTTP.
+        certificate: of the server for HTTPS; None: HTTP.
     """
 
     def __init__(self, certificate: Issued | None = None) -> None:
@@ -30,7 +30,7 @@ class KeptSchemas:
         self.asked: list[str] = []
         """Method and path of each call."""
         self.refusal: Answer | None = None
-        """What every call is answered; None: what is right."""
+        """Answer to every call; None: the right answer to each."""
         self._first_id = 70_001
         self._port = 0
         self._server: ThreadingHTTPServer | None = None
@@ -48,7 +48,7 @@ class KeptSchemas:
         self.stop()
 
     def start(self) -> None:
-        """Begins to listen, where it did before if it did."""
+        """Begins to listen; after a stop, on the same port as before."""
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -80,14 +80,14 @@ class KeptSchemas:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def stop(self) -> None:
-        """Ends it; what it keeps stays."""
+        """Stops the server; the schemas stay."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
 
     def answer(self, path: str, body: Any) -> Answer:
-        """Returns what is right: the status, and the JSON object."""
+        """Returns the right answer to a call: the HTTP status, and the JSON object."""
         match path.strip("/").split("/"):
             case ["subjects", subject, "versions"] if body is not None:
                 return self._register(unquote(subject), body["schema"])

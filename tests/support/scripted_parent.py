@@ -18,7 +18,7 @@ HEARTBEAT = federation_pb2.LinkResponse(heartbeat=federation_pb2.Heartbeat())
 
 
 class ScriptedParent(federation_pb2_grpc.FederationServiceServicer):
-    """A parent whose words are those of ``send``, which a test defines."""
+    """A parent that sends what ``send`` yields, which a test defines."""
 
     def __init__(self) -> None:
         self._server = grpc.server(ThreadPoolExecutor(4))

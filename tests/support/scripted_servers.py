@@ -1,4 +1,4 @@
-"""Directory servers that say whatever a test tells them to, over real gRPC on loopback."""
+"""Directory servers whose answers a test scripts, over real gRPC on loopback."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class FakeServer:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def authority(self) -> resolve_pb2.Authority:
-        """Returns who it says it is."""
+        """Returns the authority of its answers."""
         return resolve_pb2.Authority(
             cluster=entry_pb2.Cluster(
                 cluster_id=self.cluster_id,
@@ -120,7 +120,7 @@ class FakeServer:
 
 
 class Trickle(TcpServer):
-    """Server that accepts connections and sends one byte a second, or nothing at all."""
+    """Server that accepts connections and sends ``byte`` each second, or nothing at all."""
 
     def __init__(self, byte: bytes = b"") -> None:
         self._byte = byte
@@ -180,6 +180,6 @@ def direct(mount: str, *servers: Any, **fields: Any) -> resolve_pb2.Outcome:
 
 
 def link(where: str, *paths: str, **fields: Any) -> resolve_pb2.Outcome:
-    """Returns a rewrite by a link there."""
+    """Returns a rewrite by the link at ``where`` to these paths."""
     fields.setdefault("lifetime_seconds", 60)
     return resolve_pb2.Outcome(rewrite=resolve_pb2.Rewrite(link=where, paths=paths, **fields))

@@ -13,7 +13,7 @@ __all__ = ["TcpServer"]
 class TcpServer:
     """Server on a free port, from its making until the end of its block.
 
-    A subclass overrides ``serve``; as it stands the server accepts connections and sends nothing.
+    A subclass overrides ``serve``; without that it accepts connections and sends nothing.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """One cluster's tree in memory, for tests of what is pure: commands in, golden trees as text out.
 
-Every plan is committed as a store would: its guards are looked at, one key is written once, and
-what follows from the writes must be what loading all rows gives.
+Every plan is committed as a store would: its guards are checked, and no key is written twice. The
+next snapshot is made from the writes; ``Cluster.loaded`` makes one from all rows, to compare.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Cluster:
         return True
 
     def do(self, *commands: Command, **context: Any) -> Plan:
-        """Plans and commits one command after the other; the last plan."""
+        """Plans and commits one command after the other; returns the last plan."""
         made: Plan | None = None
         for command in commands:
             made = self.plan(command, None, **context)
@@ -131,7 +131,7 @@ class Cluster:
         return Snapshot.load(self.codec, "", self.rows.revision, [rows])
 
     def entry(self, text: str, kind: Kind | None = None) -> Entry | None:
-        """Returns the entry at an absolute path; topics first."""
+        """Returns the entry at an absolute path: the topic before a directory of this name."""
         relative = path(text).below(self.mount)
         if not relative:
             return self.snapshot.root.directory

@@ -1,4 +1,4 @@
-"""Waits for what must come: the one deadline of the tests, generous, since machines are busy."""
+"""Waits until something holds, with one deadline for all tests, generous for busy machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def eventually(look: Callable[[], T], timeout_seconds: float = 60.0) -> T:
-    """Returns what ``look`` gives once it is true; raises once the time is over."""
+    """Returns the first true result of ``look``; raises AssertionError once the time is over."""
     deadline = time.monotonic() + timeout_seconds
     pause = 0.002
     while True:
