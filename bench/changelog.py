@@ -138,7 +138,7 @@ class Logged:
                 if is_there(found):
                     return
             if time.monotonic() > deadline:
-                raise AssertionError("no change log is begun")
+                raise AssertionError("the server does not answer, or has begun no change log")
             time.sleep(1)
 
     @contextmanager

@@ -27,7 +27,7 @@ def beside_echo(
     """
     for _ in range(_WARM_UP):
         load.round()
-    load.rates.clear()
+    load.clear()
     for _ in range(rounds):
         for one in (bare, load, *others):
             one.round()

@@ -174,7 +174,7 @@ def _alternate(loads: Sequence[Load], at_once: int, warm_up: int) -> None:
         for load in loads:
             load.round(at_once)
     for load in loads:
-        load.rates.clear()
+        load.clear()
     for _ in range(_ROUNDS):
         for load in loads:
             load.round(at_once)
@@ -187,7 +187,7 @@ def _against_etcd(folder: Path, etcd: EtcdCluster, used: Load, again: Load) -> l
     body = h2load.Body(folder / "read", bare_etcd.read_of_a_topic(address_of(etcd)))
     pid = etcd.members[0].process.pid
     reads: list[float] = []
-    used.rates.clear()
+    used.clear()
     for _ in range(_ROUNDS):
         before = ground.cpu_seconds(pid)
         h2load.calls(

@@ -285,7 +285,8 @@ class _Firsts:
 
     def follow(self, call: Any, what: str) -> None:
         def ended(call: Any) -> None:
-            if call.code() is grpc.StatusCode.OK and not self.found:
+            taken = call.code() is grpc.StatusCode.OK and getattr(call.result(), "succeeded", True)
+            if taken and not self.found:
                 self.what, self.at = what, time.monotonic()
 
         self._calls.append(call)

@@ -85,6 +85,11 @@ class Load:
             self.rates.append(sum(counts) / (ground.cpu_seconds(self._pid) - before))
         self._next += sum(counts)
 
+    def clear(self) -> None:
+        """Removes the results of the rounds so far: they were to warm up."""
+        self.rates.clear()
+        self._per_second.clear()
+
     @property
     def rate(self) -> float:
         """Calls per CPU second, the median of the rounds."""

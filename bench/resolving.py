@@ -65,7 +65,7 @@ def _batch(folder: Path, address: str, pid: int) -> list[Row]:
         repeated = Load(address, pid, BATCH, batches(600, range(TOPICS)))
         for _ in range(2):
             again.round(4)
-        again.rates.clear()
+        again.clear()
         for _ in range(_ROUNDS):
             for load in (bare, again):
                 load.round(4)

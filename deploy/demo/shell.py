@@ -174,7 +174,7 @@ class Shell:
         try:
             printed = b"".join(_read(ours, time.monotonic() + _LONGEST_SECONDS))
             code = process.wait(_LONGEST_SECONDS)
-        except TimeoutError:
+        except (TimeoutError, subprocess.TimeoutExpired):
             self.fail(f"$ {line}\ndid not end within {_LONGEST_SECONDS} s")
         finally:
             os.close(ours)
