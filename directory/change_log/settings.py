@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import pathlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from directory.kafka.client_properties import ClientProperties, client_properties
+from directory.namespace.physical_names import HISTORY_TOPIC, STATE_TOPIC
 from directory.server.toml_table import ConfigError, Table
 
 if TYPE_CHECKING:
     from directory.server.config_kafka import KafkaConfig
 
-__all__ = ["HISTORY_TOPIC", "STATE_TOPIC", "ChangeLogConfig", "change_log_of"]
-
-STATE_TOPIC: Final = "__change_events"
-"""Compacted: the newest state of each entry, what caches are fed from and a lost store is rebuilt
-from."""
-HISTORY_TOPIC: Final = "__change_history"
-"""Every change, for audit."""
+__all__ = ["ChangeLogConfig", "change_log_of"]
 
 
 @dataclass(frozen=True, slots=True)

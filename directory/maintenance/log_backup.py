@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from kdir.v1 import admin_pb2
 
-from directory.change_log.settings import STATE_TOPIC, ChangeLogConfig
+from directory.change_log.settings import ChangeLogConfig
 from directory.federation.link_records import BELOW
 from directory.kafka.client_properties import OWN
 from directory.maintenance.backup_stream import Row, header_of
@@ -49,6 +49,7 @@ from directory.namespace.keys import (
     parse_entry_key,
     read_only_key,
 )
+from directory.namespace.physical_names import STATE_TOPIC
 from directory.namespace.plan_builder import claim_value, read_only_mark
 from directory.namespace.tree_nodes import ROOT_KEY
 from directory.server.feature_levels import LEVELS

@@ -28,10 +28,12 @@ from resolver.printable import cut_name, cut_shown
 from resolver.topic_names import MAX_NAME_LENGTH, why_invalid
 
 __all__ = [
+    "HISTORY_TOPIC",
     "INTERNAL_TOPICS",
     "KDIR_TOPICS",
     "MAX_NAME_LENGTH",
     "RETIRED_FOR_MS",
+    "STATE_TOPIC",
     "NameRegistry",
     "SnapshotNames",
     "check_requested_name",
@@ -55,9 +57,15 @@ INTERNAL_TOPICS: Final = frozenset(
 )
 """Kafka's own topics (``Topic#isInternal``, and the log of KRaft)."""
 
-KDIR_TOPICS: Final = frozenset({"__change_events", "__change_history"})
-"""kdir's own topics: those of the change log. If several clusters share a Kafka for them, their
-names end with ``.<cluster id>``.
+STATE_TOPIC: Final = "__change_events"
+"""State topic of the change log, compacted: the newest state of each entry, from which caches are
+filled and a lost store is rebuilt.
+"""
+HISTORY_TOPIC: Final = "__change_history"
+"""History topic of the change log: every change, for audit."""
+KDIR_TOPICS: Final = frozenset({STATE_TOPIC, HISTORY_TOPIC})
+"""kdir's own topics. If several clusters share a Kafka for them, their names end with
+``.<cluster id>`` (``ChangeLogConfig.topics``).
 """
 
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
