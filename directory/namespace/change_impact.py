@@ -24,6 +24,7 @@ from directory.namespace.effective_policies import (
 )
 from directory.namespace.entry import Directory, Entry, Link, Mount, Provision, Topic
 from directory.namespace.plan_delete import KafkaFate, kafka_fate_of
+from directory.namespace.plan_reap import is_kept_in_kafka
 from directory.namespace.quotas import Quota, quotas_at
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.time_budget import TimeBudget
@@ -129,12 +130,15 @@ def removal_impact(
     goes_in_kafka: bool,
     shown: Shown | None = None,
 ) -> RemovalImpact:
-    """Returns the impact of removing an entry on its topics in Kafka; visits each topic."""
+    """Returns the impact of removing an entry on its topics in Kafka; visits each topic.
+
+    ``goes_in_kafka``: as the removal has it; what is below the entry may be kept all the same.
+    """
     found = RemovalImpact()
-    for topic in _topics(snapshot, entry, budget, shown):
+    for topic, is_kept in _topics(snapshot, entry, budget, shown):
         found.missing += topic.provision is Provision.MISSING
         found.replaced += topic.provision is Provision.REPLACED
-        match kafka_fate_of(topic, goes_in_kafka=goes_in_kafka):
+        match kafka_fate_of(topic, goes_in_kafka=goes_in_kafka and not is_kept):
             case KafkaFate.DELETED:
                 found.deleted += topic.provision is not Provision.MISSING
             case KafkaFate.DETACHED:
@@ -152,11 +156,17 @@ def removal_impact(
 
 def _topics(
     snapshot: Snapshot, entry: Entry, budget: TimeBudget, shown: Shown | None
-) -> Iterator[Topic]:
+) -> Iterator[tuple[Topic, bool]]:
+    """Yields each topic that is removed with an entry, and whether its own policies, or those of a
+    directory between, keep it in Kafka.
+    """
     if isinstance(entry, Topic):
-        yield entry
+        yield entry, False
+    kept: set[int] = set()
     top = snapshot.nodes.get(entry.entry_id) if isinstance(entry, Directory) else None
     for node in () if top is None else snapshot.directories_below(top):
+        if node.parent_id in kept or is_kept_in_kafka(node.directory):
+            kept.add(node.entry_id)
         for name, record in node.topics.items():
             if not budget.spend():
                 return
@@ -167,7 +177,7 @@ def _topics(
             except ValueError:
                 continue  # removed with its directory
             if isinstance(topic, Topic):
-                yield topic
+                yield topic, node.entry_id in kept or is_kept_in_kafka(topic)
 
 
 # -- policies --------------------------------------------------------------------------------------

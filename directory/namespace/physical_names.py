@@ -200,8 +200,10 @@ def default_physical_name(relative: Sequence[str]) -> str:
 
 def next_free_name(base: str, names: NameRegistry) -> str:
     """Returns ``base`` if it is free, else the first free name of ``base.2``,
-    ``base.3`` and so on.
+    ``base.3`` and so on; without its first dots and underscores if these make it one of kdir's.
     """
+    if unify(base).startswith(_PROTECTED_PREFIXES):
+        base = base.lstrip("._")  # a number at its end would not help
     for number in count(1):
         suffix = "" if number == 1 else f".{number}"
         name = base[: MAX_NAME_LENGTH - len(suffix)] + suffix

@@ -190,7 +190,7 @@ def _below(
     """
     # Depth first, a directory after its entries: wherever the caller stops, the entries so far are
     # a whole step. A path has at most 64 segments, so recursion is safe.
-    if removal is not None and removal.goes_in_kafka and _is_kept(node.directory):
+    if removal is not None and removal.goes_in_kafka and is_kept_in_kafka(node.directory):
         removal = replace(removal, goes_in_kafka=False)
     for name, record in node.topics.items():
         topic = _readable(draft, record)
@@ -228,7 +228,7 @@ def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
     match entry:
         case Topic():
             goes = leaf.removal is not None and leaf.removal.goes_in_kafka
-            goes = goes and not _is_kept(entry)
+            goes = goes and not is_kept_in_kafka(entry)
             place = (leaf.parent_id, leaf.name)
             remove_topic(
                 draft, *place, entry, goes_in_kafka=goes, path=leaf.path, record=leaf.record
@@ -253,7 +253,7 @@ def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
         draft.record_removal(leaf.parent_id, leaf.name, entry, where, leaf.path)
 
 
-def _is_kept(entry: Directory | Topic) -> bool:
+def is_kept_in_kafka(entry: Directory | Topic) -> bool:
     """True if the entry's own policies forbid deleting its topics in Kafka. A removed entry never
     changes, so these are its policies at the removal.
     """

@@ -96,6 +96,7 @@ FIELDS: Final[Mapping[str, Values]] = {
     "aspect": fixed("configs", "acls", "create", "none"),
     "checkpoint_seconds": fixed(1),
     "cluster": fixed("", "la", "kc-other"),
+    "confirm_links": fixed(False, True),
     "directory": fixed(False, True),
     "entry": lambda method, _: (
         [OWNER]

@@ -147,6 +147,14 @@ def test_grants_and_moves_say_which_acls_follow_and_rm_what_goes(la: House) -> N
     assert (plan.entries.kafka_deleted, plan.entries.kafka_detached) == (1, 0)
     assert list(plan.retired_names) == ["a.t"]
 
+    # A topic that says so itself stays, as the reaper has it.
+    changes = MappingProxyType({"policies.manage.delete": False})
+    kept = UpdateEntry(path=Path.parse("/la/a/t"), kind=Kind.TOPIC, changes=changes)
+    la.cluster.writer.commit_command(kept)
+    plan = plan_rm(la, "/la/a")
+    assert (plan.entries.kafka_deleted, plan.entries.kafka_detached) == (0, 1)
+    assert not plan.retired_names
+
 
 def test_a_plan_removes_acls_of_kdir_and_adds_none_that_kafka_would_not_get(
     la: House,

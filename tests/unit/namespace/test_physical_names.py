@@ -99,6 +99,13 @@ def test_free_name_avoids_what_kafka_takes_for_its_own() -> None:
     assert physical_names.next_free_name("_.consumer_offsets", Names()) == "_.consumer_offsets.2"
 
 
+@pytest.mark.parametrize(
+    "base", ["_.change_events.kc-1", "..change_history_kc-x", "__change_events.kc-"]
+)
+def test_free_name_avoids_the_names_of_all_change_logs(base: str) -> None:
+    assert physical_names.next_free_name(base, Names()) == base.lstrip("._")
+
+
 def test_a_name_that_is_free_is_used() -> None:
     physical_names.check_requested_name("orders", Names(used={"order"}), base="x")
 
