@@ -5,6 +5,7 @@ transactions; decides nothing about what is written.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
@@ -261,6 +262,29 @@ class LogTopics:
         return TopicWriter(self._client(), transactional_id)
 
 
+class _ClientReports:
+    """What a producer of librdkafka reports by callbacks. It does not know the producer, which has
+    it: so the producer ends with the last reference, without the garbage collector.
+    """
+
+    def __init__(self) -> None:
+        self.last_error = ""
+        self.not_delivered = ""
+
+    def on_error(self, error: Any) -> None:
+        self.last_error = str(error.str())
+
+    def on_delivery(self, error: Any, _: object) -> None:
+        """Keeps why a record was not delivered: the error of the failed commit does not name that.
+        A purged record is no reason: the transaction had failed before.
+        """
+        from confluent_kafka import KafkaError
+
+        purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # noqa: SLF001 - its own names
+        if error is not None and not self.not_delivered and error.code() not in purged:
+            self.not_delivered = str(error.str())
+
+
 class TopicWriter:
     """Transactional producer. After any error it is of no use: what was sent is not known, so a new
     one begins by reading the log's end.
@@ -273,15 +297,14 @@ class TopicWriter:
 
         self._timeout: Final = timeout_seconds
         self._transactional_id: Final = transactional_id
-        self._last_error = ""
-        self._not_delivered = ""
+        self._reports: Final = _ClientReports()
         own: dict[str, Any] = {
             "transactional.id": transactional_id,
             "transaction.timeout.ms": int(timeout_seconds * 1000),
             "message.max.bytes": _MOST_BYTES,
             "linger.ms": 5,
             "compression.type": "lz4",
-            "error_cb": self._on_error,
+            "error_cb": self._reports.on_error,
         }
         given = {key: one for key, one in properties.items() if not key.startswith("receive.")}
         try:
@@ -310,7 +333,7 @@ class TopicWriter:
         for _ in range(round(self._timeout)):
             try:
                 self._producer.produce(
-                    one.topic, one.value, one.key, 0, on_delivery=self._on_delivery
+                    one.topic, one.value, one.key, 0, on_delivery=self._reports.on_delivery
                 )
             except BufferError:
                 self._producer.poll(1.0)
@@ -322,6 +345,13 @@ class TopicWriter:
 
     def close(self) -> None:
         """Ends an open transaction, as far as it can be ended at once."""
+        # In a thread of its own: an error that confluent-kafka raises while another exception is
+        # handled keeps that one for ever, with its frames, the producer and the tree in them.
+        ending = threading.Thread(target=self._end, name="end-producer", daemon=True)
+        ending.start()
+        ending.join()
+
+    def _end(self) -> None:
         with contextlib.suppress(Exception):
             self._producer.purge()
             self._producer.abort_transaction(1.0)
@@ -334,21 +364,8 @@ class TopicWriter:
         except KafkaException as error:
             raise self._unavailable(error) from error
 
-    def _on_error(self, error: Any) -> None:
-        self._last_error = str(error.str())
-
-    def _on_delivery(self, error: Any, _: object) -> None:
-        """Keeps why a record was not delivered: the error of the failed commit does not name that.
-        A purged record is no reason: the transaction had failed before.
-        """
-        from confluent_kafka import KafkaError
-
-        purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # noqa: SLF001 - its own names
-        if error is not None and not self._not_delivered and error.code() not in purged:
-            self._not_delivered = str(error.str())
-
     def _unavailable(self, error: Any) -> KafkaUnavailable:
-        text = error_text(self._not_delivered or error, self._last_error)
+        text = error_text(self._reports.not_delivered or error, self._reports.last_error)
         is_of_id = "Transactional Id authorization failed" in text
         on = f"transactional id {self._transactional_id}" if is_of_id else "the topics"
         return KafkaUnavailable(with_right(text, f"WRITE on {on}"))

@@ -4,9 +4,11 @@ nothing.
 
 from __future__ import annotations
 
+import gc
 import shutil
 import signal
 import sqlite3
+import weakref
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -31,6 +33,7 @@ from directory.kafka.client_properties import ClientProperties
 from directory.maintenance.log_backup import log_rows
 from directory.namespace.keys import ENTRY
 from directory.store.addresses import open_store
+from resolver.errors import KafkaUnavailable
 from tests.conftest import SharedBroker, SharedEtcd
 from tests.integration.change_log.test_publishing import (
     caught_up,
@@ -201,6 +204,26 @@ def test_of_a_store_and_its_copy_the_one_that_did_not_publish_last_waits(
         confirm(one)
         eventually(lambda: log.read().rows == logged_rows(str(stores[0])))
         assert "/la/c" in [path for _, path in changes_of(log.read())], "nothing of it is lost"
+
+
+def test_a_producer_closed_after_an_error_keeps_nothing_of_it(kafka_broker: SharedBroker) -> None:
+    class Tree:
+        """What a publisher has at hand when it fails."""
+
+    def fail() -> weakref.ref[Tree]:
+        tree = Tree()
+        writer = TopicWriter({"bootstrap.servers": kafka_broker.bootstrap}, "failing")
+        try:
+            raise KafkaUnavailable("as the test wants it")
+        except KafkaUnavailable:
+            writer.close()
+        return weakref.ref(tree)
+
+    gc.disable()  # a server's collector may not come for hours
+    try:
+        assert fail()() is None
+    finally:
+        gc.enable()
 
 
 def test_P14_P15_a_topic_that_was_deleted_is_made_again_only_for_an_operator(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import pathlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +20,9 @@ from directory.kafka.admin_contract import (
     TopicToCreate,
     always,
 )
+from resolver.errors import KafkaUnavailable
 from tests.support.large_trees import FakeKafka
+from tests.support.waiting import eventually
 
 STATE, HISTORY = "__change_events", "__change_history"
 RIGHT = {
@@ -121,3 +125,16 @@ def test_P23_no_property_of_the_config_takes_idempotence_away() -> None:
         properties = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, name: value}
         with pytest.raises(LogRefused, match=r"change_log\.properties: .*(acks|idempotence)"):
             TopicWriter(properties, "kdir-kc-a", 1.0)
+
+
+def test_a_producer_that_cannot_begin_leaves_no_threads() -> None:
+    tasks = pathlib.Path("/proc/self/task")
+    properties = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+    before = len(list(tasks.iterdir()))
+    gc.disable()  # a server's collector may not come for hours
+    try:
+        with pytest.raises(KafkaUnavailable):
+            TopicWriter(properties, "kdir-kc-a", 1.0)
+        eventually(lambda: len(list(tasks.iterdir())) <= before)
+    finally:
+        gc.enable()
