@@ -16,6 +16,7 @@ from resolver.errors import OutboxFull
 __all__ = [
     "ROLE",
     "noted_state",
+    "published_in",
     "published_revision",
     "publisher_of",
     "refuse_full_outbox",
@@ -31,7 +32,10 @@ _URGENT_FACTOR: Final = 2
 
 def noted_state(snapshot: Snapshot) -> watch_pb2.ChangeLogState | None:
     """Returns the newest note; None: no change log is kept."""
-    value = snapshot.fact(CHANGE_LOG)
+    return _noted_in(snapshot.fact(CHANGE_LOG))
+
+
+def _noted_in(value: bytes | None) -> watch_pb2.ChangeLogState | None:
     if value is None:
         return None
     try:
@@ -42,26 +46,38 @@ def noted_state(snapshot: Snapshot) -> watch_pb2.ChangeLogState | None:
 
 def skip_of(snapshot: Snapshot) -> watch_pb2.ChangeLogSkip | None:
     """Returns what an operator gave up and the log does not have on record yet; None: nothing."""
-    value = snapshot.fact(CHANGE_LOG_SKIP)
+    return _skip_in(snapshot.fact(CHANGE_LOG_SKIP), snapshot.incarnation)
+
+
+def _skip_in(value: bytes | None, incarnation: str) -> watch_pb2.ChangeLogSkip | None:
     if value is None:
         return None
     try:
         skip = watch_pb2.ChangeLogSkip.FromString(value)
     except DecodeError:
         return None
-    return skip if skip.incarnation == snapshot.incarnation else None
+    return skip if skip.incarnation == incarnation else None
 
 
 def published_revision(snapshot: Snapshot) -> int | None:
     """Returns the revision up to which no change of this incarnation waits for the change log: it
     has them, or they were given up. None: no change log is kept.
     """
-    noted = noted_state(snapshot)
-    if noted is None:
+    return published_in(
+        snapshot.fact(CHANGE_LOG), snapshot.fact(CHANGE_LOG_SKIP), snapshot.incarnation
+    )
+
+
+def published_in(noted: bytes | None, skip: bytes | None, incarnation: str) -> int | None:
+    """Returns what ``published_revision`` does, from the values of ``CHANGE_LOG`` and
+    ``CHANGE_LOG_SKIP``. Of a note that cannot be read nothing counts as published (S21).
+    """
+    state = _noted_in(noted)
+    if state is None:
         return None
-    skip = skip_of(snapshot)
-    revision = noted.revision if noted.incarnation == snapshot.incarnation else 0
-    return max(revision, 0 if skip is None else skip.revision)
+    given_up = _skip_in(skip, incarnation)
+    revision = state.revision if state.incarnation == incarnation else 0
+    return max(revision, 0 if given_up is None else given_up.revision)
 
 
 def publisher_of(snapshot: Snapshot) -> str:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
+from google.protobuf.message import DecodeError
 from kdir.v1 import access_pb2, entry_pb2, watch_pb2
 
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Kind
@@ -252,12 +253,17 @@ def snapshot_rows(snapshot: Snapshot, cluster_id: str) -> Iterator[LoggedRow]:
 
 
 def _owner_of(snapshot: Snapshot, key: bytes) -> int:
-    """Returns the id of the entry that these are the grants of; 0: there is none."""
-    place = parse_grants_key(key)
-    if not place.parent_id:
-        return ROOT_ID
-    value = snapshot.entry_record(place)
-    return 0 if value is None else snapshot.codec.entry_id(value)
+    """Returns the id of the entry that these are the grants of; 0: there is none that can be
+    read.
+    """
+    try:
+        place = parse_grants_key(key)
+        if not place.parent_id:
+            return ROOT_ID
+        value = snapshot.entry_record(place)
+        return 0 if value is None else snapshot.codec.entry_id(value)
+    except ValueError:
+        return 0
 
 
 def snapshot_records(
@@ -306,9 +312,14 @@ def snapshot_records(
 def _fields_of_row(
     row: LoggedRow, mount: Path, directory_path: Callable[[int], Path | None]
 ) -> dict[str, Any]:
-    """Returns what a record has besides its row."""
+    """Returns what a record has besides its row, which is in the log as it is, also if its value
+    cannot be read (S21).
+    """
     if row.scope == "grants":
-        grants = access_pb2.Grants.FromString(row.value)
+        try:
+            grants = access_pb2.Grants.FromString(row.value)
+        except DecodeError:
+            return {"cause": "resync"}
         return {"cause": "resync", "grants_after": grants_text(grants)}
     if row.scope != "entry":
         return {}
@@ -317,7 +328,10 @@ def _fields_of_row(
         parent_id, _, name = parse_entry_key(row.key)
         above = directory_path(parent_id)
         path = "" if above is None else str(above.child(name))
-    after = record.fields_of(entry_pb2.Entry.FromString(row.value))
+    try:
+        after = record.fields_of(entry_pb2.Entry.FromString(row.value))
+    except DecodeError:
+        after = {}
     return {
         "cause": "resync",
         "action": "insert",

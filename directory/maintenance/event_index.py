@@ -23,6 +23,7 @@ from directory.store.event_rows import (
     OutboxCommit,
     commit_of,
     event_count,
+    floor_in,
     made_at_ms,
 )
 from directory.store.replica import AppliedCommit
@@ -144,13 +145,20 @@ class EventIndex:
                 self._of_facts.popleft()
 
     def floor(self) -> int:
-        """Returns the revision up to which events are no longer kept.
+        """Returns the revision up to which events are no longer kept; the newest one if the row
+        that says so cannot be read (S21), so that watchers list again.
 
         Raises:
             StoreUnreachable: the store cannot be reached.
         """
         rows = self._store.read(FLOOR_KEY, limit=1)
-        return int(rows[0].value) if rows else 0
+        if not rows:
+            return 0
+        floor = floor_in(rows[0].value)
+        if floor is not None:
+            return floor
+        self._build()
+        return self._end
 
     def page(self, after: int, until: int, events: int) -> tuple[list[tuple[int, Events]], int]:
         """Returns the next events of revisions after ``after`` up to ``until``, in order, and the

@@ -20,8 +20,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from kdir.v1 import watch_pb2
-
+from directory.change_log.log_state import published_in
 from directory.maintenance.backup_stream import (
     NotAsFilled,
     Row,
@@ -126,13 +125,10 @@ def _waiting_commits(store: Store) -> int:
     """Returns how many commits wait for the change log, if there is one."""
     loading = store.load((CHANGE_LOG,))
     rows = dict(row for page in loading.pages() for row in page)
-    if CHANGE_LOG not in rows:
-        return 0
     incarnation = store.identity.incarnation
-    noted = watch_pb2.ChangeLogState.FromString(rows[CHANGE_LOG])
-    skip = watch_pb2.ChangeLogSkip.FromString(rows.get(CHANGE_LOG_SKIP, b""))
-    known = [one.revision for one in (noted, skip) if one.incarnation == incarnation]
-    published = max(known, default=0)
+    published = published_in(rows.get(CHANGE_LOG), rows.get(CHANGE_LOG_SKIP), incarnation)
+    if published is None:
+        return 0
     count, after = 0, FLOOR_KEY
     while page := store.read(EVENT, limit=_PAGE, after=after):
         count += sum(row.revision > published for row in page)

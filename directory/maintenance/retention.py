@@ -26,7 +26,7 @@ from directory.store.base import (
     Transaction,
     Write,
 )
-from directory.store.event_rows import FLOOR_KEY
+from directory.store.event_rows import FLOOR_KEY, floor_in
 from directory.store.idempotency import RequestRecord
 
 __all__ = ["RetentionLimits", "RetentionTrimmer"]
@@ -147,7 +147,8 @@ class RetentionTrimmer:
             if not rows:
                 break
             known = self._store.read(FLOOR_KEY, limit=1)
-            floor = max(rows[-1][0], int(known[0].value) if known else 0)
+            before = floor_in(known[0].value) if known else None
+            floor = max(rows[-1][0], before or 0)
             guards = (KeyEquals(FLOOR_KEY, known[0].value if known else None),)
             writes: list[Write] = [Delete(key) for _, key in rows]
             writes.append(Put(FLOOR_KEY, b"%d" % floor))

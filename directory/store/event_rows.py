@@ -37,6 +37,7 @@ __all__ = [
     "commit_of",
     "event_count",
     "events_of",
+    "floor_in",
     "logged_facts",
     "made_at_ms",
     "new_change_id",
@@ -50,6 +51,12 @@ _log = logging.getLogger(__name__)
 
 FLOOR_KEY: Final = event_key("-")
 """Decimal text: events up to this revision are no longer kept. Sorts before all change ids."""
+
+
+def floor_in(value: bytes) -> int | None:
+    """Returns the revision in the value of ``FLOOR_KEY``; None if the value cannot be read."""
+    return int(value) if value.isdigit() else None
+
 
 _MOST_AFTER_BYTES: Final = 2 * 1024 * 1024
 """Most bytes of an entry after a change, with its grants: a record of the change log has 8 MiB, and

@@ -134,7 +134,7 @@ class ProtoCodec:
         return [_name_at_its_place(record) or _physical_name(record) for record in records]
 
     def entry_id(self, record: bytes) -> int:
-        if record[:1] == b"\x09" and len(record) >= 9:
+        if record[:1] == b"\x11" and len(record) >= 9:  # field 2, fixed64
             return int.from_bytes(record[1:9], "little")
         try:
             return _parsed(record).entry_id

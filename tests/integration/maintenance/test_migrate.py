@@ -311,6 +311,9 @@ def test_what_waits_for_the_change_log_is_published_first(tmp_path: Path) -> Non
         skip = watch_pb2.ChangeLogSkip(incarnation=noted.incarnation, revision=first.revision + 1)
         store.commit(Transaction((), (Put(CHANGE_LOG_SKIP, skip.SerializeToString()),)))
         assert plan_migration(source, target).stage is Stage.NEW, "what waited was given up"
+        store.commit(Transaction((), tuple(Put(k, b"\xff") for k in (CHANGE_LOG, CHANGE_LOG_SKIP))))
+        with pytest.raises(RestoreRefused, match="2 commits wait"):
+            plan_migration(source, target)
 
 
 @pytest.mark.parametrize("way", WAYS[:1], indirect=True, ids="-to-".join)

@@ -11,7 +11,7 @@ from directory.change_log.log_verification import log_differences
 from directory.change_log.outbox_records import checkpoint_of, snapshot_records
 from directory.namespace.command import AddGrants, CreateDirectory, CreateTopic
 from directory.namespace.entry import ROOT_ID, Kind
-from directory.namespace.keys import entry_key
+from directory.namespace.keys import GRANTS, entry_key, grants_key, parse_entry_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
 from resolver.changes.record import Change, Checkpoint, checkpoint_key, encode
@@ -82,3 +82,22 @@ def test_what_lies_in_a_directory_that_cannot_be_read_is_in_tree_and_log(cluster
     tree = cluster.snapshot.apply(cluster.snapshot.revision + 1, [spoiled])
     assert tree.has_lost
     assert list(log_differences(log, tree, path("/la"), set())) == []
+
+
+def test_S21_rows_that_cannot_be_read_are_in_tree_and_log_as_they_are(cluster: Cluster) -> None:
+    grants = (Grant("User:ana", "*", Operation.READ, Permission.ALLOW),)
+    cluster.do(CreateTopic(path=path("/la/t")), AddGrants(path=path("/la/a"), grants=grants))
+    key = entry_key(ROOT_ID, Kind.TOPIC, "t")
+    record = cluster.snapshot.entry_record(parse_entry_key(key))
+    assert record is not None
+    spoiled = [
+        Put(grants_key(ROOT_ID, Kind.DIRECTORY, "a"), b"\xff\xff"),
+        Put(GRANTS + b"oops", b"x"),
+        Put(key, record[:-3]),
+    ]
+    cluster.rows.commit((), spoiled)
+    tree = cluster.loaded()
+    records = records_of(tree)
+    held = {change.record for change in records.values()}
+    assert {one.value for one in spoiled if one.key != GRANTS + b"oops"} <= held
+    assert list(log_differences(state_of(records.items()), tree, path("/la"), set())) == []

@@ -310,6 +310,18 @@ def test_the_oldest_events_go_and_the_newest_stay(store: ScriptedStore) -> None:
         assert trim(store, later.history, 3) == 1
 
 
+def test_S21_a_floor_that_cannot_be_read_lets_watchers_list_again(store: ScriptedStore) -> None:
+    with Bench(store, kept_events=1) as bench:
+        for name in "abc":
+            bench.create(f"/la/{name}")
+        store.commit(Transaction((), (Put(EVENT + b"-", b"minus one"),)))
+        with Bench(store) as later, pytest.raises(Resync):
+            later.history.since(0)
+        assert trim(store, bench.history, 1) == 2
+        [floor] = [row.value for row in store.read(EVENT) if row.key == EVENT + b"-"]
+        assert floor.isdigit()
+
+
 @pytest.mark.parametrize("count", [4, 5, 40])
 def test_the_oldest_events_go_where_there_are_too_many(store: ScriptedStore, count: int) -> None:
     with Bench(store, kept_events=1) as bench:
