@@ -5,18 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
-from google.protobuf.message import DecodeError
 from kdir.v1 import watch_pb2
 
 from directory.maintenance.event_index import EventIndex
 from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, member_key, role_key
 from directory.namespace.snapshot import Snapshot
+from directory.store.event_rows import noted_in, published_in, skip_in
 from resolver.errors import OutboxFull
 
 __all__ = [
     "ROLE",
     "noted_state",
-    "published_in",
     "published_revision",
     "publisher_of",
     "refuse_full_outbox",
@@ -32,31 +31,12 @@ _URGENT_FACTOR: Final = 2
 
 def noted_state(snapshot: Snapshot) -> watch_pb2.ChangeLogState | None:
     """Returns the newest note; None: no change log is kept."""
-    return _noted_in(snapshot.fact(CHANGE_LOG))
-
-
-def _noted_in(value: bytes | None) -> watch_pb2.ChangeLogState | None:
-    if value is None:
-        return None
-    try:
-        return watch_pb2.ChangeLogState.FromString(value)
-    except DecodeError:
-        return watch_pb2.ChangeLogState()
+    return noted_in(snapshot.fact(CHANGE_LOG))
 
 
 def skip_of(snapshot: Snapshot) -> watch_pb2.ChangeLogSkip | None:
     """Returns what an operator gave up and the log does not have on record yet; None: nothing."""
-    return _skip_in(snapshot.fact(CHANGE_LOG_SKIP), snapshot.incarnation)
-
-
-def _skip_in(value: bytes | None, incarnation: str) -> watch_pb2.ChangeLogSkip | None:
-    if value is None:
-        return None
-    try:
-        skip = watch_pb2.ChangeLogSkip.FromString(value)
-    except DecodeError:
-        return None
-    return skip if skip.incarnation == incarnation else None
+    return skip_in(snapshot.fact(CHANGE_LOG_SKIP), snapshot.incarnation)
 
 
 def published_revision(snapshot: Snapshot) -> int | None:
@@ -66,18 +46,6 @@ def published_revision(snapshot: Snapshot) -> int | None:
     return published_in(
         snapshot.fact(CHANGE_LOG), snapshot.fact(CHANGE_LOG_SKIP), snapshot.incarnation
     )
-
-
-def published_in(noted: bytes | None, skip: bytes | None, incarnation: str) -> int | None:
-    """Returns what ``published_revision`` does, from the values of ``CHANGE_LOG`` and
-    ``CHANGE_LOG_SKIP``. Of a note that cannot be read nothing counts as published (S21).
-    """
-    state = _noted_in(noted)
-    if state is None:
-        return None
-    given_up = _skip_in(skip, incarnation)
-    revision = state.revision if state.incarnation == incarnation else 0
-    return max(revision, 0 if given_up is None else given_up.revision)
 
 
 def publisher_of(snapshot: Snapshot) -> str:

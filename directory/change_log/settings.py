@@ -57,6 +57,12 @@ def change_log_of(
         client = replace(client_properties(table, base), is_transactional=True)
         table.done()
         return ChangeLogConfig(bootstrap, client, is_shared=True, schema_registry=registry)
+    for key in ("properties", "properties_file"):
+        if table.has(key):
+            raise ConfigError(
+                f"{table.where(key)}: found without change_log.bootstrap; expected both, or "
+                f"neither: in the cluster's own Kafka the log has the properties of [kafka]"
+            )
     table.done()
     if kafka is None:
         raise ConfigError(

@@ -20,7 +20,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from directory.change_log.log_state import published_in
 from directory.maintenance.backup_stream import (
     NotAsFilled,
     Row,
@@ -32,7 +31,7 @@ from directory.maintenance.restore import RestoreRefused
 from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, EVENT
 from directory.store.addresses import describe_address, find_identity, is_same_place, open_store
 from directory.store.base import FILLED_FROM, MOVED_TO, Identity, IncompatibleStore, Store
-from directory.store.event_rows import FLOOR_KEY
+from directory.store.event_rows import FLOOR_KEY, published_in
 from resolver.units import plural
 
 __all__ = ["Migration", "Stage", "abort", "migrate", "plan_abort", "plan_migration"]

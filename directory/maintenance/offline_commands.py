@@ -22,6 +22,7 @@ from directory.maintenance.restore import (
     Backup,
     RestoreRefused,
     begin_new_incarnation,
+    check_new_incarnation,
     plan_restore,
     restore,
 )
@@ -183,6 +184,7 @@ def _begin_new_incarnation(options: argparse.Namespace) -> int:
     address = options.store or _only_store_of(options.config)
     where = describe_address(address)
     if options.plan:
+        check_new_incarnation(address)
         _print(f"{where}: a new incarnation would begin, with all that it holds")
         return 0
     identity = begin_new_incarnation(address)

@@ -139,8 +139,10 @@ class Reaper:
         try:
             if not self._due():
                 self.leader.resign()
+                self._trouble = ""
                 return _IDLE_SECONDS
             if self.leader.campaign() is None:
+                self._trouble = ""
                 return _ELECT_SECONDS * random.uniform(0.5, 1.0)
             if not self.leader.wait_for_election(self._sleep):
                 return 0.0  # the replica may lack steps of the previous reaper

@@ -53,6 +53,7 @@ __all__ = [
     "RestorePlan",
     "RestoreRefused",
     "begin_new_incarnation",
+    "check_new_incarnation",
     "losses",
     "plan_restore",
     "restore",
@@ -429,6 +430,20 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
         return store.unseal()
 
 
+def check_new_incarnation(address: str) -> Identity:
+    """Checks that a new incarnation of a store may begin; returns what the store is now.
+
+    Raises:
+        as ``begin_new_incarnation``.
+    """
+    found = find_identity(address)
+    if found is None:
+        raise IncompatibleStore(f"{describe_address(address)}: there is no store")
+    if found.sealed and found.sealed not in _BEGUN:
+        raise RestoreRefused(f"the store is sealed: it is {found.sealed}")
+    return found
+
+
 def begin_new_incarnation(address: str) -> Identity:
     """Begins a new incarnation of a store that was restored by other means: earlier tokens and
     watches expire. Nothing in such a store shows that it was restored.
@@ -440,11 +455,7 @@ def begin_new_incarnation(address: str) -> Identity:
         RestoreRefused: the store is sealed.
         StoreUnreachable, IncompatibleStore: as ``open_store``.
     """
-    found = find_identity(address)
-    if found is None:
-        raise IncompatibleStore(f"{describe_address(address)}: there is no store")
-    if found.sealed and found.sealed not in _BEGUN:
-        raise RestoreRefused(f"the store is sealed: it is {found.sealed}")
+    found = check_new_incarnation(address)
     with closing(open_store(address, found.cluster, found.cluster_id)) as store:
         store.seal(_NEW_INCARNATION)
         return store.unseal()

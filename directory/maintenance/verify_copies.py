@@ -134,6 +134,7 @@ class _Trees:
         self._lock: Final = threading.Lock()
         self._trees: list[Snapshot] = []
         self._whole = True
+        _ = replica.snapshot  # raises before there is a subscription if nothing is loaded
         self._unsubscribe: Final = replica.subscribe(self._applied)
         self._first: Final = replica.snapshot
 
@@ -160,7 +161,7 @@ class _Trees:
         with self._lock:
             if applied.reloaded or len(self._trees) >= _HELD:
                 self._whole = False
-            else:
+            if self._whole:
                 self._trees.append(applied.after)
 
 

@@ -422,7 +422,7 @@ def _key_set(content: bytes, where: str) -> tuple[TokenKey, ...]:
             # Of a private key only the public part is wanted.
             key = key.public_key() if hasattr(key, "public_key") else key
             allowed = _of_secret(key) if isinstance(key, bytes) else _algorithms(key)
-        except (jwt.PyJWTError, ValueError) as error:
+        except (jwt.PyJWTError, ValueError, KeyError, TypeError) as error:
             _log.warning("%s: the key %r is left out: %s", where, entry.get("kid"), error)
             continue
         named = entry.get("alg")

@@ -6,22 +6,20 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from directory.server import logs
 from directory.server.config import (
     DEFAULT_LISTEN,
     ConfigError,
-    KafkaConfig,
-    Listener,
     ServerConfig,
     check_loopback,
     load_configs,
+    parse_config,
 )
 from directory.server.supervisor import MOST_PROCESSES
-from directory.server.toml_table import split_address
 from resolver.command_parser import CommandParser
-from resolver.path import Path
 
 __all__ = [
     "check_processes",
@@ -157,26 +155,25 @@ def load_selected_configs(options: argparse.Namespace) -> list[ServerConfig]:
         return load_configs(options.config)
     if options.mount is None:
         raise ConfigError("--config FILE, or --mount PATH, is needed")
-    settings = {
-        name: getattr(options, name)
-        for name in ("cluster", "store", "site", "listen")
-        if getattr(options, name) is not None
-    }
-    check_loopback(settings.get("listen", DEFAULT_LISTEN))
-    if options.parent is not None:
-        settings["parent"] = _addresses("parent", options.parent)
-    if options.kafka is not None:
-        bootstrap = _addresses("kafka", options.kafka)
-        settings["kafka"] = KafkaConfig(bootstrap, listeners=(Listener("default", bootstrap),))
-    return [ServerConfig.quick(Path.parse(options.mount), **settings)]
+    return [_config_of_flags({name: getattr(options, name) for name in given})]
 
 
-def _addresses(flag: str, text: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in text.split(",") if part.strip())
-    for address in found or (text,):
-        if split_address(address) is None:
-            raise ConfigError(f"--{flag}: found {address!r}; expected host:port")
-    return found
+def _config_of_flags(given: Mapping[str, str]) -> ServerConfig:
+    """Returns the config of a file with these values: what a file may not say, no flag may."""
+    document: dict[str, Any] = dict(given)
+    if "parent" in document:
+        document["parent"] = _addresses(document["parent"])
+    if "kafka" in document:
+        document["kafka"] = {"bootstrap": _addresses(document["kafka"])}
+    try:
+        return parse_config(document)
+    except ConfigError as error:
+        key, _, reason = str(error).partition(": ")
+        raise ConfigError(f"--{key.partition('.')[0]}: {reason}") from None
+
+
+def _addresses(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()] or [text]
 
 
 def describe_config(config: ServerConfig, processes: int) -> str:

@@ -373,9 +373,9 @@ def check_loopback(listen: str, key: str = "listen") -> None:
             return
     except ValueError:
         pass
+    what = "without [tls] a server listens" if key == "listen" else "metrics are served"
     raise ConfigError(
-        f"{key}: found {listen!r}; without [tls] a server listens on loopback only, such as "
-        f"127.0.0.1:{parts[1]}"
+        f"{key}: found {listen!r}; {what} on loopback only, such as 127.0.0.1:{parts[1]}"
     )
 
 

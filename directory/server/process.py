@@ -11,6 +11,7 @@ sentence on stderr, nothing changed); 3 for an embedded store that cannot be ope
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import logging
 import os
@@ -34,7 +35,7 @@ from directory.server.command_line import (
     metrics_addresses,
     parser,
 )
-from directory.server.config import ConfigError, ServerConfig, default_store
+from directory.server.config import ConfigError, Limits, ServerConfig, default_store
 from directory.server.feature_levels import LEVELS, Levels
 from directory.server.supervisor import Ports, Supervisor, serving_line
 from directory.server.toml_table import split_address
@@ -335,16 +336,19 @@ def _check_free(listen: str, key: str = "listen") -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise ConfigError(
-                f"{key}: cannot bind {listen}: {os.strerror(error.errno or 0)}"
-            ) from error
+            raise ConfigError(f"{key}: cannot bind {listen}: {error.strerror or error}") from error
 
 
 def _make_default_folder(config: ServerConfig) -> None:
     """Creates the folder of the default store, which no user chose."""
     if config.store == default_store(config.cluster):
         file = pathlib.Path(config.store.removeprefix("sqlite:///"))
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"store: {file.parent} cannot be made: {error.strerror}; name another by --store"
+            ) from error
 
 
 def _by_listen(configs: Sequence[ServerConfig]) -> dict[str, list[ServerConfig]]:
@@ -352,6 +356,28 @@ def _by_listen(configs: Sequence[ServerConfig]) -> dict[str, list[ServerConfig]]
     for config in configs:
         found.setdefault(_own_address(config), []).append(config)
     return found
+
+
+_LIMITS_OF_CLUSTER: Final = frozenset(
+    {
+        "answer_ttl_seconds",
+        "inherited_grants_max_age_seconds",
+        "link_heartbeat_seconds",
+        "max_stale_seconds",
+        "negative_ttl_seconds",
+        "outbox_changes",
+        "referral_ttl_seconds",
+        "remembered_bytes",
+        "retained_change_bytes",
+        "retained_change_events",
+        "watch_queue_bytes",
+        "watch_queue_events",
+    }
+)
+_LIMITS_OF_SERVER: Final = [
+    one.name for one in dataclasses.fields(Limits) if one.name not in _LIMITS_OF_CLUSTER
+]
+"""Limits of all that one gRPC server does, for whichever of its clusters."""
 
 
 def _identities(configs: Sequence[ServerConfig]) -> Authenticator | None:
@@ -362,6 +388,13 @@ def _identities(configs: Sequence[ServerConfig]) -> Authenticator | None:
     """
     first = configs[0]
     for other in configs[1:]:
+        for key in _LIMITS_OF_SERVER:
+            values = [getattr(one.limits, key) for one in (first, other)]
+            if values[0] != values[1]:
+                raise ConfigError(
+                    f"limits.{key}: found {values[0]} for cluster {first.cluster} and {values[1]} "
+                    f"for {other.cluster}, which listen at one address; expected one value"
+                )
         if other.dial_allow != first.dial_allow:
             raise ConfigError(
                 f"[dial]: clusters {first.cluster} and {other.cluster} listen at one address, and "

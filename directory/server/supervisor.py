@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import queue
 import signal
 import socket
@@ -106,9 +105,7 @@ class Ports:
             self._sockets.append(name)
             name.bind(f"\0kdir server {bound[0]} {bound[1]}")
         except OSError as error:
-            raise ConfigError(
-                f"listen: cannot bind {listen}: {os.strerror(error.errno or 0)}"
-            ) from error
+            raise ConfigError(f"listen: cannot bind {listen}: {error.strerror or error}") from error
         self.addresses[key] = f"{listen.rpartition(':')[0]}:{bound[1]}"
 
     def __enter__(self) -> Self:

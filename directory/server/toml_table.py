@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
+from math import inf
 from typing import Any, NoReturn
 
 from resolver.errors import InvalidArgument, KdirError
@@ -53,7 +54,7 @@ class Table:
 
     def above_zero(self, key: str, default: float, what: str) -> float:
         value = self.pop(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
             self.fail(key, value, f"expected {what} above 0")
         return float(value)
 
@@ -132,6 +133,8 @@ def parsed_path(where: str, text: str) -> Path:
 def split_address(address: str) -> tuple[str, int] | None:
     """Returns host and port of ``host:port``; None for any other text."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65_535:
+    if not colon or not host or not (port.isascii() and port.isdigit()):
+        return None
+    if not 0 <= int(port) <= 65_535:
         return None
     return host.strip("[]"), int(port)

@@ -41,9 +41,12 @@ __all__ = [
     "logged_facts",
     "made_at_ms",
     "new_change_id",
+    "noted_in",
     "operated_change",
     "pack",
+    "published_in",
     "random_bits",
+    "skip_in",
     "unpack",
 ]
 
@@ -56,6 +59,43 @@ FLOOR_KEY: Final = event_key("-")
 def floor_in(value: bytes) -> int | None:
     """Returns the revision in the value of ``FLOOR_KEY``; None if the value cannot be read."""
     return int(value) if value.isdigit() else None
+
+
+def noted_in(value: bytes | None) -> watch_pb2.ChangeLogState | None:
+    """Returns how far the change log is, from the value of ``CHANGE_LOG``; None: none is kept. Of a
+    note that cannot be read nothing counts as published (S21).
+    """
+    if value is None:
+        return None
+    try:
+        return watch_pb2.ChangeLogState.FromString(value)
+    except DecodeError:
+        return watch_pb2.ChangeLogState()
+
+
+def skip_in(value: bytes | None, incarnation: str) -> watch_pb2.ChangeLogSkip | None:
+    """Returns what an operator gave up in this incarnation of the store, from the value of
+    ``CHANGE_LOG_SKIP``; None: nothing.
+    """
+    if value is None:
+        return None
+    try:
+        skip = watch_pb2.ChangeLogSkip.FromString(value)
+    except DecodeError:
+        return None
+    return skip if skip.incarnation == incarnation else None
+
+
+def published_in(noted: bytes | None, skip: bytes | None, incarnation: str) -> int | None:
+    """Returns the revision up to which no change of this incarnation waits for the change log, from
+    the values of ``CHANGE_LOG`` and ``CHANGE_LOG_SKIP``. None: no change log is kept.
+    """
+    state = noted_in(noted)
+    if state is None:
+        return None
+    given_up = skip_in(skip, incarnation)
+    revision = state.revision if state.incarnation == incarnation else 0
+    return max(revision, 0 if given_up is None else given_up.revision)
 
 
 _MOST_AFTER_BYTES: Final = 2 * 1024 * 1024

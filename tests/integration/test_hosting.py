@@ -105,12 +105,43 @@ def test_a_port_in_use_leaves_no_store_behind(federation: Federation, tmp_path: 
 
 @pytest.mark.parametrize(
     ("flag", "value"),
-    [("--kafka", "nonsense"), ("--kafka", ""), ("--parent", "nope"), ("--parent", "a:1,b")],
+    [
+        ("--kafka", "nonsense"),
+        ("--kafka", ""),
+        ("--kafka", "PLAINTEXT://kafka-1:9092"),
+        ("--parent", "nope"),
+        ("--parent", "a:1,b"),
+        ("--parent", "http://h:80"),
+        ("--cluster", "../../evil"),
+        ("--site", "a\nb"),
+        ("--listen", "127.0.0.1:²"),
+        ("--mount", "/x/"),
+    ],
 )
-def test_addresses_on_the_command_line_are_checked_like_those_of_a_file(
-    flag: str, value: str
-) -> None:
+def test_flags_are_checked_like_the_keys_of_a_file(flag: str, value: str) -> None:
     done = serve("--mount", "/x", "--check", flag, value)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {flag}: found ")
-    assert "expected host:port" in done.stderr
+    assert done.stderr.startswith(f"error: {flag}: ")
+    assert "\n" not in done.stderr.strip()
+    if flag in {"--kafka", "--parent", "--listen"}:
+        assert "expected host:port" in done.stderr or "clients" in done.stderr
+
+
+def test_clusters_at_one_address_have_one_value_of_each_limit_of_the_server(tmp_path: Path) -> None:
+    for name, limits in (("a", "read_threads = 3"), ("b", "max_stale_seconds = 9")):
+        text = f'mount = "/{name}"\nstore = "sqlite:///{name}.sqlite"\n[limits]\n{limits}\n'
+        (tmp_path / f"{name}.toml").write_text(text)
+    done = serve("--config", str(tmp_path), "--check")
+    assert done.returncode == 2
+    assert "limits.read_threads: found 3 for cluster a and 4 for b" in done.stderr
+    (tmp_path / "a.toml").write_text('mount = "/a"\nstore = "sqlite:///a.sqlite"\n')
+    assert serve("--config", str(tmp_path), "--check").returncode == 0
+
+
+def test_a_folder_for_the_default_store_that_cannot_be_made_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", "/proc/nope")
+    done = serve("--mount", "/x", "--listen", "127.0.0.1:0")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: store: /proc/nope/kdir cannot be made: ")

@@ -45,7 +45,6 @@ from resolver.errors import NotReady
 
 if TYPE_CHECKING:
     from directory.api.grpc_server import DirectoryServer
-    from directory.server.cluster import Cluster
     from directory.server.watchdog import Watchdog
 
 __all__ = ["METRICS", "Metric", "MetricsEndpoint", "ServerCollector"]

@@ -79,7 +79,8 @@ def test_a_new_incarnation_is_begun_of_any_store_that_is_not_on_its_way(
 ) -> None:
     address, rows = new_address(), [(LEVEL, b"1"), *some_rows(10)]
     arguments = ("restore", "--new-life", "--store", address)
-    assert "there is no store" in kdir(*arguments, code=2).stderr
+    for plan in ((), ("--plan",)):
+        assert "there is no store" in kdir(*arguments, *plan, code=2).stderr
     fill(address, rows)
     before = find_identity(address)
     assert before is not None
@@ -102,4 +103,5 @@ def test_a_new_incarnation_is_begun_of_any_store_that_is_not_on_its_way(
     assert finished.incarnation != after.incarnation
     with closing(open_store(address, "la")) as store:
         store.seal("being migrated to elsewhere")
-    assert "is sealed" in kdir(*arguments, code=5).stderr
+    for plan in ((), ("--plan",)):
+        assert "is sealed" in kdir(*arguments, *plan, code=5).stderr

@@ -191,7 +191,7 @@ def test_a_rotated_key_set_counts_at_once_and_what_left_it_is_refused(tmp_path: 
     assert "signature" in refusal(verifier, old) or "names no key" in refusal(verifier, old)
 
 
-@pytest.mark.parametrize("keys", [[], [{"kty": "x", "kid": "two"}]])
+@pytest.mark.parametrize("keys", [[], [{"kty": "x", "kid": "two"}], [{"kty": "oct", "kid": "k"}]])
 def test_the_last_key_that_is_taken_out_of_a_set_is_good_no_more(
     tmp_path: Path, keys: list[Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -100,6 +100,13 @@ def test_a_full_config_is_read() -> None:
             '[kafka]\nbootstrap = "h:1"\nconfigs_per_second = -1',
             ("kafka.configs_per_second", "-1", "above 0"),
         ),
+        ('[kafka]\nbootstrap = "h:1"\nmax_acls = inf', ("kafka.max_acls", "inf", "above 0")),
+        ('[kafka]\nbootstrap = "h:1"\nmax_acls = nan', ("kafka.max_acls", "nan", "above 0")),
+        ('metrics = "0.0.0.0:9420"', ("metrics", "metrics are served on loopback only")),
+        (
+            '[kafka]\nbootstrap = "h:1"\n[change_log]\nproperties_file = "x"',
+            ("change_log.properties_file", "without change_log.bootstrap"),
+        ),
         ('[kafka]\nbootstrap = "h:1"\n[kafka.listeners]\nx = 3', ("kafka.listeners.x", "table")),
         (
             '[kafka]\nbootstrap = "h:1"\n[kafka.listeners.x]\nprotocol = "TLS"',
