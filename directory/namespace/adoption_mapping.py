@@ -24,7 +24,7 @@ from directory.namespace.keys import (
 )
 from directory.namespace.snapshot import LocatedTopic, Node, Snapshot
 from directory.namespace.traversal import describe_kind, traverse
-from resolver.errors import InvalidArgument, InvalidPath
+from resolver.errors import Internal, InvalidArgument, InvalidPath
 from resolver.glob import Glob
 from resolver.path import MAX_SEGMENT_LENGTH, ROOT, Path, check_segment, is_system
 
@@ -121,7 +121,10 @@ class PlacementSet:
 
     def _standing(self, node: Node, relative: tuple[str, ...]) -> str | None:
         name = relative[-1]
-        topic = self.snapshot.topic(node.entry_id, name)
+        try:
+            topic = self.snapshot.topic(node.entry_id, name)
+        except Internal:
+            return self._why_unreadable(relative)
         if topic is not None:
             return f"{self._path_text(relative)} is taken by topic {topic.physical_name!r}"
         container = node.containers.get(name)
@@ -133,8 +136,11 @@ class PlacementSet:
 
     def _unreadable(self, node: Node, relative: tuple[str, ...], kind: Kind) -> str | None:
         if entry_key(node.entry_id, kind, relative[-1]) in self.snapshot.unreadable_values:
-            return f"something exists at {self._path_text(relative)} that cannot be read"
+            return self._why_unreadable(relative)
         return None
+
+    def _why_unreadable(self, relative: tuple[str, ...]) -> str:
+        return f"something exists at {self._path_text(relative)} that cannot be read"
 
     def _bad_path(self, relative: tuple[str, ...]) -> str | None:
         for segment in relative[relative[0] == ADOPTED : -1]:

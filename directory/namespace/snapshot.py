@@ -7,13 +7,13 @@ with a path: those below ``DELETED_ID`` have none, and count only for ``DELETED_
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from directory.access.grant_tree import GrantTree
 from directory.namespace import snapshot_load, snapshot_update
 from directory.namespace.entry import ROOT_ID, Codec, Directory, Kind, Mount, Topic
 from directory.namespace.keys import EntryKey, directory_range, entry_key, unify
-from directory.namespace.physical_name_index import TopicKey
+from directory.namespace.physical_name_index import TopicKey, why_no_topic
 from directory.namespace.tree_nodes import Container, Contents, Counts, Node, Tree, path_in
 from directory.store.base import Write
 from resolver.errors import Internal
@@ -170,10 +170,23 @@ class Snapshot:
         if record is None:
             return None
         try:
-            # Loading and applying keep nothing else under a topic's key.
-            return cast("Topic", self.codec.decode(record))
-        except ValueError as error:
-            raise Internal(f"the record of topic {name} cannot be read: {error}") from None
+            entry = self.codec.decode(record)
+        except ValueError:
+            entry = None
+        if not isinstance(entry, Topic):
+            # Loading checks first bytes only: damage further in may name another kind.
+            reason = why_no_topic(self.codec, record)
+            raise Internal(f"the record of topic {name} cannot be read: {reason}")
+        return entry
+
+    def readable_topic(self, parent_id: int, name: str) -> Topic | None:
+        """Returns a topic, decoded; None also if its record cannot be read: for work on all topics,
+        which one such record must not stop.
+        """
+        try:
+            return self.topic(parent_id, name)
+        except Internal:
+            return None
 
     def topic_at(self, relative: Sequence[str]) -> Topic | None:
         """Returns the topic at a path below the mount, decoded.

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from directory.kafka.applying.desired_configs import DesiredConfigs, RecordedTopic, directories_at
-from directory.namespace.entry import DELETED_ID, ROOT_ID, Provision, Topic
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Provision
 from directory.namespace.plan_delete import DELETED
 from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
@@ -46,9 +46,9 @@ def recorded_topics(
     """Yields every topic at or below a directory, a directory's own before those further down."""
     desired_configs = DesiredConfigs(snapshot)
     for segments, node in directories_at(snapshot, mount, directory_id):
-        for name, record in node.topics.items():
-            topic = snapshot.codec.decode(record)
-            if isinstance(topic, Topic):
+        for name in node.topics:
+            topic = snapshot.readable_topic(node.entry_id, name)
+            if topic is not None:
                 desired_config = desired_configs.for_topic(node.entry_id, topic)
                 yield RecordedTopic(Path((*segments, name)), topic, desired_config)
 
@@ -72,7 +72,7 @@ def pending_deletions(
     """Yields the removed topics that Kafka may still have, by their names below ``DELETED_ID``."""
     node = snapshot.nodes.get(DELETED_ID)
     names = () if node is None else node.topics.items(after, inclusive=False)
-    found = ((name, snapshot.topic(DELETED_ID, name)) for name, _ in names)
+    found = ((name, snapshot.readable_topic(DELETED_ID, name)) for name, _ in names)
     waiting = (
         RecordedTopic(mount.join((DELETED, name)), topic)
         for name, topic in found
@@ -84,7 +84,7 @@ def pending_deletions(
 def pending(snapshot: Snapshot, mount: Path, place: tuple[int, str]) -> RecordedTopic | None:
     """Returns the topic at a place (parent id, name), if it waits to be made."""
     parent_id, name = place
-    topic = snapshot.topic(parent_id, name)
+    topic = snapshot.readable_topic(parent_id, name)
     above = snapshot.path_of(parent_id)
     if topic is None or above is None or topic.provision is not Provision.PENDING:
         return None

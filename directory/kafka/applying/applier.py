@@ -118,12 +118,12 @@ def _note_entry(found: DirtyBatch, kept: set[int], applied: AppliedCommit, write
             ):
                 found.directories[entry.entry_id] = None
     elif isinstance(write, Put):
-        topic = applied.after.topic(parent_id, name)
+        topic = applied.after.readable_topic(parent_id, name)
         if topic is not None:
             kept.add(topic.entry_id)
             if parent_id != DELETED_ID:
                 found.topics[parent_id, name] = None
-    elif (topic := applied.before.topic(parent_id, name)) is not None:
+    elif (topic := applied.before.readable_topic(parent_id, name)) is not None:
         found.gone.add(topic.entry_id)
 
 

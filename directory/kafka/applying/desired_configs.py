@@ -261,7 +261,7 @@ class ArmedTopics:
                     yield one
 
     def _topic(self, segments: tuple[str, ...], node: Node, name: str) -> ArmedTopic | None:
-        topic = self._snapshot.topic(node.entry_id, name)
+        topic = self._snapshot.readable_topic(node.entry_id, name)
         if topic is None or topic.provision is not Provision.ACTIVE:
             return None
         desired = self._desired.for_topic(node.entry_id, topic)

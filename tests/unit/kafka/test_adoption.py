@@ -10,8 +10,15 @@ from directory.api.admin_service import adoption_to_proto, drift_to_proto
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.adoption import adoption
 from directory.kafka.adoption.adoption import AdoptionRow
-from directory.kafka.adoption.recorded_topics import count_topics, recorded_at, recorded_topics
-from directory.kafka.applying.desired_configs import RecordedTopic
+from directory.kafka.adoption.recorded_topics import (
+    count_topics,
+    pending,
+    pending_deletions,
+    recorded_at,
+    recorded_topics,
+)
+from directory.kafka.applying.applier import DirtySet
+from directory.kafka.applying.desired_configs import ArmedTopics, RecordedTopic
 from directory.kafka.arming.drift import topic_drift
 from directory.namespace.adoption_mapping import MappingRule, split_on
 from directory.namespace.command import (
@@ -19,13 +26,16 @@ from directory.namespace.command import (
     CreateDirectory,
     CreateLink,
     CreateTopic,
+    DeleteEntry,
     ObservedTopic,
     RecordObservations,
     TopicObservation,
 )
-from directory.namespace.entry import Policies, Provision, Topic
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Kind, Policies, Provision, Topic
+from directory.namespace.keys import directory_range, entry_key
 from directory.store.base import Delete, Write
 from directory.store.large_changes import rules_from_proto
+from directory.store.replica import AppliedCommit
 from tests.support.trees import Cluster, path
 
 
@@ -169,9 +179,6 @@ def test_drift_by_state() -> None:
 
 
 def test_topics_are_walked_and_counted_in_every_directory_and_in_none_that_was_removed() -> None:
-    from directory.namespace.command import DeleteEntry
-    from directory.namespace.entry import Kind
-
     cluster = Cluster("/la")
     cluster.do(CreateDirectory(path=path("/la/d/e"), make_parents=True))
     cluster.do(CreateLink(path=path("/la/l"), targets=(path("/ny"),)))
@@ -200,6 +207,40 @@ def test_topics_are_walked_and_counted_in_every_directory_and_in_none_that_was_r
     assert (topic_counts.pending, topic_counts.missing, topic_counts.drifting) == (3, 1, 2)
     cluster.do(DeleteEntry(path=path("/la/d"), kind=Kind.DIRECTORY, recursive=True))
     assert below("/la") == ["/la/a", "/la/d"]
+
+
+def test_S21_topics_that_cannot_be_read_are_left_out_and_the_rest_is_found() -> None:
+    cluster = Cluster("/la")
+    for name in ("bad", "good", "gone", "kept"):
+        cluster.do(CreateTopic(path=path(f"/la/{name}")))
+    for name in ("gone", "kept"):
+        became(cluster, f"/la/{name}", Provision.ACTIVE, topic_id=b"i" * 16)
+        cluster.do(DeleteEntry(path=path(f"/la/{name}")), deletes_in_kafka=True)
+    removed = {cluster.codec.physical_names([r])[0]: key for key, r in removed_rows(cluster)}
+    bad = entry_key(ROOT_ID, Kind.TOPIC, "bad")
+    for key in (bad, removed["gone"]):
+        record, revision = cluster.rows.values[key]
+        cluster.rows.values[key] = (record[:-3], revision)
+    snapshot, mount = cluster.loaded(), cluster.mount
+
+    assert [str(one.path) for one in recorded_topics(snapshot, mount)] == ["/la/good"]
+    assert [one.name for one in pending_deletions(snapshot, mount)] == ["kept"]
+    assert pending(snapshot, mount, (ROOT_ID, "bad")) is None
+    armed = ArmedTopics(snapshot, mount, above=(), assume=ROOT_ID)
+    assert armed.at_place((ROOT_ID, "bad")) is None
+    assert list(armed.below(ROOT_ID)) == []
+    (row,) = adoption.plan((), survey("bad"), snapshot, mount, remap=False)
+    assert (row.action, str(row.path)) == ("collides", "/la/__adopted/bad")
+    assert row.message == "something exists at /la/bad that cannot be read"
+    # An operator removes the record.
+    changed, writes = DirtySet(), (Delete(bad),)
+    with changed.take_all():
+        pass
+    assert not changed.note(AppliedCommit(snapshot, snapshot.apply(9, writes), 9, writes, ()))
+
+
+def removed_rows(cluster: Cluster) -> list[tuple[bytes, bytes]]:
+    return list(cluster.rows.under(directory_range(DELETED_ID)).items())
 
 
 def test_rows_and_rules_cross_the_wire() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Entry, Kind, Topic
+from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Entry, Kind, Mount, Topic
 from directory.namespace.keys import directory_range, entry_key
 from directory.namespace.lookup import DirectoryAt, Missing, TopicAt, Unreadable, lookup
 from directory.namespace.snapshot import Snapshot
@@ -159,6 +159,15 @@ def test_a_record_damaged_further_in_is_an_error_of_its_path_alone() -> None:
     assert not healed.unreadable_values
     assert healed.locate("damaged") is not None
     assert list(applied([damaged]).unreadable_values) == [key]
+
+
+def test_S21_a_record_damaged_into_one_of_another_kind_is_no_topic() -> None:
+    whole = CODEC.encode(Topic(entry_id=91, physical_name="damaged"))
+    mount = CODEC.encode(Mount(entry_id=91, cluster_id="kc-1", cluster="ny"))
+    snapshot = loaded([Put(entry_key(ROOT_ID, Kind.TOPIC, "damaged"), whole + mount)])
+    with pytest.raises(Internal, match="not a topic's record"):
+        snapshot.topic(ROOT_ID, "damaged")
+    assert snapshot.readable_topic(ROOT_ID, "damaged") is None
 
 
 def test_a_directory_whose_record_breaks_keeps_what_lies_in_it() -> None:
