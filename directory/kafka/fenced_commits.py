@@ -218,13 +218,13 @@ class TopicCommits:
             batch = tuple(items[start : start + size])
             try:
                 notes += self._execute(command(batch)).notes
-            except (Unavailable, WriteConflict):
-                raise
             except KdirError as reason:
+                if not _is_of_items(reason, kind):
+                    raise
                 if isinstance(reason, LimitExceeded) and len(batch) > 1:
                     size = max(1, len(batch) * 3 // 4)
                     continue
-                notes += self._by_halves(batch, reason, command, name)
+                notes += self._by_halves(kind, batch, reason, command, name)
             else:
                 size = min(self._most, size + 1) if len(batch) == size else size
             self._sizes[kind] = size
@@ -233,6 +233,7 @@ class TopicCommits:
 
     def _by_halves(
         self,
+        kind: str,
         batch: tuple[_T, ...],
         reason: KdirError,
         command: Callable[[tuple[_T, ...]], Command],
@@ -245,8 +246,17 @@ class TopicCommits:
         for half in (batch[:middle], batch[middle:]):
             try:
                 notes += self._execute(command(half)).notes
-            except (Unavailable, WriteConflict):
-                raise
             except KdirError as why:
-                notes += self._by_halves(half, why, command, name)
+                if not _is_of_items(why, kind):
+                    raise
+                notes += self._by_halves(kind, half, why, command, name)
         return notes
+
+
+def _is_of_items(reason: KdirError, kind: str) -> bool:
+    """True if some items of a batch may be what fails it, so that others can be committed."""
+    if isinstance(reason, WriteConflict):
+        # The entry of a record that cannot be read is not in the tree, but its physical name is
+        # claimed in the store: to adopt the topic of this name conflicts at every try.
+        return kind == "adopt"
+    return not isinstance(reason, Unavailable)

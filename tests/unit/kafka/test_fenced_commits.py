@@ -19,7 +19,7 @@ from directory.namespace.command import (
 )
 from directory.store.base import Guard, KeyEquals, Limits, Put, Write
 from directory.store.leader import LeadershipLost
-from resolver.errors import InvalidPath, LimitExceeded, StoreUnavailable, WriteConflict
+from resolver.errors import InvalidPath, KdirError, LimitExceeded, StoreUnavailable, WriteConflict
 from tests.support.trees import path
 
 GUARD = KeyEquals(b"l/reconciler", b"me")
@@ -81,6 +81,19 @@ def recorded(script: Script) -> list[str]:
         for command in script.commands
         if isinstance(command, RecordObservations)
         for one in command.news
+    ]
+
+
+def shown(count: int) -> list[tuple[tuple[str, ...], ObservedTopic]]:
+    """Returns topics of Kafka to adopt, with their paths."""
+    return [
+        (
+            (f"t{number}",),
+            ObservedTopic(
+                physical_name=f"t{number}", topic_id=b"", partitions=1, replication_factor=1
+            ),
+        )
+        for number in range(count)
     ]
 
 
@@ -157,26 +170,18 @@ def test_a_batch_is_never_larger_than_others_can_wait_for() -> None:
     assert max(sizes(script)) == 1_000
 
 
-def test_one_topic_that_cannot_be_taken_in_is_reported_and_spoils_no_other() -> None:
+@pytest.mark.parametrize("reason", [InvalidPath("too long"), WriteConflict("16 times")])
+def test_one_topic_that_cannot_be_taken_in_is_reported_and_spoils_no_other(
+    reason: KdirError,
+) -> None:
     script = Script()
     script.refuse = lambda command: (
-        InvalidPath("too long")
-        if any(one[1].physical_name == "t3" for one in command.topics)
-        else None
+        reason if any(one[1].physical_name == "t3" for one in command.topics) else None
     )
-    topics = [
-        (
-            (f"t{number}",),
-            ObservedTopic(
-                physical_name=f"t{number}", topic_id=b"", partitions=1, replication_factor=1
-            ),
-        )
-        for number in range(8)
-    ]
-    notes = commits(script, Office()).adopt(topics)
+    notes = commits(script, Office()).adopt(shown(8))
     taken = [one[1].physical_name for command in script.commands for one in command.topics]  # type: ignore[union-attr]
     assert taken == [f"t{number}" for number in range(8) if number != 3]
-    assert [note for note in notes if note != "note"] == ["t3 is left out: too long (INVALID_PATH)"]
+    assert [note for note in notes if note != "note"] == [f"t3 is left out: {reason}"]
 
 
 def test_a_store_that_is_away_is_not_asked_again_in_halves() -> None:

@@ -9,8 +9,11 @@ from pathlib import Path as FilePath
 import pytest
 
 from directory.kafka.admin_contract import KafkaListing, KafkaMetadata, KafkaTopic, Rejected
+from directory.namespace.entry import ROOT_ID, Kind
+from directory.namespace.keys import entry_key
+from directory.store.base import Put, Transaction
 from tests.support.kafka_ledger import Ledger
-from tests.support.reconciler import World, world
+from tests.support.reconciler import World, eventually, world
 
 LOOK_SECONDS = 21.0
 """From one look to the next in a world, whose sweeps are 300 s apart."""
@@ -133,3 +136,35 @@ def test_configs_of_all_are_read_within_two_looks_or_as_fast_as_the_setting_lets
             assert len(kafka.read) == (20 if number == looks else 10)
         assert len(first) == 10
         assert not first & set(kafka.read[10:])
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_S21_a_topic_whose_entry_cannot_be_read_holds_up_no_sweep(
+    tmp_path: FilePath, kafka: Kafka, is_loaded: bool
+) -> None:
+    file = tmp_path / "spoiled.db"
+    with world(file, lambda: kafka) as here:
+        here.sweep()
+        record = here.replica.snapshot.root.topics.get("t3")
+        assert record is not None
+        key = entry_key(ROOT_ID, Kind.TOPIC, "t3")
+        here.store.commit(Transaction((), (Put(key, record[:-3]),)))
+        if not is_loaded:  # a commit is read whole, and the record is set aside
+            eventually(lambda: "t3" not in here.replica.snapshot.root.topics)
+            see_what_came_and_went(here, kafka)
+    if is_loaded:  # a load reads first bytes only, and the record is in the tree
+        with world(file, lambda: kafka) as here:
+            assert "t3" in here.replica.snapshot.root.topics
+            see_what_came_and_went(here, kafka)
+
+
+def see_what_came_and_went(here: World, kafka: Kafka) -> None:
+    kafka.add("new")
+    del kafka.topics["t4"]
+    here.sweep()
+    assert here.topics()["new"].adopted
+    assert here.states()["t4"] == "MISSING"
+    assert "t3" not in {topic.physical_name for topic in here.topics().values()}
+    assert list(here.replica.snapshot.unreadable_values) == [entry_key(ROOT_ID, Kind.TOPIC, "t3")]
+    counts = here.reconciler.status()
+    assert (counts.reachable, counts.missing_count) == (True, 1)
