@@ -23,7 +23,16 @@ from directory.namespace.keys import detached_key
 from directory.store.base import Guard, Leadership, Limits, Put, Write
 from directory.store.leader import LeadershipLost
 from directory.store.writer import Writer
-from resolver.errors import KdirError, LimitExceeded, Unavailable, WriteConflict
+from resolver.errors import (
+    DeadlineExceeded,
+    KdirError,
+    LevelNotFinalized,
+    LimitExceeded,
+    OutboxFull,
+    StoreSealed,
+    Unavailable,
+    WriteConflict,
+)
 from resolver.path import Path
 
 __all__ = ["StaleObservation", "TopicCommits"]
@@ -37,6 +46,15 @@ _BYTES_EACH: Final = 2_048
 _MOST: Final = 1_000
 """Topics of one batch, whatever fits: others' writes are to come in between."""
 _TIMEOUT_SECONDS: Final = 30.0
+
+_OF_THE_STORE: Final = (
+    Unavailable,
+    DeadlineExceeded,
+    LevelNotFinalized,
+    OutboxFull,
+    StoreSealed,
+)
+"""Refusals that concern no item: the store takes no other item either, for now."""
 
 _T = TypeVar("_T")
 
@@ -54,7 +72,9 @@ class TopicCommits:
         principal: who requested it; an observation is nobody's doing.
 
     Raises (all that commits):
-        LeadershipLost, StoreUnavailable
+        LeadershipLost, StoreUnavailable, StoreSealed, OutboxFull, LevelNotFinalized
+        LimitExceeded: the store is full.
+        DeadlineExceeded
     """
 
     def __init__(
@@ -259,4 +279,5 @@ def _is_of_items(reason: KdirError, kind: str) -> bool:
         # The entry of a record that cannot be read is not in the tree, but its physical name is
         # claimed in the store: to adopt the topic of this name conflicts at every try.
         return kind == "adopt"
-    return not isinstance(reason, Unavailable)
+    is_full = isinstance(reason, LimitExceeded) and reason.metadata.get("limit") == "store"
+    return not (is_full or isinstance(reason, _OF_THE_STORE))

@@ -154,9 +154,11 @@ def _take_over(one: RecordedTopic, found: ObservedTopic) -> TakeOverStep:
 
 
 def carry_out(rows: Sequence[AdoptionRow], commits: TopicCommits) -> list[AdoptionRow]:
-    """Carries the rows out; returns them, those of refused moves as kept, with the reason."""
+    """Carries the rows out; returns them as it went: with the reason, topics that were left out or
+    put elsewhere, and refused moves as kept.
+    """
     take_in = [step for row in rows if isinstance(step := row.step, CreateStep)]
-    commits.adopt([(step.segments, step.observed) for step in take_in])
+    notes = commits.adopt([(step.segments, step.observed) for step in take_in])
     over = [step.news for row in rows if isinstance(step := row.step, TakeOverStep)]
     if over:  # what was pushed was pushed to the topic of before
         commits.put_all([configs_to_write(news.entry_id, AppliedRecord()) for news in over])
@@ -166,9 +168,22 @@ def carry_out(rows: Sequence[AdoptionRow], commits: TopicCommits) -> list[Adopti
         for row in rows
         if isinstance(step := row.step, MoveStep) and row.path is not None
     ]
-    # A note begins with the path that it is about, and no path holds a space.
+    # A note begins with the name or path that it is about, and neither holds a space.
+    by_name = {note.split(" ", 1)[0]: note for note in notes}
     stayed = {note.split(" ", 1)[0]: note for note in commits.move(moves)}
-    return [_moved(row, stayed) for row in rows]
+    return [_moved(_adopted(row, by_name), stayed) for row in rows]
+
+
+def _adopted(row: AdoptionRow, notes: Mapping[str, str]) -> AdoptionRow:
+    name = row.physical_name
+    if not isinstance(row.step, CreateStep) or name not in notes:
+        return row
+    message = notes[name].replace(name, "it", 1)
+    elsewhere, _, reason = message.removeprefix("it is put at ").partition(": ")
+    if elsewhere.startswith("/"):
+        path, action = Path.parse(elsewhere), AdoptionAction.COLLIDES.value
+        return replace(row, path=path, action=action, message=reason)
+    return replace(row, path=None, action=AdoptionAction.IGNORE.value, message=message)
 
 
 def _moved(row: AdoptionRow, stayed: Mapping[str, str]) -> AdoptionRow:
@@ -194,7 +209,7 @@ class AdoptionBacklog:
         change: what is recorded of it; None = nothing is.
 
     Raises (all that commits):
-        LeadershipLost, StoreUnavailable
+        as ``TopicCommits``: the slice is done again.
     """
 
     def __init__(
@@ -229,6 +244,8 @@ class AdoptionBacklog:
         for row in carry_out(rows, commits):
             if isinstance(row.step, MoveStep) and row.path == row.step.source:
                 _log.warning("%s stays at %s: %s", row.physical_name, row.path, row.message)
+            elif isinstance(row.step, CreateStep) and row.path is None:
+                _log.warning("%s: %s", row.physical_name, row.message)
         self._next += len(rows)
         self._record_progress(commits)
         return self.left > 0

@@ -67,7 +67,10 @@ class OperatorRequests:
         steps; this waits for its end, as long as there is time.
 
         Raises:
-            KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard, StoreUnavailable
+            KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard
+            StoreUnavailable, StoreSealed, OutboxFull, LevelNotFinalized, LimitExceeded: the store
+                does not take it.
+            DeadlineExceeded
         """
         deadline = self._context.clock() + timeout_seconds
         with closing(self._context.admin()) as admin:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from kdir.v1 import admin_pb2, entry_pb2
 
 from directory.api.admin_service import adoption_to_proto, drift_to_proto
@@ -20,9 +22,11 @@ from directory.kafka.adoption.recorded_topics import (
 from directory.kafka.applying.applier import DirtySet
 from directory.kafka.applying.desired_configs import ArmedTopics, RecordedTopic
 from directory.kafka.arming.drift import topic_drift
+from directory.kafka.fenced_commits import TopicCommits
 from directory.namespace.adoption_mapping import MappingRule, split_on
 from directory.namespace.command import (
     AdoptTopics,
+    Command,
     CreateDirectory,
     CreateLink,
     CreateTopic,
@@ -33,9 +37,10 @@ from directory.namespace.command import (
 )
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Kind, Policies, Provision, Topic
 from directory.namespace.keys import directory_range, entry_key
-from directory.store.base import Delete, Write
+from directory.store.base import Delete, Limits, Write
 from directory.store.large_changes import rules_from_proto
 from directory.store.replica import AppliedCommit
+from resolver.errors import OutboxFull
 from tests.support.trees import Cluster, path
 
 
@@ -66,10 +71,11 @@ class Committed:
 
     def __init__(self) -> None:
         self.log: list[object] = []
+        self.notes: list[str] = []
 
     def adopt(self, topics: list[tuple[tuple[str, ...], ObservedTopic]]) -> list[str]:
         self.log.append(("adopt", [(one[0], one[1].physical_name) for one in topics]))
-        return []
+        return self.notes
 
     def put_all(self, writes: list[Write]) -> None:
         assert all(isinstance(write, Delete) for write in writes)
@@ -85,6 +91,19 @@ class Committed:
             for source, _, target in moves
             if target.name == "taken"
         ]
+
+
+class ClusterWriter:
+    """``Writer`` to a cluster in memory, which can refuse."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.refusal: Exception | None = None
+        self._cluster = cluster
+
+    def commit_command(self, command: Command, *, principal: str, **_: object) -> SimpleNamespace:
+        if self.refusal is not None:
+            raise self.refusal
+        return SimpleNamespace(plan=self._cluster.do(command, principal=principal))
 
 
 def test_new_known_moved_and_taken_over_topics_are_distinguished_and_done_so() -> None:
@@ -120,6 +139,44 @@ def test_new_known_moved_and_taken_over_topics_are_distinguished_and_done_so() -
     (stays,) = [row for row in finished if row.physical_name == "x.taken"]
     assert stays.message == "it cannot be moved to /la/x/taken: something stands there"
     assert done["x.a"] == ("move", "/la/x/a")
+
+
+def test_rows_of_topics_that_were_left_out_or_put_elsewhere_say_so() -> None:
+    cluster = Cluster("/la")
+    rows = adoption.plan((), survey("a", "b", "c"), cluster.snapshot, cluster.mount, remap=False)
+    commits = Committed()
+    commits.notes = [
+        "a is put at /la/__adopted/a: /la/a is taken by topic 'x.a'",
+        "b is left out: others changed the same thing 16 times in a row (WRITE_CONFLICT)",
+        "/la allows 2 topics below it, 3 used with the adopted topics, which exist in Kafka",
+    ]
+    finished = adoption.carry_out(rows, commits)  # type: ignore[arg-type]
+    assert reported(finished) == {
+        "a": ("collides", "/la/__adopted/a"),
+        "b": ("ignore", "None"),
+        "c": ("flat", "/la/c"),
+    }
+    assert [row.message for row in finished[:2]] == [
+        "/la/a is taken by topic 'x.a'",
+        "it is left out: others changed the same thing 16 times in a row (WRITE_CONFLICT)",
+    ]
+
+
+def test_moves_that_the_store_did_not_take_are_made_later() -> None:
+    cluster = Cluster("/la")
+    adopted(cluster, "x.a")
+    rules = (MappingRule.from_fields("x.*", split_on="."),)
+    rows = adoption.plan(rules, survey("x.a"), cluster.snapshot, cluster.mount, remap=True)
+    writer: Any = ClusterWriter(cluster)
+    commits = TopicCommits(writer, Limits(800, 1 << 20), None)
+    backlog = adoption.AdoptionBacklog(rows, None, lambda: 0.0)
+    writer.refusal = OutboxFull("too many changes wait")
+    with pytest.raises(OutboxFull):
+        backlog.carry_on(commits)
+    assert backlog.left == 1
+    writer.refusal = None
+    assert not backlog.carry_on(commits)
+    assert cluster.topic("/la/x/a").physical_name == "x.a"
 
 
 def test_kafkas_own_and_half_made_topics_have_no_row() -> None:

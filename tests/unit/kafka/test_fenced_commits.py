@@ -19,7 +19,17 @@ from directory.namespace.command import (
 )
 from directory.store.base import Guard, KeyEquals, Limits, Put, Write
 from directory.store.leader import LeadershipLost
-from resolver.errors import InvalidPath, KdirError, LimitExceeded, StoreUnavailable, WriteConflict
+from resolver.errors import (
+    DeadlineExceeded,
+    InvalidPath,
+    KdirError,
+    LevelNotFinalized,
+    LimitExceeded,
+    OutboxFull,
+    StoreSealed,
+    StoreUnavailable,
+    WriteConflict,
+)
 from tests.support.trees import path
 
 GUARD = KeyEquals(b"l/reconciler", b"me")
@@ -184,18 +194,33 @@ def test_one_topic_that_cannot_be_taken_in_is_reported_and_spoils_no_other(
     assert [note for note in notes if note != "note"] == [f"t3 is left out: {reason}"]
 
 
-def test_a_store_that_is_away_is_not_asked_again_in_halves() -> None:
+@pytest.mark.parametrize(
+    "reason",
+    [
+        StoreUnavailable("away"),
+        StoreSealed("it was moved"),
+        OutboxFull("too many changes wait"),
+        LimitExceeded("the store is full", limit="store"),
+        LevelNotFinalized("a server cannot read it"),
+        DeadlineExceeded("the deadline passed"),
+    ],
+)
+def test_a_store_that_takes_nothing_is_not_asked_again_in_halves(reason: KdirError) -> None:
     script = Script()
     asked = []
 
-    def away(command: object) -> StoreUnavailable:
+    def refuse(command: object) -> KdirError | None:
         asked.append(command)
-        return StoreUnavailable("away")
+        return None if len(asked) == 1 else InvalidPath("bad") if len(asked) == 2 else reason
 
-    script.refuse = away
-    with pytest.raises(StoreUnavailable):
-        commits(script, Office()).record(news(50))
-    assert len(asked) == 1
+    script.refuse = refuse
+    made = commits(script, None, Limits(max_writes=60, max_bytes=1 << 20))
+    with pytest.raises(type(reason)):
+        made.adopt(shown(50))
+    assert len(asked) == 3, "the second batch and its first half"
+    with pytest.raises(type(reason)):
+        made.adopt(shown(50))
+    assert len(asked) == 4
 
 
 def test_an_empty_batch_asks_nobody() -> None:
