@@ -225,6 +225,7 @@ class TopicObservation:
     observed_config: Mapping[str, str] | None = None
     drift_count: int | None = None
     provision_attempt: str | None = None
+    adopted: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,6 +116,7 @@ __all__ = [
     "MOUNTED",
     "MOUNT_ROW",
     "PARENT",
+    "PUSHED",
     "QUOTA",
     "READ_ONLY",
     "REMOVAL",
@@ -142,6 +143,7 @@ __all__ = [
     "parse_detached",
     "parse_entry_key",
     "parse_grants_key",
+    "pushed_key",
     "quota_key",
     "read_only_id",
     "read_only_key",
@@ -175,6 +177,7 @@ QUOTA: Final = b"f/quota/"
 KAFKA: Final = b"k/"
 REMOVAL: Final = b"k/removal/"
 LARGE_CHANGE: Final = b"k/change/"
+PUSHED: Final = b"k/pushed/"
 ROLE: Final = b"l/"
 MEMBER: Final = b"m/"
 LEVEL: Final = b"f/level"
@@ -355,6 +358,11 @@ def is_awaited(value: bytes | None) -> bool:
 def removal_key(entry_id: int) -> bytes:
     """Returns the key of a removed directory's record, which the reaper needs."""
     return REMOVAL + b"%016x" % entry_id
+
+
+def pushed_key(entry_id: int) -> bytes:
+    """Returns the key of what was last pushed to Kafka for a topic."""
+    return PUSHED + b"%016x" % entry_id
 
 
 def kafka_key(name: str) -> bytes:

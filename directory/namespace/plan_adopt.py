@@ -53,6 +53,7 @@ _FIELDS: Final = (
     "replication_factor",
     "drift_count",
     "provision_attempt",
+    "adopted",
 )
 
 

@@ -28,7 +28,7 @@ from directory.namespace.entry import (
     Provision,
     Topic,
 )
-from directory.namespace.keys import mounted_key
+from directory.namespace.keys import mounted_key, pushed_key
 from directory.namespace.mounted import claim_of
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.quotas import (
@@ -206,6 +206,8 @@ def _take_over(draft: PlanBuilder, command: CreateTopic, parent: Node, standing:
         arrivals.add(parent, Amount(0, more))
         arrivals.mark()
     draft.update(parent.entry_id, command.path.name, standing, taken, command.path)
+    # What was pushed was pushed to the topic of before.
+    draft.forget_facts(pushed_key(standing.entry_id))
     return draft.finish(taken, command.path)
 
 

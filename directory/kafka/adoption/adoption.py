@@ -149,6 +149,7 @@ def _take_over(one: RecordedTopic, found: ObservedTopic) -> TakeOverStep:
         topic_id=found.topic_id,
         partitions=found.partitions,
         replication_factor=found.replication_factor,
+        adopted=True,
     )
     return TakeOverStep(news)
 

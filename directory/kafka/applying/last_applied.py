@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from directory.access.grants import Operation, Permission, ResourceType
 from directory.kafka.admin_contract import Acl, PatternType, Resource
-from directory.namespace.keys import kafka_key
+from directory.namespace.keys import PUSHED, kafka_key, pushed_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put, Write
 
@@ -26,7 +26,6 @@ __all__ = [
     "ACL_BASIS",
     "ACL_ROWS",
     "ARMED",
-    "PUSHED",
     "AclCounts",
     "AppliedRecord",
     "AppliedSetting",
@@ -48,7 +47,6 @@ __all__ = [
 ACL_ROWS: Final = kafka_key("acls/")
 ACL_BASIS: Final = kafka_key("acl_basis")
 ARMED: Final = kafka_key("armed/")
-PUSHED: Final = kafka_key("pushed/")
 _KINDS: Final = {
     b"t": ResourceType.TOPIC,
     b"g": ResourceType.GROUP,
@@ -126,7 +124,7 @@ def configs_to_write(entry_id: int, record: AppliedRecord[str]) -> Write:
         name: [one.value, int(one.ours), int(one.done), one.put_back]
         for name, one in sorted(record.settings.items())
     }
-    return _to_write(_topic_key(entry_id), {"configs": rows}, record, str)
+    return _to_write(pushed_key(entry_id), {"configs": rows}, record, str)
 
 
 def load_applied_configs(snapshot: Snapshot, entry_id: int) -> AppliedRecord[str]:
@@ -135,7 +133,7 @@ def load_applied_configs(snapshot: Snapshot, entry_id: int) -> AppliedRecord[str
     Raises:
         ValueError: what is kept cannot be read: nothing may be done to this topic.
     """
-    value = snapshot.fact(_topic_key(entry_id))
+    value = snapshot.fact(pushed_key(entry_id))
     return AppliedRecord() if value is None else _read(value, _configs, str)
 
 
@@ -167,10 +165,6 @@ def config_issues(snapshot: Snapshot, entry_id: int) -> Mapping[str, str]:
         unsure = (name for name, one in known.settings.items() if not one.done)
         found |= dict.fromkeys(unsure, "rejected")
     return found
-
-
-def _topic_key(entry_id: int) -> bytes:
-    return b"%b%016x" % (PUSHED, entry_id)
 
 
 def _configs(found: Any) -> dict[str, AppliedSetting]:

@@ -28,7 +28,6 @@ from directory.kafka.applying.desired_configs import (
     RecordedTopic,
 )
 from directory.kafka.applying.last_applied import (
-    PUSHED,
     AppliedRecord,
     config_issues,
     load_applied_acls,
@@ -37,6 +36,7 @@ from directory.kafka.applying.last_applied import (
 )
 from directory.kafka.kafka_context import ACLS
 from directory.namespace.entry import Kind, Provision, Topic
+from directory.namespace.keys import PUSHED
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
 from directory.namespace.topic_configs import same_value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Sequence
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,12 @@ from directory.kafka.adoption.recorded_topics import (
 )
 from directory.kafka.applying.applier import DirtySet
 from directory.kafka.applying.desired_configs import ArmedTopics, RecordedTopic
+from directory.kafka.applying.last_applied import (
+    AppliedRecord,
+    AppliedSetting,
+    configs_to_write,
+    load_applied_configs,
+)
 from directory.kafka.arming.drift import topic_drift
 from directory.kafka.fenced_commits import TopicCommits
 from directory.namespace.adoption_mapping import MappingRule, split_on
@@ -104,6 +111,11 @@ class ClusterWriter:
         if self.refusal is not None:
             raise self.refusal
         return SimpleNamespace(plan=self._cluster.do(command, principal=principal))
+
+    def put_facts(self, writes: Sequence[Write], **_: object) -> None:
+        cluster = self._cluster
+        assert cluster.rows.commit((), writes)
+        cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, writes)
 
 
 def test_new_known_moved_and_taken_over_topics_are_distinguished_and_done_so() -> None:
@@ -205,6 +217,28 @@ def test_a_replaced_topic_takes_the_new_id_when_an_operator_adopts() -> None:
     assert isinstance(row.step, adoption.TakeOverStep)
     assert row.step.news.topic_id == b"n" * 16
     assert row.step.news.provision is Provision.ACTIVE
+
+
+@pytest.mark.parametrize("is_by_path", [False, True])
+def test_an_entry_that_takes_kafkas_topic_has_made_none_of_it(is_by_path: bool) -> None:
+    cluster = Cluster("/la")
+    cluster.do(CreateTopic(path=path("/la/t")))
+    became(cluster, "/la/t", Provision.REPLACED)
+    entry_id = cluster.topic("/la/t").entry_id
+    of_before = AppliedRecord(MappingProxyType({"retention.ms": AppliedSetting("1")}))
+    writer: Any = ClusterWriter(cluster)
+    writer.put_facts([configs_to_write(entry_id, of_before)])
+    shown = survey("t", letter=b"n")
+    if is_by_path:
+        seen = adoption.observed(shown.topics["t"])
+        cluster.do(CreateTopic(path=path("/la/t"), adopt_existing=seen))
+    else:
+        rows = adoption.plan((), shown, cluster.snapshot, cluster.mount, remap=False)
+        adoption.carry_out(rows, TopicCommits(writer, Limits(800, 1 << 20), None))
+    taken = cluster.topic("/la/t")
+    assert (taken.entry_id, taken.topic_id, taken.provision.name) == (entry_id, b"n" * 16, "ACTIVE")
+    assert taken.adopted
+    assert load_applied_configs(cluster.snapshot, entry_id) == AppliedRecord()
 
 
 def topic(**fields: Any) -> RecordedTopic:

@@ -18,7 +18,6 @@ from directory.kafka.applying.config_diff import (
 )
 from directory.kafka.applying.desired_configs import ArmedTopic, ArmedTopics
 from directory.kafka.applying.last_applied import (
-    PUSHED,
     AppliedRecord,
     AppliedSetting,
     ArmedRecord,
@@ -38,7 +37,7 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import ROOT_ID, Policies, Topic
-from directory.namespace.keys import PARENT
+from directory.namespace.keys import PARENT, pushed_key
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.topic_configs import deletes_data
 from directory.store.base import Put
@@ -329,7 +328,7 @@ def test_records_come_back_as_they_were() -> None:
 
 def test_a_record_that_cannot_be_read_is_an_error_and_a_mark_releases_nothing() -> None:
     cluster = Cluster()
-    with_facts(cluster, Put(PUSHED + b"%016x" % 5, b"{"))
+    with_facts(cluster, Put(pushed_key(5), b"{"))
     with pytest.raises(ValueError, match="no record"):
         load_applied_configs(cluster.snapshot, 5)
     mark = ArmedRecord(aspect="configs", entry_id=9, plan="p")
