@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Final, TypeVar
 
 from directory.namespace.command import (
@@ -94,6 +95,12 @@ class TopicCommits:
         self._most_bytes = limits.max_bytes - _BYTES_EACH
         self._sizes: dict[str, int] = {}
         self._first = max(1, min(most, limits.max_writes // _STEPS_EACH))
+
+    def on_behalf_of(self, principal: str) -> TopicCommits:
+        """Returns the same writer, whose changes are the doing of this principal."""
+        other = copy(self)
+        other._principal = principal  # noqa: SLF001 - of its own class
+        return other
 
     @property
     def batch(self) -> int:

@@ -242,7 +242,8 @@ class AdoptionBacklog:
         """Does one slice; returns whether more is left. At the end removes the record."""
         size = commits.batch * _BATCHES
         rows = self._rows[self._next : self._next + size]
-        for row in carry_out(rows, commits):
+        principal = "" if self.change is None else self.change.principal
+        for row in carry_out(rows, commits.on_behalf_of(principal)):
             if isinstance(row.step, MoveStep) and row.path == row.step.source:
                 _log.warning("%s stays at %s: %s", row.physical_name, row.path, row.message)
             elif isinstance(row.step, CreateStep) and row.path is None:

@@ -45,7 +45,7 @@ from directory.namespace.command import (
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Kind, Policies, Provision, Topic
 from directory.namespace.keys import directory_range, entry_key
 from directory.store.base import Delete, Limits, Write
-from directory.store.large_changes import rules_from_proto
+from directory.store.large_changes import LargeAdoption, rules_from_proto
 from directory.store.replica import AppliedCommit
 from resolver.errors import OutboxFull
 from tests.support.trees import Cluster, path
@@ -189,6 +189,25 @@ def test_moves_that_the_store_did_not_take_are_made_later() -> None:
     writer.refusal = None
     assert not backlog.carry_on(commits)
     assert cluster.topic("/la/x/a").physical_name == "x.a"
+
+
+def test_a_large_adoption_is_the_doing_of_who_asked_for_it() -> None:
+    cluster = Cluster("/la")
+    adopted(cluster, "x.a")
+    rules = (MappingRule.from_fields("x.*", split_on="."),)
+    rows = adoption.plan(rules, survey("x.a", "new"), cluster.snapshot, cluster.mount, remap=True)
+    change = LargeAdoption(
+        change_id="1", mount=cluster.mount, started_at_ms=1, done=0, left=2, principal="User:ben"
+    )
+    writer: Any = ClusterWriter(cluster)
+    commits = TopicCommits(writer, Limits(800, 1 << 20), None)
+    assert not adoption.AdoptionBacklog(rows, change, lambda: 0.0).carry_on(commits)
+    assert cluster.topic("/la/x/a").changed_by == "User:ben"
+    assert cluster.topic("/la/new").changed_by == "User:ben"
+    # A sweep's is nobody's.
+    rows = adoption.plan((), survey("more"), cluster.snapshot, cluster.mount, remap=False)
+    adoption.AdoptionBacklog(rows, None, lambda: 0.0).carry_on(commits)
+    assert cluster.topic("/la/more").changed_by == ""
 
 
 def test_kafkas_own_and_half_made_topics_have_no_row() -> None:
