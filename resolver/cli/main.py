@@ -105,7 +105,7 @@ def _run(parts: Sequence[str], transport: Transport | None) -> int:
         verb = load_verb(name)
         if verb is None:
             return _unknown(name)
-        arguments = parse(verb, [*rest, *before])
+        arguments = parse(verb, [*before, *rest])
         if arguments.flag("help"):
             return _help([name])
         return _serve(verb, arguments, transport)

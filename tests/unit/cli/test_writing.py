@@ -493,6 +493,15 @@ def test_rm_removes_what_is_there_by_its_kind(kdir: Kdir) -> None:
     assert kdir.asked.path == "/link"
 
 
+def test_options_before_the_verb_count_whatever_the_rest_ends_with(kdir: Kdir) -> None:
+    ran = kdir("rm", "-y", "--", "/orders")
+    assert (ran.code, [one.path for one in kdir.calls[-1:]]) == (0, ["/orders"])
+    before = len(kdir.calls)
+    ran = kdir("rm", "-y", "/orders", "--etag")
+    assert (ran.code, ran.err.splitlines()[0]) == (2, "error: --etag needs a value: --etag ETAG")
+    assert len(kdir.calls) == before
+
+
 def test_rm_of_a_directory_wants_r(kdir: Kdir) -> None:
     ran = kdir("rm", "-r", "-y", "/search")
     assert ran.err == (
