@@ -67,6 +67,7 @@ class Hop:
     path: Path
     referral: Referral | None = None
     endpoints: tuple[str, ...] = ()
+    """Those of the servers that may be called."""
     queue: list[str] = field(default_factory=list)
     """Servers to query next, in order; a postponed one is in it again."""
     slow: set[str] = field(default_factory=set)

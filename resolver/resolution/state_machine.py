@@ -257,17 +257,19 @@ class ResolutionStateMachine:
     def _enter(self, referral: Referral | None, way: AskedBecause, path: Path) -> None:
         """Starts a hop at a referral's servers (None: start servers); fails if none is allowed."""
         endpoints = self._rules.start if referral is None else first_endpoints(referral.endpoints)
-        self._hop = hop = Hop(way, path, referral, endpoints)
-        allowed: list[str] = []
+        self._hop = hop = Hop(way, path, referral)
+        queue: list[str] = []
         for endpoint in endpoints:
-            if (dead := self._dead.get(endpoint)) is not None:
-                hop.troubles.append((ServerFailure.UNREACHABLE, dead))
-            elif referral is not None and (why := self._rules.refusal(endpoint)):
+            if referral is not None and (why := self._rules.refusal(endpoint)):
                 refused = errors.BadReferral(f"{hop.label}: {why}", path=self.path)
                 hop.troubles.append((ServerFailure.BAD, refused))
+                continue
+            hop.endpoints += (endpoint,)
+            if (dead := self._dead.get(endpoint)) is not None:
+                hop.troubles.append((ServerFailure.UNREACHABLE, dead))
             else:
-                allowed.append(endpoint)
-        hop.queue = list(self._rules.choose(allowed))
+                queue.append(endpoint)
+        hop.queue = list(self._rules.choose(queue))
         if not hop.queue:
             self._exhausted()
 

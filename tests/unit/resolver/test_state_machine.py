@@ -785,8 +785,10 @@ def test_an_endpoint_that_is_not_allowed_is_not_asked(world: World) -> None:
     world.says("s:1", "/", down("/a", "bad:1", "good:1"))
     world.says("good:1", "/a", here("/a/x"))
     refusal: Callable[[str], str] = lambda e: "no" if e == "bad:1" else ""  # noqa: E731
-    assert isinstance(world.run(start("/a/x", refusal=refusal)), AnswerResult)
+    end = world.run(start("/a/x", refusal=refusal))
+    assert isinstance(end, AnswerResult)
     assert world.endpoints() == ["s:1", "good:1"]
+    assert end.endpoints == ("good:1",), "later calls to the owner would reach the refused one"
     other = World()
     other.says("s:1", "/", down("/a", "bad:1"))
     assert type(failure(other.run(start("/a/x", refusal=refusal)))) is errors.BadReferral
