@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 from resolver.cli.output import offer
 from resolver.cli.parser import GLOBAL_OPTIONS, Argument, Option, UsageError, Verb, split_verb
 from resolver.cli.registry import GROUPS, load_verb
-
-if TYPE_CHECKING:
-    from resolver.user_config import LoginSettings
 
 __all__ = ["KEYS", "OPERATIONS", "TOPIC_CONFIGS", "candidates", "complete", "script"]
 
@@ -276,12 +273,13 @@ def _servers(answered: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _login(answered: Sequence[str]) -> LoginSettings:
-    from resolver.user_config import choose_credentials
+def _login(answered: Sequence[str]) -> dict[str, Any]:
+    """Returns the credentials and the allow list, as the arguments of ``Resolver``."""
+    from resolver.user_config import choose_allow, choose_credentials
 
-    return choose_credentials(
-        _error_text(answered, "--at"), _error_text(answered, "--context"), os.environ
-    )
+    chosen = _error_text(answered, "--at"), _error_text(answered, "--context"), os.environ
+    login = choose_credentials(*chosen)
+    return {**(login._asdict() if any(login) else {}), "allow": choose_allow(*chosen)}
 
 
 def _error_text(parts: Sequence[str], name: str) -> str:
@@ -294,7 +292,7 @@ def _error_text(parts: Sequence[str], name: str) -> str:
 
 
 def _send_request(
-    servers: Sequence[str], login: LoginSettings, directory: str, start: str
+    servers: Sequence[str], login: dict[str, Any], directory: str, start: str
 ) -> list[str] | None:
     """Returns the names that begin with ``start``, from the servers; None after an error."""
     from resolver.cli.disk_hints import MOST_NAMES
@@ -304,8 +302,7 @@ def _send_request(
     from resolver.path import is_segment
 
     try:
-        who = login._asdict() if any(login) else {}
-        with Resolver(servers, timeout_seconds=ASK_SECONDS, **who) as resolver:
+        with Resolver(servers, timeout_seconds=ASK_SECONDS, **login) as resolver:
             listing = resolver.list(
                 directory, name_glob=f"{start}*", page_size=MOST_NAMES, include_system=True
             )

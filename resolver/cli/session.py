@@ -206,7 +206,8 @@ class Session:
         """
         os.environ.update(self.login().variables)
         if (allow := self.allowed()) is not None:
-            os.environ["KDIR_ALLOW"] = ",".join(allow)
+            # An empty value would count as not set, and allow all.
+            os.environ["KDIR_ALLOW"] = ",".join(allow) or ","
 
     @property
     def health(self) -> ServerHealth:

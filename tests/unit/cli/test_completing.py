@@ -206,6 +206,7 @@ def test_only_names_of_paths_are_offered(monkeypatch: pytest.MonkeyPatch) -> Non
     from kdir.v1 import entry_pb2
 
     names = ("fine", "$(reboot)", "a;b", "a\nb", "\x1b[2J", "a b")
+    given: list[object] = []
 
     class Listed:
         def __init__(self, name: str) -> None:
@@ -213,7 +214,9 @@ def test_only_names_of_paths_are_offered(monkeypatch: pytest.MonkeyPatch) -> Non
             self.entry = entry_pb2.Entry(path=self.path, topic=entry_pb2.Topic())
 
     class Resolver:
-        def __init__(self, *_: object, **__: object) -> None: ...
+        def __init__(self, *_: object, **options: object) -> None:
+            given.append(options.get("allow"))
+
         def __enter__(self) -> Self:
             return self
 
@@ -222,4 +225,6 @@ def test_only_names_of_paths_are_offered(monkeypatch: pytest.MonkeyPatch) -> Non
             return [Listed(name) for name in names]
 
     monkeypatch.setattr("resolver.client.Resolver", Resolver)
+    monkeypatch.setenv("KDIR_ALLOW", "10.0.0.0/8")
     assert _offered("--at", AT, "ls", "/la/") == ["/la/fine"]
+    assert given == [("10.0.0.0/8",)], "referrals lead only where the user allows"

@@ -1,5 +1,6 @@
 """Contexts: reading, choosing and editing the user's named sets of servers."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -350,6 +351,16 @@ def test_a_context_says_which_other_servers_may_be_asked(config: Path, start: st
     assert _session("--at", "la:1").allowed() == ("10.0.0.0/8", "la.example")
     assert _session(*arguments, KDIR_ALLOW="ny.example").allowed() == ("ny.example",)
     assert _session("--context", "ny").allowed() is None
+
+
+@pytest.mark.parametrize("allow", [(), ("10.0.0.0/8", "la.example")])
+def test_the_index_and_spark_get_the_allow_list(
+    config: Path, allow: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KDIR_ALLOW", "")
+    user_config.write_context(Context("la", ("la:1",), allow=allow))
+    _session("--context", "la").export_login()
+    assert user_config.environment_allow(os.environ) == allow
 
 
 @pytest.mark.parametrize(
