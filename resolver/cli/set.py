@@ -394,7 +394,7 @@ def _topic_drift(session: Session, where: PathArgument) -> list[admin_pb2.Drift]
         )
     except (InvalidArgument, PermissionDenied):
         return []
-    path = str(where.path)
+    path = str(session.resolver.owner_of(where.path).path)  # the rows' are those behind links
     return [one for one in answer.drifts if one.field in _BESIDES and one.path == path]
 
 

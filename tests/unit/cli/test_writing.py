@@ -756,6 +756,18 @@ def test_a_detached_topic_is_not_taken_for_one_of_the_cluster_that_has_its_path_
     ]
 
 
+@pytest.mark.parametrize("path", ["/orders", "/alias"])
+def test_a_missing_topic_is_drift_also_through_a_link(kdir: Kdir, path: str) -> None:
+    kdir.tree.link("/alias", "/orders")
+    kdir.answers["DirectoryService.GetEntry"] = directory_pb2.GetEntryResponse()
+    kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
+    kdir.answers["AdminService.ListDrift"] = admin_pb2.ListDriftResponse(
+        drifts=[admin_pb2.Drift(path="/orders", field="topic_id", actual="(missing)")]
+    )
+    ran = kdir("effective", "--diff", path)
+    assert (ran.code, ran.out.split("\t")[0], "no drift" in ran.err) == (5, "/orders", False)
+
+
 def test_effective_of_nothing_says_so(kdir: Kdir) -> None:
     kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
     ran = kdir("effective", "/search")
