@@ -19,7 +19,7 @@ from resolver.cli.output import Column, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
 from resolver.cli.session import parse_path_argument
-from resolver.cli.streams import CLUSTER, chosen_cluster, name_of
+from resolver.cli.streams import chosen_cluster, name_of
 from resolver.errors import KdirError
 from resolver.message_values import plain
 
@@ -240,7 +240,7 @@ def _check(session: Session, arguments: Arguments) -> int:
 
 def _check_any(session: Session, arguments: Arguments) -> int:
     kind = arguments.one("any")
-    chosen = chosen_cluster(session, arguments)
+    chosen = chosen_cluster(session, arguments, by_path=True)
     path = arguments.one("PATH") or chosen.mount
     allowed = session.resolver.authorize_any(
         arguments.one("PRINCIPAL"),
@@ -341,12 +341,12 @@ VERBS: Final = (
         options=(
             *_ABOUT,
             Option(("--explain",), "show every grant evaluated, level by level"),
-            CLUSTER,
             Option(("--any",), "on any resource of this type", "KIND", choices=_KINDS),
         ),
         formats=("table", "json", "yaml"),
         examples=(
             ("kdir check alice read /la/tracking/search/clicks --explain", "why, level by level"),
+            ("kdir check alice create /la --cluster", "the cluster itself, not a topic"),
             ("kdir check alice write --any topic", "on at least one topic"),
         ),
     ),

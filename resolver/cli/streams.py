@@ -48,7 +48,7 @@ class ChosenCluster(NamedTuple):
 
 
 def chosen_cluster(
-    session: Session, arguments: Arguments, *, changes: bool = False
+    session: Session, arguments: Arguments, *, changes: bool = False, by_path: bool = False
 ) -> ChosenCluster:
     """Returns the cluster that PATH or ``--cluster`` names, else that of the servers that the user
     named. It is chosen once per command: what a user confirms for one cluster is done to no
@@ -64,12 +64,14 @@ def chosen_cluster(
         KdirError
     """
     if session.chosen_cluster is None:
-        session.chosen_cluster = _choose(session, arguments, changes=changes)
+        session.chosen_cluster = _choose(session, arguments, changes=changes, by_path=by_path)
     chosen: ChosenCluster = session.chosen_cluster
     return chosen
 
 
-def _choose(session: Session, arguments: Arguments, *, changes: bool) -> ChosenCluster:
+def _choose(
+    session: Session, arguments: Arguments, *, changes: bool, by_path: bool
+) -> ChosenCluster:
     path, name = arguments.one("PATH"), arguments.one("cluster")
     if path and name:
         raise UsageError("PATH or --cluster, not both", verb=arguments.verb.name)
@@ -84,9 +86,9 @@ def _choose(session: Session, arguments: Arguments, *, changes: bool) -> ChosenC
         return found or _mounted_cluster(session, name, arguments.verb.name)
     if len(known) > 1:
         listed = ", ".join(f"{one.name} ({', '.join(one.servers)})" for one in known)
+        meant = known[0].mount if by_path else f"--cluster {known[0].name}"
         raise UsageError(
-            f"the servers belong to several clusters: {listed}; say which is meant: "
-            f"--cluster {known[0].name}",
+            f"the servers belong to several clusters: {listed}; say which is meant: {meant}",
             verb=arguments.verb.name,
         )
     if not known:

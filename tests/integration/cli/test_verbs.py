@@ -267,10 +267,12 @@ def test_a_cluster_is_never_chosen_by_chance(
     topic = f"{kdir.mount.rpartition('/')[2]}.search.clicks"
     both = f"--at {tracking},{la}"
     for verb in (f"which {topic}", "features", "verify --skip-kafka", "parent attach",
-                 f"backup --to {tmp_path}/b.kdir", "check alice read --any topic"):  # fmt: skip
+                 f"backup --to {tmp_path}/b.kdir"):  # fmt: skip
         refused = kdir.run(f"{both} {verb}", 2).stderr
         assert f"several clusters: la-tracking ({tracking}), la ({la})" in refused, verb
         assert "--cluster la-tracking" in refused
+    refused = kdir.run(f"{both} check alice read --any topic", 2).stderr
+    assert "say which is meant: /la/tracking\n" in refused
     silent = f"127.0.0.1:{free_port()}"
     for verb in ("parent attach", "parent detach --keep-inherited", "features finalize"):
         refused = kdir.run(f"--at {silent},{tracking} {verb} --yes", 2).stderr
@@ -287,7 +289,7 @@ def test_a_cluster_is_never_chosen_by_chance(
     assert kdir.run("features --cluster la-tracking").stderr.startswith("la-tracking: level")
     which = f"{both} which {topic} -o name --cluster la-tracking"
     assert kdir.lines(which) == [f"{kdir.mount}/search/clicks"]
-    anywhere = kdir.run(f"{both} check alice read --any topic --cluster la")
+    anywhere = kdir.run(f"{both} check alice read --any topic /la")
     assert "of cluster la, not only" in anywhere.stderr
     unknown = kdir.run(f"{both} features --cluster la-traking", 2).stderr
     assert "no cluster 'la-traking' is known; did you mean la-tracking" in unknown

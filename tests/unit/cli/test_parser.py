@@ -13,7 +13,7 @@ from resolver.cli.parser import (
     parse,
     split_verb,
 )
-from resolver.cli.registry import load_verb
+from resolver.cli.registry import every_verb, load_verb
 from tests.support.command_line import run
 
 
@@ -74,6 +74,20 @@ def test_a_repeated_option_keeps_its_order() -> None:
 
 def test_after_two_dashes_nothing_is_an_option() -> None:
     assert _parse("--", "-l").one("PATH") == "-l"
+
+
+def test_no_verb_declares_an_option_twice() -> None:
+    for verb in every_verb():
+        names = [name for option in verb.all_options() for name in option.names]
+        assert len(names) == len(set(names)), verb.name
+
+
+@pytest.mark.parametrize("line", ["alice ALTER / --cluster --explain", "alice create --cluster /"])
+def test_check_asks_about_the_cluster_at_a_path(line: str) -> None:
+    verb = load_verb("check")
+    assert verb is not None
+    arguments = parse(verb, line.split())
+    assert (arguments.one("PATH"), arguments.flag("cluster")) == ("/", True)
 
 
 def test_a_lone_dash_is_an_argument() -> None:
