@@ -233,9 +233,16 @@ class Session:
                     self._health.note_failure(endpoint, seconds)
         return self._health
 
-    def ask_any(self, method_name: str, request: Message, among: Sequence[str] = ()) -> Any:
+    def ask_any(
+        self,
+        method_name: str,
+        request: Message,
+        among: Sequence[str] = (),
+        *,
+        cluster_id: str = "",
+    ) -> Any:
         """Queries servers until one answers: those of ``among``, else those that the user named.
-        Healthy ones come first, and ones that failed come last.
+        Healthy ones come first, and ones that failed come last. ``cluster_id``: as of a transport.
 
         Raises:
             KdirError: the error of the last one; with all attempts where none answered.
@@ -262,7 +269,7 @@ class Session:
             share = 1 / min(len(passes) - position, 4)
             try:
                 limit = per_server_timeout(left, share, hurried=hurried)
-                answer = self.transport.call(server, wanted, request, limit)
+                answer = self.transport.call(server, wanted, request, limit, cluster_id=cluster_id)
             except DeadlineExceeded as error:
                 self.health.note_slow(server)
                 attempts.append(f"{server}: {error}")

@@ -7,7 +7,7 @@ refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resolver.cli.parsed_verb import UsageError
@@ -17,6 +17,8 @@ from resolver.errors import Cancelled, DeadlineExceeded, KdirError, NoRoute, Not
 from resolver.nearest_names import nearest_names
 
 if TYPE_CHECKING:
+    from kdir.v1 import federation_pb2
+
     from resolver.cli.session import Session
 
 __all__ = [
@@ -60,8 +62,8 @@ def chosen_cluster(
 
     Raises:
         UsageError: both are given; or neither, and those servers belong to several clusters, or
-            may; or no cluster of this name is known.
-        KdirError
+            may.
+        KdirError: also if no cluster of this name is known.
     """
     if session.chosen_cluster is None:
         session.chosen_cluster = _choose(session, arguments, changes=changes, by_path=by_path)
@@ -83,7 +85,7 @@ def _choose(
     known, last = _clusters_of_servers(session)
     if name:
         found = next((one for one in known if name in {one.name, one.requested}), None)
-        return found or _mounted_cluster(session, name, arguments.verb.name)
+        return found or _mounted_cluster(session, name)
     if len(known) > 1:
         listed = ", ".join(f"{one.name} ({', '.join(one.servers)})" for one in known)
         meant = known[0].mount if by_path else f"--cluster {known[0].name}"
@@ -153,17 +155,42 @@ def _clusters_of_servers(session: Session) -> tuple[list[ChosenCluster], KdirErr
     return list(known.values()), last
 
 
-def _mounted_cluster(session: Session, name: str, verb: str) -> ChosenCluster:
-    """Returns the cluster of that name or id among the mounts that the servers know."""
+def _mounted_cluster(session: Session, name: str) -> ChosenCluster:
+    """Returns the cluster of that name or id: one of the mounts that the servers know, the root, or
+    one of the mounts that the root knows.
+
+    Raises:
+        Absent: the root knows none, and is linked to all of its mounts.
+        KdirError: such as NoRoute, if it is not linked to all of them.
+    """
     from kdir.v1 import federation_pb2
 
-    answer = session.ask_any("FederationService.ListMounts", federation_pb2.ListMountsRequest())
-    for row in answer.rows:
-        if name in {row.cluster, row.cluster_id}:
-            owner = session.resolver.owner_of(row.mount)
-            return ChosenCluster(owner.endpoints, owner.cluster, owner.cluster_id, row.mount)
-    near = nearest_names(name, [row.cluster for row in answer.rows])
-    raise UsageError(f"no cluster {name!r} is known{near}", verb=verb)
+    from resolver.reverse_lookup import unknown_cluster
+
+    request = federation_pb2.ListMountsRequest()
+    rows = session.ask_any("FederationService.ListMounts", request).rows
+    mount = _mount_of(name, rows)
+    if not mount:
+        try:
+            root = session.resolver.owner_of("/")
+            if name in {root.cluster, root.cluster_id}:
+                return ChosenCluster(root.endpoints, root.cluster, root.cluster_id, "/")
+            rows = session.resolver.call("/", "FederationService.ListMounts", request).rows
+        except KdirError as error:
+            near = nearest_names(name, [row.cluster for row in rows if row.cluster])
+            unknown = f"no cluster {name!r} is known, and the root cannot be asked"
+            error.message = f"{unknown}: {error.message}{near}"
+            raise
+        mount = _mount_of(name, rows)
+    if not mount:
+        raise unknown_cluster(name, rows, NoRoute(f"no cluster {name!r} is known", cluster=name))
+    owner = session.resolver.owner_of(mount)
+    return ChosenCluster(owner.endpoints, owner.cluster, owner.cluster_id, mount)
+
+
+def _mount_of(name: str, rows: Sequence[federation_pb2.MountRow]) -> str:
+    """Returns where the cluster of that name or id is mounted; empty if no row has it."""
+    return next((row.mount for row in rows if name in {row.cluster, row.cluster_id}), "")
 
 
 def call_chosen_cluster(
@@ -178,7 +205,7 @@ def call_chosen_cluster(
     if path:
         where = parse_path_argument(path).path
         return session.resolver.call(where, method_name, request)
-    return session.ask_any(method_name, request, chosen.servers)
+    return session.ask_any(method_name, request, chosen.servers, cluster_id=chosen.requested)
 
 
 class _Patience:

@@ -77,7 +77,9 @@ def _note_detached(session: Session, chosen: ChosenCluster) -> None:
 
     request = admin_pb2.AdoptTopicsRequest(validate_only=True, cluster=chosen.requested)
     try:
-        answer = session.ask_any("AdminService.AdoptTopics", request, chosen.servers)
+        answer = session.ask_any(
+            "AdminService.AdoptTopics", request, chosen.servers, cluster_id=chosen.requested
+        )
     except KdirError:
         return  # such as for a caller that may not adopt
     names = [one.physical_name for one in answer.adoptions if one.action == "detached"]

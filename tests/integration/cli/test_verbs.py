@@ -291,8 +291,11 @@ def test_a_cluster_is_never_chosen_by_chance(
     assert kdir.lines(which) == [f"{kdir.mount}/search/clicks"]
     anywhere = kdir.run(f"{both} check alice read --any topic /la")
     assert "of cluster la, not only" in anywhere.stderr
-    unknown = kdir.run(f"{both} features --cluster la-traking", 2).stderr
-    assert "no cluster 'la-traking' is known; did you mean la-tracking" in unknown
+    unknown = kdir.run(f"{both} features --cluster la-traking", 1).stderr
+    assert "no cluster 'la-traking' is mounted; did you mean la-tracking" in unknown
+    # The root has no mount, and is found from below all the same.
+    root = kdir.federation["/"].status().authority.cluster.cluster
+    assert kdir.run(f"features --cluster {root}").stderr.startswith(f"{root}: level")
 
 
 def test_which_of_an_unknown_cluster_is_absent(kdir: Kdir) -> None:

@@ -11,6 +11,7 @@ from kdir.v1 import admin_pb2
 from resolver.errors import LevelNotFinalized
 from resolver.path import Path as KdirPath
 from resolver.testing import MemoryDirectory
+from resolver.transport import Method
 from tests.support.command_line import Ran, answering, run
 
 AT = "127.0.0.1:20000"
@@ -158,3 +159,41 @@ def test_the_cluster_of_a_path_is_meant(kdir: Kdir) -> None:
     ids = [one.cluster for one in kdir.calls]
     assert all(one.startswith("kc-") for one in ids), ids
     assert len(ids) == 3
+
+
+@pytest.mark.parametrize(("name", "mount"), [("root", "/"), ("ny", "/ny"), ("kc-ny", "/ny")])
+def test_a_cluster_is_found_by_name_and_only_its_own_servers_are_called(
+    kdir: Kdir, name: str, mount: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport = kdir.tree.transport
+    for where, cluster in (("/", "root"), ("/ny", "ny")):
+        endpoint = kdir.tree.cluster(where, cluster)
+        status = admin_pb2.GetStatusResponse(finalized_level=1)
+        status.authority.cluster.cluster = cluster
+        own = kdir.tree.at(where).answer
+        transport.serve(endpoint, answering({"AdminService.GetStatus": status}, own, []))
+    expected: dict[str, str] = {}
+    call = transport.call
+
+    def noting(endpoint: str, method: Method, *rest: Any, cluster_id: str = "") -> Any:
+        expected[f"{endpoint}{method.name}"] = cluster_id
+        return call(endpoint, method, *rest, cluster_id=cluster_id)
+
+    monkeypatch.setattr(transport, "call", noting)
+    found = kdir.tree.at(mount)
+    assert kdir(f"--cluster {name}").err.startswith(f"{found.name}: level 1")
+    # A token is sent only to a server whose certificate names the cluster that is expected.
+    assert expected[f"{found.endpoint}/kdir.v1.AdminService/GetStatus"] == found.cluster_id
+
+
+def test_a_cluster_that_is_not_known_is_absent_only_where_the_root_knows(kdir: Kdir) -> None:
+    alone = kdir("--cluster lo")
+    assert (alone.code, "the root cannot be asked" in alone.err) == (3, True)
+    assert "did you mean la?" in alone.err
+    kdir.tree.cluster("/", "root")
+    absent = kdir("--cluster lo")
+    assert (absent.code, "no cluster 'lo' is mounted; did you mean la?" in absent.err) == (1, True)
+    kdir.tree.cluster("/ny", "ny")
+    kdir.tree.stop("/ny")
+    unlinked = kdir("--cluster lo")
+    assert (unlinked.code, "it may be at or below /ny" in unlinked.err) == (3, True)
