@@ -39,7 +39,7 @@ from directory.federation.link_groups import LINK_GROUPS, LinkGroup, LinkGroups,
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.entry import Mount
 from directory.namespace.keys import ENTRY
-from directory.namespace.mounted import mounted_at
+from directory.namespace.mounted import claimed_cluster_ids, is_claimed, mounted_at
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import (
     Delete,
@@ -58,6 +58,7 @@ from resolver.errors import (
     LimitExceeded,
     MountLoop,
     MountMismatch,
+    NotReady,
     UnknownChild,
     WriteConflict,
 )
@@ -263,10 +264,14 @@ class ChildLink:
         view = federation.view()
         found = view.mounts.get(self.hello.cluster_id)
         if found is None:
+            self._is_last = True
+            if is_claimed(view.snapshot, self.hello.cluster_id):
+                child = self.hello.cluster
+                _log.warning("the link of child %s ends: its mount cannot be read", child)
+                return
             message = f"{links.cluster} no longer mounts {self.hello.cluster_id}"
             unmounted = federation_pb2.Unmounted(message=message)
             self._put(federation_pb2.LinkResponse(unmounted=unmounted))
-            self._is_last = True
             return
         if view is not self._view:  # each commit makes another
             self._view, fresh = view, links.welcome(view, *found)
@@ -446,6 +451,13 @@ class ChildLinks:
         view = self.federation.view()
         self._refuse_loop(hello.cluster_id)
         found = view.mounts.get(hello.cluster_id)
+        if found is None and is_claimed(view.snapshot, hello.cluster_id):
+            raise NotReady(
+                f"cluster {self.cluster} ({self._cluster_id}) mounts cluster {hello.cluster} "
+                f"({hello.cluster_id}), but the record of the mount, or of a directory above it, "
+                f"cannot be read; to find it: kdir verify {view.position.mount}",
+                child=hello.cluster_id,
+            )
         if found is None:
             raise UnknownChild(
                 f"no mount of cluster {self.cluster} ({self._cluster_id}) names cluster "
@@ -737,7 +749,9 @@ class ChildLinks:
         sequence, snapshot = self.federation.view().sequence, self._replica.snapshot
         if sequence == self._forgotten_sequence:
             return
+        # Also those whose mounts are unreadable.
         mounted = {mount.cluster_id for _, mount in snapshot.mounts()}
+        mounted |= claimed_cluster_ids(snapshot)
         self.federation.forget_all_but(mounted)
         with self._lock:
             for cluster_id in self._paces.keys() - mounted - self._sessions.keys():

@@ -558,7 +558,7 @@ _ROWS: Final = (
     (MEMBER, _Touched.LINKS),
     (PARENT, _Touched.EVERYTHING),
     (parent_state.PARENT_CONFIG_KEY, _Touched.EVERYTHING),
-    (MOUNTED, _Touched.NOTHING),
+    (MOUNTED, _Touched.MOUNTS),
     (parent_state.UNMOUNTED_KEY, _Touched.EVERYTHING),
     # All else that parent and children reported, and the mark of a change of grants.
     (FEDERATION, _Touched.HANDED),
@@ -578,7 +578,8 @@ def _touched_by(applied: AppliedCommit, view: FederationView | None) -> _Touched
     for write in applied.writes:
         key = write.key
         if key.startswith(ENTRY):
-            if key in view.above_mounts:
+            # A record that was unreadable may be that of a mount, or of a directory above one.
+            if key in view.above_mounts or applied.before.unreadable(key):
                 touched |= _Touched.MOUNTS | _Touched.HANDED
             elif _is_mount(applied.after, key):
                 touched |= _Touched.MOUNTS  # a new one: what others inherit stays as it is

@@ -11,11 +11,19 @@ names the path in its config: the one at which it was mounted.
 from __future__ import annotations
 
 from directory.namespace.entry import Mount
-from directory.namespace.keys import mounted_key
+from directory.namespace.keys import MOUNTED, mounted_key
 from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
 
-__all__ = ["claim_of", "claim_start", "is_claimed_by", "mounted_at", "raised_claim"]
+__all__ = [
+    "claim_of",
+    "claim_start",
+    "claimed_cluster_ids",
+    "is_claimed",
+    "is_claimed_by",
+    "mounted_at",
+    "raised_claim",
+]
 
 
 def claim_of(mount: Mount, path: Path) -> bytes:
@@ -31,6 +39,19 @@ def claim_start(mount: Mount) -> bytes:
 def is_claimed_by(value: bytes, mount: Mount) -> bool:
     """True if a value is the claim of this mount at this epoch."""
     return value.split(b" ")[:2] == claim_start(mount).split(b" ")
+
+
+def is_claimed(snapshot: Snapshot, cluster_id: str) -> bool:
+    """True if a child has a claim. If it has, and no mount names it, the record of its mount, or of
+    a directory above the mount, is unreadable: the child was not unmounted (S21).
+    """
+    return snapshot.fact(mounted_key(cluster_id)) is not None
+
+
+def claimed_cluster_ids(snapshot: Snapshot) -> set[str]:
+    """Returns the cluster ids of all children that have a claim."""
+    claims = snapshot.facts(MOUNTED)
+    return {key.removeprefix(MOUNTED).decode(errors="replace") for key, _ in claims}
 
 
 def raised_claim(snapshot: Snapshot, mount: Mount, raised: Mount, path_before: Path) -> bytes:

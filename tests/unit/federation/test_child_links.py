@@ -23,14 +23,15 @@ from directory.federation.federation_state import FederationState, unix_ms
 from directory.federation.link_groups import LINK_GROUPS, LinkGroups
 from directory.federation.link_records import BELOW
 from directory.federation.parent_state import TableRow, table_writes
-from directory.namespace.command import CreateMount, DeleteEntry
+from directory.namespace.command import CreateDirectory, CreateMount, DeleteEntry
 from directory.namespace.entry import Kind
+from directory.namespace.keys import entry_key
 from directory.server.cluster import Cluster
 from directory.server.config import ServerConfig
 from directory.store.base import Guard, Put, Write
 from directory.store.replica import ReplicaState
 from directory.store.writer import Writer
-from resolver.errors import StoreUnavailable
+from resolver.errors import NotReady, StoreUnavailable, UnknownChild
 from tests.support.federation import eventually
 from tests.support.trees import path
 
@@ -273,10 +274,10 @@ def polled(link: ChildLink) -> list[federation_pb2.LinkResponse]:
             return responses
 
 
-def opened(children: ChildLinks) -> ChildLink:
+def opened(children: ChildLinks, of: federation_pb2.Hello = HELLO) -> ChildLink:
     """Returns a link that polls nobody, with its welcome and what follows."""
     hello = federation_pb2.Hello()
-    hello.CopyFrom(HELLO)
+    hello.CopyFrom(of)
     link, ready = children.serve(hello), threading.Event()
     link.on_ready = ready.set
     first = polled(link)  # holds the welcome where the link began meanwhile
@@ -554,3 +555,43 @@ def test_while_nothing_changes_the_maintenance_looks_at_no_child(
     for _ in range(5):
         children.forget()
     assert len(looks) == 2
+
+
+def child_at(mount: str) -> federation_pb2.Hello:
+    return federation_pb2.Hello(cluster_id="kc-deep", cluster="deep", mount=mount, epoch=1)
+
+
+@pytest.mark.parametrize("broken", ["mount", "directory"])
+def test_S21_a_child_whose_mount_cannot_be_read_is_not_unmounted(
+    cluster: Cluster, broken: str
+) -> None:
+    """What the parent stores of it stays, and it links again once the record is repaired."""
+    cluster.writer.commit_command(CreateDirectory(path=path("/d/e"), make_parents=True))
+    cluster.writer.commit_command(CreateMount(path=path("/d/e/deep"), cluster_id="kc-deep"))
+    children = children_of(cluster, Writing(cluster), 1_000.0)
+    link = opened(children, child_at("/d/e/deep"))
+    children.receive(link, federation_pb2.LinkRequest(mounts_below=federation_pb2.MountTable()))
+    directory_id = cluster.replica.snapshot.find_directory(["d", "e"] if broken == "mount" else [])
+    assert directory_id is not None
+    kind, name = (Kind.MOUNT, "deep") if broken == "mount" else (Kind.DIRECTORY, "d")
+    key = entry_key(directory_id, kind, name)
+    (record,) = [row.value for row in cluster.store.read(key) if row.key == key]
+    cluster.writer.put_facts((Put(key, b"\xff\xfe\0nonsense"),))
+    assert not cluster.federation.view().mounts.keys() & {"kc-deep"}
+    ended = polled(link)
+    assert link.is_over
+    assert not any(one.HasField("unmounted") for one in ended)
+    with pytest.raises(NotReady, match=r"kc-deep.* cannot be read.*kdir verify /"):
+        children.serve(child_at("/d/e/deep"))
+    children.forget()
+    assert child_hello(cluster.replica.snapshot, "kc-deep") is not None
+    cluster.writer.put_facts((Put(key, record),))
+    link.close()
+    opened(children, child_at("/d/e/deep")).close()
+    cluster.writer.commit_command(DeleteEntry(path=path("/d/e/deep"), kind=Kind.MOUNT))
+    with pytest.raises(UnknownChild):
+        children.serve(child_at("/d/e/deep"))
+    assert eventually(lambda: not children.linked_count())
+    children.forget()
+    assert child_hello(cluster.replica.snapshot, "kc-deep") is None
+    children.stop()
