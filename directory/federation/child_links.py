@@ -59,6 +59,7 @@ from resolver.errors import (
     MountLoop,
     MountMismatch,
     NotReady,
+    StoreSealed,
     UnknownChild,
     WriteConflict,
 )
@@ -435,17 +436,30 @@ class ChildLinks:
         """Returns one child's link, which begins when it is polled.
 
         Raises:
-            UnknownChild, MountMismatch, MountLoop, NotReady: the child is refused, for now or for
-                good.
+            UnknownChild, MountMismatch, MountLoop: the child is refused for good.
+            NotReady, StoreSealed, StoreUnavailable, DeadlineExceeded: the child is refused for now.
         """
         try:
-            welcome = self._admit_child(hello)
+            welcome = self._decide_admission(hello)
         except KdirError as error:
             self._candidates.remember(hello, error)
             raise
         with self._lock:
             pace = self._paces.setdefault(hello.cluster_id, _Pace())
         return ChildLink(self, hello, welcome, self._table_below(hello.cluster_id), pace)
+
+    def _decide_admission(self, hello: federation_pb2.Hello) -> federation_pb2.Welcome:
+        """Returns the child's welcome. A refusal for good, after which a child may stop serving, is
+        decided by a tree as new as the store: another server may have made the mount.
+        """
+        try:
+            return self._admit_child(hello)
+        except (MountLoop, MountMismatch, UnknownChild) as error:
+            if self._replica.sealed:  # the cluster may continue in another store
+                raise StoreSealed(
+                    f"the store of cluster {self.cluster} takes no changes; a child cannot link"
+                ) from error
+            return self._writer.decide(lambda: self._admit_child(hello))
 
     def _admit_child(self, hello: federation_pb2.Hello) -> federation_pb2.Welcome:
         view = self.federation.view()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import pytest
 from kdir.v1 import federation_pb2
@@ -28,25 +28,31 @@ from directory.namespace.entry import Kind
 from directory.namespace.keys import entry_key
 from directory.server.cluster import Cluster
 from directory.server.config import ServerConfig
-from directory.store.base import Guard, Put, Write
-from directory.store.replica import ReplicaState
+from directory.store.base import Guard, Put, StoreUnreachable, Write
+from directory.store.replica import AppliedCommit, ReplicaState
 from directory.store.writer import Writer
-from resolver.errors import NotReady, StoreUnavailable, UnknownChild
+from resolver.errors import NotReady, StoreSealed, StoreUnavailable, UnknownChild
 from tests.support.federation import eventually
 from tests.support.trees import path
 
+T = TypeVar("T")
 CHILD: Final = "kc-la"
 KEY: Final = BELOW + CHILD.encode()
 HELLO: Final = federation_pb2.Hello(cluster_id=CHILD, cluster="la", mount="/la")
+
+
+def started(config: ServerConfig) -> Cluster:
+    made = Cluster.open(config)
+    made.start()
+    eventually(lambda: made.replica.state is ReplicaState.SERVING)
+    return made
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Yields a parent that mounts one child."""
     config = ServerConfig.quick(path("/"), store=f"sqlite:///{tmp_path / 'root.sqlite'}")
-    made = Cluster.open(config)
-    made.start()
-    eventually(lambda: made.replica.state is ReplicaState.SERVING)
+    made = started(config)
     # A moment later than that, its writes are taken.
     eventually(lambda: made.writer.commit_command(CreateMount(path=path("/la"), cluster_id=CHILD)))
     yield made
@@ -75,6 +81,9 @@ class Writing:
             assert self.go_on.wait(60)
             self.sizes += sizes
         return self._cluster.writer.put_facts(writes, guards)
+
+    def decide(self, attempt: Callable[[], T]) -> T:
+        return self._cluster.writer.decide(attempt)
 
 
 class Link:
@@ -595,3 +604,60 @@ def test_S21_a_child_whose_mount_cannot_be_read_is_not_unmounted(
     children.forget()
     assert child_hello(cluster.replica.snapshot, "kc-deep") is None
     children.stop()
+
+
+LATE: Final = federation_pb2.Hello(cluster_id="kc-late", cluster="late", mount="/late", epoch=1)
+MARK: Final = b"f/read_only/mark"
+
+
+@pytest.fixture
+def behind(cluster: Cluster) -> Iterator[tuple[Cluster, threading.Event]]:
+    """Yields another server of the cluster, which has not received yet that a child was mounted,
+    and an event after which it receives that.
+    """
+    other, go_on = started(cluster.config), threading.Event()
+
+    def hold(applied: AppliedCommit) -> None:
+        if any(write.key == MARK for write in applied.writes):
+            go_on.wait(60)
+
+    other.replica.subscribe(hold)
+    cluster.writer.put_facts((Put(MARK, b""),))
+    assert eventually(lambda: other.replica.snapshot.fact(MARK) is not None)
+    cluster.writer.commit_command(CreateMount(path=path("/late"), cluster_id="kc-late"))
+    yield other, go_on
+    go_on.set()
+    other.stop()
+
+
+def test_a_server_that_lags_does_not_refuse_a_child_that_another_mounted(
+    behind: tuple[Cluster, threading.Event],
+) -> None:
+    """The child would take it for an unmount and stop serving."""
+    other, go_on = behind
+    later = threading.Timer(0.3, go_on.set)
+    later.start()
+    other.children.serve(LATE).close()
+    assert go_on.is_set()
+
+
+def test_a_server_whose_store_is_away_or_sealed_refuses_no_child_for_good(
+    behind: tuple[Cluster, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, _ = behind
+
+    def newest_revision(*_: object) -> int:
+        raise StoreUnreachable("it is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other.store, "newest_revision", newest_revision)
+        with pytest.raises(StoreUnavailable):
+            other.children.serve(LATE)
+    other.replica.sealed = "moved to another store"
+    with pytest.raises(StoreSealed):
+        other.children.serve(LATE)
+
+
+def test_a_child_that_no_mount_names_is_refused_for_good(cluster: Cluster) -> None:
+    with pytest.raises(UnknownChild, match="kdir mount /late --child kc-late"):
+        cluster.children.serve(LATE)
