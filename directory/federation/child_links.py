@@ -263,6 +263,10 @@ class ChildLink:
         """
         links, federation = self._links, self._links.federation
         view = federation.view()
+        if view.snapshot.incarnation != self._welcome.incarnation:
+            # A restored store lacks this link and its reports. The child links again.
+            self._is_last = True
+            return
         found = view.mounts.get(self.hello.cluster_id)
         if found is None:
             self._is_last = True
@@ -713,8 +717,10 @@ class ChildLinks:
                 pace.due = now + max(_KEEP_SECONDS, size / _KEEP_BYTES_A_SECOND)
                 self._store(writes, KeyEquals(link.key, link.value))
             except WriteConflict:
-                # Another server has, or had, a newer link of this child, with newer reports.
+                # Another server has, or had, a newer link of this child, with newer reports. If it
+                # has none, the child links again, and all is stored.
                 session.link = None
+                session.end()
             except (KdirError, StoreUnreachable) as error:
                 session.is_kept = False
                 _log.info("not kept what child %s reported: %s", session.hello.cluster, error)

@@ -5,9 +5,11 @@ without a rest.
 from __future__ import annotations
 
 import queue
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +20,13 @@ from kdir.v1 import federation_pb2
 
 from directory.federation import child_links, child_state
 from directory.federation.child_links import ChildLink, ChildLinks
-from directory.federation.child_state import below_rows, below_writes, child_hello, link_of
+from directory.federation.child_state import (
+    below_rows,
+    below_writes,
+    child_hello,
+    link_of,
+    link_write,
+)
 from directory.federation.federation_state import FederationState, unix_ms
 from directory.federation.link_groups import LINK_GROUPS, LinkGroups
 from directory.federation.link_records import BELOW
@@ -661,3 +669,40 @@ def test_a_server_whose_store_is_away_or_sealed_refuses_no_child_for_good(
 def test_a_child_that_no_mount_names_is_refused_for_good(cluster: Cluster) -> None:
     with pytest.raises(UnknownChild, match="kdir mount /late --child kc-late"):
         cluster.children.serve(LATE)
+
+
+def test_S11_a_link_of_before_a_restore_ends_and_the_next_one_is_stored(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The restored store has neither the link nor what came over it."""
+    children = children_of(cluster, Writing(cluster), 1_000.0)
+    backup, file = tmp_path / "backup.sqlite", tmp_path / "root.sqlite"
+    with closing(sqlite3.connect(file)) as source:
+        source.execute("VACUUM INTO ?", (str(backup),))
+    link = opened(children)
+    incarnation = cluster.replica.snapshot.incarnation
+    with closing(sqlite3.connect(backup)) as source, closing(sqlite3.connect(file)) as target:
+        source.backup(target)
+    eventually(lambda: cluster.replica.snapshot.incarnation != incarnation)
+    assert child_hello(cluster.replica.snapshot, CHILD) is None
+    assert polled(link) == []
+    assert link.is_over
+    link.close()
+    again = opened(children)
+    assert child_hello(cluster.replica.snapshot, CHILD) is not None
+    again.close()
+    children.stop()
+
+
+def test_a_link_whose_reports_are_not_stored_any_more_ends(cluster: Cluster) -> None:
+    """The store has a newer link of the child, or none: the child links again, and is stored."""
+    children = children_of(cluster, Writing(cluster), 1_000.0)
+    link = opened(children)
+    cluster.writer.put_facts((link_write(CHILD, "another-server", 0),))
+    table = federation_pb2.MountTable(rows=[row(1)])
+    children.receive(link, federation_pb2.LinkRequest(mounts_below=table))
+    polled(link)
+    assert link.is_over
+    assert kept_mounts(cluster) == []
+    link.close()
+    children.stop()
