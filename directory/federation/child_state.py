@@ -161,10 +161,14 @@ class WaitingChildren:
             self._waiting.pop(cluster_id, None)
 
     def hello(self, cluster_id: str) -> federation_pb2.Hello | None:
-        """Returns the child's last hello."""
+        """Returns the hello of a child that tried in the last minute: its config may have been
+        corrected since an older one.
+        """
         with self._lock:
             found = self._waiting.get(cluster_id)
-        return None if found is None else found.hello
+        if found is None or self._clock() - found.at >= _RECENT_SECONDS:
+            return None
+        return found.hello
 
     def hellos(self) -> list[federation_pb2.Hello]:
         """Returns the last hello of each child."""

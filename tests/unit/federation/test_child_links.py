@@ -39,7 +39,13 @@ from directory.server.config import ServerConfig
 from directory.store.base import Guard, Put, StoreUnreachable, Write
 from directory.store.replica import AppliedCommit, ReplicaState
 from directory.store.writer import Writer
-from resolver.errors import NotReady, StoreSealed, StoreUnavailable, UnknownChild
+from resolver.errors import (
+    MountMismatch,
+    NotReady,
+    StoreSealed,
+    StoreUnavailable,
+    UnknownChild,
+)
 from tests.support.federation import eventually
 from tests.support.trees import path
 
@@ -705,4 +711,21 @@ def test_a_link_whose_reports_are_not_stored_any_more_ends(cluster: Cluster) -> 
     assert link.is_over
     assert kept_mounts(cluster) == []
     link.close()
+    children.stop()
+
+
+def test_a_child_that_stopped_trying_keeps_nobody_from_mounting_it_elsewhere(
+    cluster: Cluster,
+) -> None:
+    """Its config may have been corrected since, as the message asked."""
+    now = [0.0]
+    children = children_of(cluster, Writing(cluster), 1_000.0, lambda: now[0])
+    with pytest.raises(UnknownChild):
+        children.serve(federation_pb2.Hello(cluster_id="kc-late", cluster="late", mount="/wrong"))
+    with pytest.raises(MountMismatch, match="expects /wrong"):
+        children.check_mount(path("/late"), "kc-late")
+    now[0] = 61.0
+    assert children.waiting() == []
+    children.check_mount(path("/late"), "kc-late")
+    assert children.identify("late")[0] == "kc-late"
     children.stop()
