@@ -672,6 +672,7 @@ class ChildLinks:
             with self._lock:
                 if self._sessions.get(cluster_id) is session:  # it takes long; the link may end
                     self.federation.receive_mounts_below(cluster_id, rows)
+            self.note_contact(session)
             self.federation.table_changed()
             session.is_kept = False
         if session.below.left_out and session.below.left_out != left_out:

@@ -436,7 +436,9 @@ class FederationState:
         is unknown.
         """
         before = self._live.get(cluster_id)
-        self._live[cluster_id] = ChildLiveness(topic_count, linked, self._clock_ms())
+        # The end of a link is noticed some time after the last message.
+        contact_ms = self._clock_ms() if linked or before is None else before.contact_ms
+        self._live[cluster_id] = ChildLiveness(topic_count, linked, contact_ms)
         if not linked:
             at_ms = before.contact_ms if before is not None else 0
             below = self._received_below.get(cluster_id, {})
@@ -527,6 +529,7 @@ class ChildLiveness:
     topic_count: int
     linked: bool
     contact_ms: int
+    """Unix ms of its last message."""
 
 
 class _Touched(enum.Flag):

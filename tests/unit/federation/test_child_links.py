@@ -729,3 +729,31 @@ def test_a_child_that_stopped_trying_keeps_nobody_from_mounting_it_elsewhere(
     children.check_mount(path("/late"), "kc-late")
     assert children.identify("late")[0] == "kc-late"
     children.stop()
+
+
+def test_the_last_contact_with_a_child_is_its_last_message_not_the_end_of_its_link(
+    cluster: Cluster,
+) -> None:
+    now = [1_000_000_000]
+    federation = FederationState(cluster.replica, path("/"), (), lambda: now[0])
+    federation.note_child_contact(CHILD, 0, linked=True)
+    now[0] += 30_000
+    federation.note_child_contact(CHILD, 0, linked=False)
+    live = federation.child_liveness(CHILD)
+    assert live is not None
+    assert (live.linked, federation.seconds_since_contact(live)) == (False, 30.0)
+
+
+def test_a_report_of_the_mounts_below_counts_as_a_contact(cluster: Cluster) -> None:
+    children = children_of(cluster, Writing(cluster), 1_000.0)
+    link = opened(children)
+    before = cluster.federation.child_liveness(CHILD)
+    assert before is not None
+    time.sleep(0.01)
+    table = federation_pb2.MountTable(rows=[row(1)])
+    children.receive(link, federation_pb2.LinkRequest(mounts_below=table))
+    after = cluster.federation.child_liveness(CHILD)
+    assert after is not None
+    assert after.contact_ms > before.contact_ms
+    link.close()
+    children.stop()
