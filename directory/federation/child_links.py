@@ -81,6 +81,8 @@ processor.
 """
 _SHORT_REST_SECONDS = 0.05
 """Pauses shorter than this are postponed until they add up to it."""
+_FORGET_WRITES = 100
+"""Most records that one transaction removes: every store takes so many."""
 _THREADS = 16
 """Threads of a cluster for work that may wait for the store: as many writes are
 committed together.
@@ -783,7 +785,8 @@ class ChildLinks:
             return
         try:
             # Fails if an entry changed meanwhile: the reports of a new mount's child must stay.
-            self._writer.put_facts(writes, (UnchangedSince(ENTRY, snapshot.revision),))
+            for step in parent_state.table_steps(writes, _FORGET_WRITES):
+                self._writer.put_facts(step, (UnchangedSince(ENTRY, snapshot.revision),))
         except WriteConflict:
             return  # the next round looks again
 

@@ -280,8 +280,8 @@ def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, .
 
 
 def table_steps(writes: Sequence[Write], most_writes: int) -> Iterator[tuple[Write, ...]]:
-    """Yields these writes in small transactions: the table is a hint, and may be partly outdated
-    for a moment.
+    """Yields these writes in small transactions, for records that may be partly outdated for a
+    moment, such as the mount table, which is a hint.
     """
     step: list[Write] = []
     size = 0

@@ -37,6 +37,7 @@ from directory.namespace.keys import entry_key
 from directory.server.cluster import Cluster
 from directory.server.config import ServerConfig
 from directory.store.base import Guard, Put, StoreUnreachable, Write
+from directory.store.etcd.transaction import LIMITS
 from directory.store.replica import AppliedCommit, ReplicaState
 from directory.store.writer import Writer
 from resolver.errors import (
@@ -85,6 +86,8 @@ class Writing:
         self.began = threading.Event()
         self.sizes: list[int] = []
         self.is_away = False
+        self.counts: list[int] = []
+        """Number of writes of each commit."""
 
     def put_facts(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
         if self.is_away:
@@ -94,6 +97,7 @@ class Writing:
             self.began.set()
             assert self.go_on.wait(60)
             self.sizes += sizes
+        self.counts.append(len(writes))
         return self._cluster.writer.put_facts(writes, guards)
 
     def decide(self, attempt: Callable[[], T]) -> T:
@@ -756,4 +760,20 @@ def test_a_report_of_the_mounts_below_counts_as_a_contact(cluster: Cluster) -> N
     assert after is not None
     assert after.contact_ms > before.contact_ms
     link.close()
+    children.stop()
+
+
+def test_what_many_unmounted_children_reported_is_forgotten_in_steps(cluster: Cluster) -> None:
+    """The rows of all would not fit one transaction of etcd."""
+    writing = Writing(cluster)
+    children = children_of(cluster, writing, 1_000.0)
+    gone = [f"kc-{number}" for number in range(2 * LIMITS.max_writes)]
+    cluster.writer.put_facts(
+        [*(link_write(one, "server", 0) for one in gone), link_write(CHILD, "server", 0)]
+    )
+    children.forget()
+    left = [key for key, _ in cluster.replica.snapshot.facts(child_state.LINKS)]
+    assert left == [child_state.LINKS + CHILD.encode()]
+    assert sum(writing.counts) == len(gone)
+    assert all(LIMITS.hold(2, count) for count in writing.counts)
     children.stop()
