@@ -232,7 +232,7 @@ def snapshot_rows(snapshot: Snapshot, cluster_id: str) -> Iterator[LoggedRow]:
 
     codec = snapshot.codec
     root = codec.encode(snapshot.root.directory)
-    if root != _PLAIN_ROOT:
+    if root != _PLAIN_ROOT and not snapshot.unreadable(ROOT_KEY):
         yield entry_row(Kind.DIRECTORY, ROOT_KEY, root)
     for parent_id, contents in snapshot.contents():
         containers = contents.containers.items()

@@ -41,6 +41,7 @@ from directory.namespace.entry import Mount
 from directory.namespace.keys import ENTRY
 from directory.namespace.mounted import claimed_cluster_ids, is_claimed, mounted_at
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import (
     Delete,
     Guard,
@@ -583,7 +584,9 @@ class ChildLinks:
                 _log.debug("the link of child %s is not forgotten: %s", link.key, error)
 
     def has_loaded_above(self, snapshot: Snapshot) -> bool:
-        """True if all inherited records are loaded: not loaded is not the same as none (A3)."""
+        """True if all that a mount inherits is loaded: not loaded is not the same as none (A3)."""
+        if snapshot.unreadable(ROOT_KEY):
+            return False
         above = self.federation.parent_endpoints
         return (
             inheritance.is_inherited_readable(snapshot)

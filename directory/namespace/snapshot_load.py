@@ -18,7 +18,11 @@ from directory.namespace.entry import DELETED_ID, ROOT_ID, Codec, Directory, Kin
 from directory.namespace.grant_rows import grant_tree_of
 from directory.namespace.keys import ENTRY, entry_key
 from directory.namespace.physical_name_index import TopicKey, why_no_topic
-from directory.namespace.snapshot_update import readable_container, readable_root
+from directory.namespace.snapshot_update import (
+    UNREADABLE_ROOT,
+    readable_container,
+    readable_root,
+)
 from directory.namespace.sorted_map import SortedMap
 from directory.namespace.tree_nodes import (
     LEGAL,
@@ -120,14 +124,20 @@ class _Rows:
         containers = self.containers.setdefault(int.from_bytes(prefix[len(ENTRY) : -1], "big"), {})
         names = _names(prefix, run)
         for position, (key, record) in enumerate(run):
+            if key == ROOT_KEY:
+                self._take_root(record)
+                continue
             try:
-                if key == ROOT_KEY:
-                    self.root = readable_root(self._codec, record)
-                    continue
                 name = names[position] if names else entry_place(key).name
                 containers[name] = readable_container(self._codec, record)
             except ValueError as error:
                 self.unreadable[key] = str(error)
+
+    def _take_root(self, record: bytes) -> None:
+        try:
+            self.root = readable_root(self._codec, record)
+        except ValueError as error:
+            self.unreadable[ROOT_KEY], self.root = str(error), UNREADABLE_ROOT
 
     def _take_others(self, run: Sequence[Row]) -> None:
         for key, value in run:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
 
 from directory.namespace.entry import (
     DELETED_ID,
@@ -15,6 +17,7 @@ from directory.namespace.entry import (
     Codec,
     Directory,
     Mount,
+    Policies,
     Topic,
 )
 from directory.namespace.grant_rows import update_grant_tree
@@ -34,10 +37,19 @@ from directory.namespace.tree_nodes import (
     partitions_of,
     physical_index_of,
 )
+from directory.namespace.updatable_fields import ASPECTS
 from directory.store.base import Put, Write
 
-__all__ = ["apply", "readable_container", "readable_root"]
+__all__ = ["UNREADABLE_ROOT", "apply", "readable_container", "readable_root"]
 
+UNREADABLE_ROOT: Final = Directory(
+    entry_id=ROOT_ID,
+    closed=True,
+    policies=Policies(read_only=True, manage=MappingProxyType(dict.fromkeys(ASPECTS, False))),
+)
+"""Root directory whose record cannot be read (S21). What it forbade is unknown, so it forbids all:
+only super users and who may describe it by a grant see what is below, and nothing changes.
+"""
 _ONE_DIRECTORY = Counts(directories=1)
 _ONE_MOUNT = Counts(mounts=1)
 
@@ -178,7 +190,7 @@ class _Change:
             try:
                 directory = readable_root(self._codec, record)
             except ValueError as error:
-                self._unreadable[ROOT_KEY] = str(error)
+                self._unreadable[ROOT_KEY], directory = str(error), UNREADABLE_ROOT
         self._nodes[ROOT_ID] = replace(self._nodes[ROOT_ID], directory=directory)
         self._directories[ROOT_ID] = None
 

@@ -6,10 +6,20 @@ from collections.abc import Iterable
 
 import pytest
 
-from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Entry, Kind, Mount, Topic
+from directory.namespace.entry import (
+    DELETED_ID,
+    ROOT_ID,
+    Directory,
+    Entry,
+    Kind,
+    Mount,
+    Policies,
+    Topic,
+)
 from directory.namespace.keys import directory_range, entry_key
 from directory.namespace.lookup import DirectoryAt, Missing, TopicAt, Unreadable, lookup
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Delete, Put, Write
 from directory.wire.entry_codec import ProtoCodec, record_to_proto
 from resolver.errors import Internal
@@ -182,3 +192,15 @@ def test_a_directory_whose_record_breaks_keeps_what_lies_in_it() -> None:
         mended = broken.apply(3, [writes[0]])
         assert (mended.topic_count, len(mended.unreadable_values)) == (2, 0)
         assert isinstance(lookup(mended, ("a",)), DirectoryAt)
+
+
+def test_S21_a_root_whose_record_cannot_be_read_forbids_all() -> None:
+    closed = Directory(entry_id=ROOT_ID, closed=True, policies=Policies(read_only=True))
+    for snapshot in both(Put(ROOT_KEY, CODEC.encode(closed)[:-1] + b"\xff")):
+        root = snapshot.root.directory
+        assert (root.closed, root.policies.read_only) == (True, True)
+        assert root.policies.manage == dict.fromkeys(("create", "configs", "acls", "delete"), False)
+        mended = snapshot.apply(2, [Put(ROOT_KEY, CODEC.encode(closed))])
+        assert mended.root.directory == closed
+        plain = snapshot.apply(2, [Delete(ROOT_KEY)])
+        assert plain.root.directory == Directory(entry_id=ROOT_ID)
