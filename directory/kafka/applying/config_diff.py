@@ -140,7 +140,7 @@ class _ConfigDiffer:
         desired, push = self.subject.configs.get(key), self.pushed.settings.get(key)
         found = self.found.configs.get(key)
         if desired is None:
-            if push is not None and push.ours and same_value(key, push.value, found):
+            if push is not None and _is_own(key, push, found):
                 self._add_change(key, None, push, push)
             return  # else it is another client's value, now or all along: forgotten, left alone
         known = push if push is not None and same_value(key, push.value, desired) else None
@@ -150,7 +150,9 @@ class _ConfigDiffer:
             put_back = known.put_back if known is not None and not self.rules.repeated else 0
             self._keep(key, AppliedSetting(desired, ours, True, put_back))
         elif known is None or not known.done or self.rules.repeated:
-            self._add_change(key, desired, AppliedSetting(desired, done=False), push)
+            # Until Kafka has the new value, one of kdir's stays there, to be taken back.
+            was = found if push is not None and _is_own(key, push, found) else None
+            self._add_change(key, desired, AppliedSetting(desired, done=False, was=was), push)
         else:
             self._judge_change(key, desired, known)
 
@@ -179,7 +181,7 @@ class _ConfigDiffer:
         self.calls.append(KafkaCall(ALTER, self.subject.topic.physical_name, key, found, value))
         self.asked[key] = ask
         if value is not None:
-            self.done[key] = replace(ask, done=True)
+            self.done[key] = replace(ask, done=True, was=None)
 
     def _keep(self, key: str, push: AppliedSetting) -> None:
         self.asked[key] = self.done[key] = push
@@ -221,6 +223,13 @@ class _ConfigDiffer:
             MappingProxyType(configs),
             partitions,
         )
+
+
+def _is_own(key: str, push: AppliedSetting, found: str | None) -> bool:
+    """True if a value that Kafka has is one that kdir set, as far as is on record."""
+    return push.ours and found is not None and (
+        same_value(key, push.value, found) or same_value(key, push.was, found)
+    )  # fmt: skip
 
 
 def calls_hash(calls: Iterable[KafkaCall]) -> str:

@@ -75,6 +75,8 @@ class AppliedSetting:
     """Kafka had it; else it was to be asked for, and whether it was is not known."""
     put_back: int = 0
     """So often another client changed or removed it since, where kdir was to put it back."""
+    was: str | None = None
+    """Of a config that is not done: the value that kdir had set before, and Kafka had then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +122,13 @@ class AppliedRecord(Generic[_K]):
 
 def configs_to_write(entry_id: int, record: AppliedRecord[str]) -> Write:
     """Returns the write that keeps a topic's record, or removes it if there is nothing to keep."""
-    rows = {
-        name: [one.value, int(one.ours), int(one.done), one.put_back]
-        for name, one in sorted(record.settings.items())
-    }
-    return _to_write(pushed_key(entry_id), {"configs": rows}, record, str)
+    settings = sorted(record.settings.items())
+    rows = {name: [one.value, int(one.ours), int(one.done), one.put_back] for name, one in settings}
+    value: dict[str, Any] = {"configs": rows}
+    # Beside the rows: an older server refuses those with another number of fields.
+    if was := {name: one.was for name, one in settings if one.was is not None}:
+        value["was"] = was
+    return _to_write(pushed_key(entry_id), value, record, str)
 
 
 def load_applied_configs(snapshot: Snapshot, entry_id: int) -> AppliedRecord[str]:
@@ -168,8 +172,9 @@ def config_issues(snapshot: Snapshot, entry_id: int) -> Mapping[str, str]:
 
 
 def _configs(found: Any) -> dict[str, AppliedSetting]:
+    was = {str(name): str(text) for name, text in found.get("was", {}).items()}
     return {
-        str(name): AppliedSetting(str(text), bool(ours), bool(done), int(back))
+        str(name): AppliedSetting(str(text), bool(ours), bool(done), int(back), was.get(name))
         for name, (text, ours, done, back) in found["configs"].items()
     }
 

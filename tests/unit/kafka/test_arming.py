@@ -189,6 +189,41 @@ def test_what_nobody_desires_any_more_goes_only_where_it_is_ours(
     assert verdict.done == AppliedRecord()
 
 
+@pytest.mark.parametrize(
+    ("kafka", "known", "calls"),
+    [
+        (LONG, pushed(LONG), [("retention.ms", LONG, None)]),
+        (LONG, pushed(LONG, ours=False), []),
+        ("-1", pushed(LONG), []),
+    ],
+    ids=["ours", "as it was", "another client's by now"],
+)
+def test_what_kdir_set_before_a_change_that_was_not_made_is_taken_back_too(
+    kafka: str, known: AppliedRecord[str], calls: list[tuple[str, str | None, str | None]]
+) -> None:
+    """Kafka refused the change, or the process ended before it was asked; perhaps more than one."""
+    cluster = cluster_with_topic()
+    have = found(retention_ms=kafka)
+    for desired in (SHORT, SHORT, "3600000"):
+        retention(cluster, "/la", desired)
+        known = config_diff.diff_configs(only(cluster), have, known).asked
+    write = configs_to_write(7, known)
+    assert isinstance(write, Put)
+    known = load_applied_configs(with_facts(cluster, write), 7)
+    retention(cluster, "/la", None)
+    unset = config_diff.diff_configs(only(cluster), have, known)
+    assert values(unset.calls) == calls
+    assert unset.done == AppliedRecord()
+
+
+def test_what_kdir_set_before_is_not_taken_for_its_own_once_kafka_has_the_change() -> None:
+    cluster = cluster_with_topic()
+    retention(cluster, "/la", SHORT)
+    known = config_diff.diff_configs(only(cluster), found(retention_ms=LONG), pushed(LONG)).done
+    retention(cluster, "/la", None)
+    assert not config_diff.diff_configs(only(cluster), found(retention_ms=LONG), known).calls
+
+
 def test_what_was_asked_and_is_not_known_is_asked_again_and_is_nobodys_doing() -> None:
     cluster = cluster_with_topic()
     retention(cluster, "/la", LONG)
@@ -304,7 +339,9 @@ def with_facts(cluster: Cluster, *writes: Put) -> Snapshot:
 
 def test_records_come_back_as_they_were() -> None:
     known = AppliedRecord(
-        MappingProxyType({"retention.ms": AppliedSetting(LONG, ours=True, done=False, put_back=2)}),
+        MappingProxyType(
+            {"retention.ms": AppliedSetting(LONG, ours=True, done=False, put_back=2, was=SHORT)}
+        ),
         frozenset({"flush.ms"}),
         frozenset({"retention.ms"}),
         refused="no",

@@ -41,6 +41,8 @@ class SlowKafka(FakeKafka):
         self.shown: dict[str, dict[str, str]] = {name: {} for name in names}
         self.hidden: set[str] = set()
         self.lags = False
+        self.refused = ""
+        """A value that it does not take."""
         self.altered: list[list[str]] = []
 
     def catch_up(self) -> None:
@@ -66,6 +68,8 @@ class SlowKafka(FakeKafka):
     ) -> Mapping[str, Outcome]:
         still()
         self.altered.append([change.name for change in changes])
+        if self.refused and any(self.refused in change.configs.values() for change in changes):
+            return {change.name: Rejected("out of range") for change in changes}
         for change in changes:
             for key, value in change.configs.items():
                 if value is None:
@@ -172,6 +176,22 @@ def test_K7_a_topic_that_a_broker_does_not_show_yet_is_pushed_once_it_does(
         kafka.hidden = set()
         here.settle()
         assert kafka.truth["a"] == {"retention.ms": WEEK}
+
+
+def test_unset_takes_back_what_kdir_set_before_a_change_that_kafka_refused(
+    tmp_path: FilePath,
+) -> None:
+    kafka = SlowKafka("a", "b")
+    with armed(tmp_path / "s.db", lambda: kafka) as here:
+        retention(here, WEEK)
+        here.settle()
+        kafka.refused = MONTH
+        retention(here, MONTH)
+        here.settle()
+        assert all_have(kafka, WEEK)
+        retention(here, None)
+        here.settle()
+        assert all_have(kafka, None)
 
 
 # -- Kafka shows later what it acknowledged --------------------------------------------------------
