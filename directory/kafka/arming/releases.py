@@ -63,6 +63,8 @@ def why_inherited_missing(snapshot: Snapshot, *, has_parent: bool) -> str:
     known = snapshot.fact(PARENT) is not None
     if (has_parent or known) and not inheritance.is_inherited_received(snapshot):
         return "what the directories above the mount set is not known yet: no parent has sent it"
+    if inheritance.is_inherited_corrupt(snapshot):
+        return inheritance.why_inherited_unknown(snapshot)
     return ""
 
 

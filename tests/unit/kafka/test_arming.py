@@ -37,7 +37,7 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import ROOT_ID, Policies, Topic
-from directory.namespace.keys import PARENT, pushed_key
+from directory.namespace.keys import INHERITED, PARENT, pushed_key
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.topic_configs import deletes_data
 from directory.store.base import Put
@@ -414,6 +414,8 @@ def test_P3_not_received_is_not_empty() -> None:
     welcomed = with_facts(cluster, Put(PARENT, b"x"))
     assert "no parent has sent" in why_inherited_missing(welcomed, has_parent=False)
     assert why_inherited_missing(reported(Cluster(), "one"), has_parent=True) == ""
+    unreadable = with_facts(Cluster(), Put(INHERITED, b"\xff"))
+    assert "unreadable" in why_inherited_missing(unreadable, has_parent=False)
 
 
 def test_the_basis_is_of_incarnations_and_mounts_and_not_of_what_is_set() -> None:

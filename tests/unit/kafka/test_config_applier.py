@@ -25,7 +25,9 @@ from directory.kafka.applying.last_applied import (
 )
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
+from directory.namespace.keys import INHERITED
 from directory.namespace.snapshot import Snapshot
+from directory.store.base import Delete, Put
 from tests.support.large_trees import FakeKafka
 from tests.support.reconciler import MOUNT, Chance, World, begin_arming, unlucky, world
 
@@ -192,6 +194,33 @@ def test_unset_takes_back_what_kdir_set_before_a_change_that_kafka_refused(
         retention(here, None)
         here.settle()
         assert all_have(kafka, None)
+
+
+def test_where_what_is_inherited_is_unreadable_sweeps_go_on_and_the_status_says_so(
+    tmp_path: FilePath,
+) -> None:
+    kafka = SlowKafka("a", "b")
+    with world(
+        tmp_path / "s.db", lambda: kafka, ceiling=frozenset({"configs", "create"}), split_on="."
+    ) as here:
+        here.sweep()
+        begin_arming(here)
+        here.settle(1_000)
+        here.writer.put_facts((Put(INHERITED, b"\xff"),))
+        retention(here, WEEK)
+        here.create("new")
+        kafka.add("c")
+        here.sweep()
+        assert here.states() == dict.fromkeys("abc", "ACTIVE") | {"new": "PENDING"}
+        assert "inherited policies are unreadable" in here.reconciler.status().message
+        assert "inherited policies are unreadable" in here.topics()["new"].provision_message
+        assert not kafka.altered
+        assert not kafka.made
+        here.writer.put_facts((Delete(INHERITED),))
+        here.now += 60
+        here.settle(1_000)
+        assert here.states()["new"] == "ACTIVE"
+        assert kafka.truth["a"] == {"retention.ms": WEEK}
 
 
 # -- Kafka shows later what it acknowledged --------------------------------------------------------
