@@ -179,9 +179,7 @@ class AclApplier(Applier):
 
     def _record_wait_reason(self, message: str) -> None:
         """Records in each waiting arming why it is not carried out yet."""
-        known = self._latest()
-        writes = [replace(one.mark, message=message).to_put() for one in self._releases.values()]
-        self._commits.put_all([one for one in writes if known.fact(one.key) != one.value])
+        self._put_marks(replace(one.mark, message=message) for one in self._releases.values())
 
     def prepare(self, topics: Sequence[RecordedTopic], admin: KafkaAdmin) -> Mapping[str, str]:
         """Makes the ACLs of topics to be made; returns why some have to wait, by physical name."""
@@ -311,8 +309,9 @@ class AclApplier(Applier):
 
     def _finish(self, one: _AclRound) -> None:
         """All was looked at, and what followed is done: record it."""
-        writes = [Put(ACL_BASIS, one.basis.encode())] if one.guarded else []
-        undone = one.tally.undone
+        if one.guarded:
+            self._commits.put_all([Put(ACL_BASIS, one.basis.encode())])
+        marks, undone = [], one.tally.undone
         for release in self._releases.values():
             texts = [
                 f"{each.resource}: {why}"
@@ -322,9 +321,8 @@ class AclApplier(Applier):
                 and (why := undone.get(each.resource) or each.asked.waits) not in {"", TAKEOVER}
             ]
             done = replace(release.mark, pending=False, made=release.made, message=first_of(texts))
-            writes.append(done.to_put())
-        if writes:
-            self._commits.put_all(writes)
+            marks.append(done)
+        self._put_marks(marks)
         # Forgotten once their ends are on record: a store that is away for a moment is asked again.
         self._releases = {}
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Generic, TypeVar
 
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
-from directory.kafka.applying.last_applied import ARMED, armed_anywhere
+from directory.kafka.applying.last_applied import (
+    ARMED,
+    ArmedRecord,
+    armed_anywhere,
+    load_armed_record,
+)
 from directory.kafka.arming.releases import INHERITED_KEYS, why_inherited_missing
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.kafka_context import KafkaContext
@@ -25,7 +30,7 @@ from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
 from directory.namespace.keys import ENTRY, parse_entry_key
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY
-from directory.store.base import Put, Write
+from directory.store.base import KeyEquals, Put, Write
 from directory.store.replica import AppliedCommit
 
 __all__ = ["AGAIN_SECONDS", "BATCH", "Applier", "BatchResult", "DirtyBatch", "DirtySet", "first_of"]
@@ -226,6 +231,16 @@ class Applier(ABC):
             self._due = self._clock() + AGAIN_SECONDS
             return
         self._do_part(admin)
+
+    def _put_marks(self, marks: Iterable[ArmedRecord]) -> None:
+        """Commits what became of armings, but for entries that were armed by another plan since."""
+        known, changes = self._latest(), []
+        for mark in marks:
+            before, put = known.fact(mark.key), mark.to_put()
+            now = load_armed_record(known, mark.aspect, mark.entry_id)
+            if now is not None and now.plan == mark.plan and before != put.value:
+                changes.append(((KeyEquals(mark.key, before),), (put,)))
+        self._commits.put_each(changes)
 
     @property
     def _most(self) -> int:

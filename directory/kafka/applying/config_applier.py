@@ -186,9 +186,17 @@ class ConfigApplier(Applier):
     def _carry_out_marks(self, snapshot: Snapshot) -> None:
         """Adds a pass for each unfinished arming. Its operator agreed to what the plan showed."""
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
+        pending = [mark for mark in armed_records(snapshot, CONFIGS) if mark.pending]
+        plans = {mark.key: mark.plan for mark in pending}
+        # One that was armed again by another plan is given up: the new one's pass finds the rest.
+        self._passes = [
+            one
+            for one in self._passes
+            if one.mark is None or plans.get(one.mark.key, one.mark.plan) == one.mark.plan
+        ]
         under_way = {one.mark.key for one in self._passes if one.mark is not None}
-        for mark in armed_records(snapshot, CONFIGS):
-            if not mark.pending or mark.key in under_way:
+        for mark in pending:
+            if mark.key in under_way:
                 continue
             rules = replace(self._rules, repeated=mark.basis == basis)
             if mark.place is None:
@@ -257,8 +265,7 @@ class ConfigApplier(Applier):
         # Forgotten once its end is on record: a store that is away for a moment is asked again.
         if one.mark is not None:
             message = first_of(list(one.undone.values()))
-            done = replace(one.mark, pending=False, made=one.made, message=message)
-            self._commits.put((done.to_put(),))
+            self._put_marks([replace(one.mark, pending=False, made=one.made, message=message)])
         self._passes.remove(one)
 
     def _gather(self, one: _ConfigPass, snapshot: Snapshot) -> tuple[list[ArmedTopic], bool]:

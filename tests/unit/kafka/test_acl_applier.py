@@ -51,6 +51,7 @@ class Kafka(FakeAcls, FakeKafka):
         FakeAcls.__init__(self)
         FakeKafka.__init__(self, *names)
         self.refuses = ""
+        self.before_look: Callable[[], object] = lambda: None
         self.away = False
         self.order: list[str] = []
 
@@ -60,6 +61,7 @@ class Kafka(FakeAcls, FakeKafka):
         return super().cluster_id()
 
     def acls(self) -> ObservedAcls:
+        self.before_look()
         if self.refuses:
             raise KafkaRejected(self.refuses)
         return super().acls()
@@ -156,6 +158,39 @@ def test_an_arming_counts_what_kafka_acknowledged_whatever_call_fails(tmp_path: 
             assert number > 5
             return
     raise AssertionError("there are more calls than were tried")
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_an_arming_that_begins_before_the_one_before_ends_is_carried_out(
+    here: World, kafka: Kafka, refused: bool
+) -> None:
+    grant(here, "search", "allow alice read")
+    plans: list[str] = []
+
+    def arm_again() -> None:
+        kafka.before_look = lambda: None
+        begin_arming(here, aspect="acls")
+        mark = load_armed_record(here.replica.snapshot, "acls", ROOT_ID)
+        plans.append("" if mark is None else mark.plan)
+
+    def arm_again_and_refuse() -> None:
+        arm_again()
+        kafka.refuses = "no authorizer"
+
+    arm_again()
+    if refused:
+        kafka.before_look = arm_again_and_refuse
+    else:
+        before_the_next(kafka, "add_acls", arm_again)
+    here.reconciler.run_once()
+    kafka.refuses = ""
+    here.now += 60
+    here.settle(1_000)
+    assert kafka.bindings == on(CLICKS, "allow alice read") | on(VIEWS, "allow alice read")
+    assert len(set(plans)) == 2
+    mark = load_armed_record(here.replica.snapshot, "acls", ROOT_ID)
+    assert mark is not None
+    assert (mark.plan, mark.pending) == (plans[-1], False)
 
 
 def inherit(here: World, *arguments: str, incarnation: str = "one", closed: bool = False) -> None:

@@ -223,6 +223,44 @@ def test_where_what_is_inherited_is_unreadable_sweeps_go_on_and_the_status_says_
         assert kafka.truth["a"] == {"retention.ms": WEEK}
 
 
+@pytest.mark.parametrize("when", ["waiting", "asking"])
+def test_an_arming_that_begins_before_the_one_before_ends_is_carried_out(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    kafka = SlowKafka("a", "b")
+    with armed(tmp_path / "s.db", lambda: kafka) as here:
+        retention(here, WEEK)
+        here.settle()
+        for configs in kafka.truth.values():
+            configs["retention.ms"] = DAY  # another client's, which only an arming changes back
+        alter, plans = kafka.alter_configs, list[str]()
+
+        def arm_again() -> None:
+            begin_arming(here)
+            mark = load_armed_record(here.replica.snapshot, "configs", ROOT_ID)
+            plans.append("" if mark is None else mark.plan)
+
+        def alter_late(*arguments: Any) -> Mapping[str, Outcome]:
+            monkeypatch.setattr(kafka, "alter_configs", alter)
+            arm_again()
+            return alter(*arguments)
+
+        arm_again()
+        if when == "asking":
+            monkeypatch.setattr(kafka, "alter_configs", alter_late)
+        else:
+            kafka.hidden = {"a"}
+            step(here)
+            kafka.hidden = set()
+            arm_again()
+        here.settle(1_000)
+        assert all_have(kafka, WEEK)
+        assert len(set(plans)) == 2
+        mark = load_armed_record(here.replica.snapshot, "configs", ROOT_ID)
+        assert mark is not None
+        assert (mark.plan, mark.pending) == (plans[-1], False)
+
+
 # -- Kafka shows later what it acknowledged --------------------------------------------------------
 
 
