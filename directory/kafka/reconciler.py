@@ -21,7 +21,7 @@ from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.adoption import pinned_kafka, recorded_topics
 from directory.kafka.adoption.adoption import AdoptionBacklog
 from directory.kafka.adoption.operator_requests import OperatorRequests
-from directory.kafka.adoption.pinned_kafka import NOT_ON_RECORD, PinnedKafka
+from directory.kafka.adoption.pinned_kafka import NOT_ON_RECORD, STOPPED, PinnedKafka
 from directory.kafka.adoption.recorded_topics import TopicCounter
 from directory.kafka.adoption.sweep import KafkaSweep
 from directory.kafka.applying.acl_applier import AclApplier
@@ -38,7 +38,7 @@ from directory.kafka.provisioning.provisioning import Provisioner
 from directory.kafka.provisioning.provisioning_queue import Backoff, DueWork, RetryQueue
 from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.namespace.keys import LARGE_CHANGE
-from directory.store.base import Store, StoreUnreachable
+from directory.store.base import Delete, Store, StoreUnreachable
 from directory.store.leader import Leader, LeadershipLost, RoleThread
 from directory.store.replica import AppliedCommit, Replica
 from resolver.errors import KafkaRejected, KafkaUnavailable, KdirError, NotAuthoritative, NotReady
@@ -178,6 +178,10 @@ class Reconciler:
         else:
             hints.append(term.worklist.hint(applied.writes))
             hints += [write.key.startswith(LARGE_CHANGE) for write in applied.writes]
+            if Delete(STOPPED) in applied.writes:
+                # Acknowledged, at this server or another one.
+                term.kafka_due = term.sweeper.due = 0.0
+                hints.append(True)
         if applied.reloaded or any(hints):
             self._thread.wake()
 
@@ -415,13 +419,8 @@ class Reconciler:
         return 0 if (term := self.term) is None else term.worklist.waiting_count()
 
     def acknowledge(self, text: str, *, principal: str = "", request_id: str = "") -> int:
-        """Calls ``OperatorRequests.acknowledge``; then a sweep is made at once."""
-        revision = self.requests.acknowledge(text, principal=principal, request_id=request_id)
-        term = self.term
-        if term is not None:
-            term.kafka_due = term.sweeper.due = 0.0
-        self.wake()
-        return revision
+        """Calls ``OperatorRequests.acknowledge``; the elected server then makes a sweep at once."""
+        return self.requests.acknowledge(text, principal=principal, request_id=request_id)
 
     def drift(self, path: Path) -> list[Drift]:
         """Returns the drift at and below a path, by path.

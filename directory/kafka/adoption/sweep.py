@@ -162,7 +162,8 @@ class KafkaSweep:
         if comparison.pin:
             _log.info("%s: pinned to Kafka %s", self._cluster, comparison.pin)
             commits.put(pinned_kafka.pin(comparison.pin, int(self._context.now() * 1000)))
-        self._gone = frozenset() if is_sweep else frozenset(comparison.gone)
+        is_settled = is_sweep or held.allowed  # those that were acknowledged count no more
+        self._gone = frozenset() if is_settled else frozenset(comparison.gone)
         self._adopt(comparison.adopt, held, commits)
         if is_sweep:
             self._end_detached(snapshot, survey, admin, commits)

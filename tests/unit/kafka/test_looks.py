@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 
@@ -27,9 +27,11 @@ class Kafka(Ledger):
         self.sweeps = 0
         self.described: list[str] = []
         self.unlisted: frozenset[str] = frozenset()
+        self.before_listing: Callable[[], object] = lambda: None
         self.read: list[str] = []
 
     def list_all(self) -> KafkaListing:
+        self.before_listing()
         shown = super().list_all()
         self.sweeps -= 1  # that one was made of all
         counts = {name: n for name, n in shown.partitions.items() if name not in self.unlisted}
@@ -110,6 +112,34 @@ def test_topics_that_vanish_one_after_the_other_between_two_sweeps_stop_as_at_on
         look(here, kafka)
     assert here.stopped.startswith("3 of 20 topics vanished from Kafka")
     assert here.states()["t2"] == "ACTIVE"
+
+
+@pytest.mark.parametrize("during_a_look", [False, True])
+def test_a_vanish_that_was_acknowledged_at_another_server_does_not_stop_again(
+    here: World, kafka: Kafka, during_a_look: bool
+) -> None:
+    for number in range(3):
+        del kafka.topics[f"t{number}"]
+    look(here, kafka)
+
+    def acknowledge() -> None:
+        kafka.before_listing = lambda: None
+        # As another server does, which is not the elected one.
+        here.reconciler.requests.acknowledge(here.stopped)
+
+    if during_a_look:
+        kafka.before_listing = acknowledge
+        kafka.add("new")
+        look(here, kafka)
+    else:
+        acknowledge()
+        here.reconciler.run_once()
+    assert here.states()["t2"] == "MISSING"
+    del kafka.topics["t3"]
+    here.now += LOOK_SECONDS
+    here.reconciler.run_once()
+    assert not here.stopped
+    assert here.states()["t3"] == "MISSING"
 
 
 def test_topics_that_vanish_with_sweeps_in_between_do_not_stop_anything(
