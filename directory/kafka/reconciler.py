@@ -170,7 +170,8 @@ class Reconciler:
         """Notes, as a callback of the replica, what a commit may require; wakes the thread."""
         term = self.term
         if term is None:
-            self._thread.wake()
+            if applied.reloaded:  # it may have waited for the tree
+                self._thread.wake()
             return
         hints = [one.hint(applied) for one in term.appliers]  # each has to be notified
         if applied.reloaded:

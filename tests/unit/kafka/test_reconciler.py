@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Any
@@ -14,12 +15,15 @@ from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.reconciler import Reconciler
 from directory.namespace.snapshot import Snapshot
 from directory.server.config_kafka import KafkaConfig
-from directory.store.base import Put, Transaction
+from directory.store.base import Leadership, Put, Transaction
 from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import Writer
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import KafkaUnavailable
 from resolver.path import ROOT
+from tests.support.large_trees import FakeKafka
+from tests.support.reconciler import eventually
+from tests.support.reconciler import world as server
 
 
 class Lagging:
@@ -88,3 +92,26 @@ def test_S19_who_sees_that_the_role_is_anothers_resigns(world: World) -> None:
     assert world.reconciler.run_once() >= 0.5
     assert world.asked == asked
     assert world.reconciler.term is None
+
+
+def test_a_server_that_is_not_elected_does_not_ask_for_the_role_at_each_commit(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = FakeKafka()
+    with server(tmp_path / "s.db", kafka) as leader, server(tmp_path / "s.db", kafka) as other:
+        leader.reconciler.run_once()
+        elect, asked = other.store.elect, list[str]()
+
+        def noted(role: str, candidate: str) -> Leadership | None:
+            asked.append(role)
+            return elect(role, candidate)
+
+        monkeypatch.setattr(other.store, "elect", noted)
+        began = time.monotonic()
+        other.reconciler.start()
+        for number in range(100):
+            other.mkdir(f"d{number}")
+        assert len(asked) <= 2 + (time.monotonic() - began) / 0.5
+        assert leader.reconciler.term is not None
+        leader.reconciler.resign()
+        eventually(lambda: other.reconciler.term is not None)
