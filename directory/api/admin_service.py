@@ -401,7 +401,7 @@ def _drifts_to_proto(
     room, path = _ANSWER_BYTES, Path(())
     known: Mapping[str, str] = {}
     for row in rows:
-        if row.path != path and not row.state:
+        if row.kind is Kind.TOPIC and row.path != path and not row.state:
             path, known = row.path, _known(snapshot, mount, row.path)
         one = drift_to_proto(row)
         key = row.field.removeprefix("config[").removesuffix("]")

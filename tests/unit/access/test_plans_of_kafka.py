@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from kdir.v1 import policies_pb2
+from kdir.v1 import admin_pb2, policies_pb2
 
 from directory.access.grants import Operation, Permission, ResourceType
 from directory.kafka.admin_contract import Acl, Resource
@@ -176,3 +176,15 @@ def test_a_plan_removes_acls_of_kdir_and_adds_none_that_kafka_would_not_get(
     refused = replace(made, refused="no", refused_calls=acl_calls_hash([dave], []))
     la.put(acls_to_write(resource, refused))
     assert not plan_grant(la, "dave", "read", "/la/armed/u").kafka_calls
+
+
+def test_drift_of_an_acl_of_a_group_is_listed_at_the_mount_where_that_is_armed(la: House) -> None:
+    lost = Acl(Permission.ALLOW, "User:carol", Operation.READ, "*")
+    kept = AppliedRecord(
+        MappingProxyType({lost: AppliedSetting()}), lost=frozenset({lost}), path="/la"
+    )
+    la.put(acls_to_write(Resource(ResourceType.GROUP, "g"), kept))
+    found = la.ask(ADMIN, "ListDrift", admin_pb2.ListDriftRequest(path="/la")).drifts
+    assert [(one.path, one.physical_name, one.field) for one in found] == [
+        ("/la", "g", "acl of group g")
+    ]
