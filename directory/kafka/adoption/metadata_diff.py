@@ -24,6 +24,7 @@ __all__ = [
     "MetadataDiff",
     "config_news",
     "diff_metadata",
+    "is_other",
 ]
 
 
@@ -113,12 +114,13 @@ def config_news(one: RecordedTopic, observed: Mapping[str, str]) -> TopicObserva
     return one.observation(observed_config=observed, drift_count=drift)
 
 
-def _is_other(topic: Topic, seen: KafkaTopic) -> bool:
+def is_other(topic: Topic, seen: KafkaTopic) -> bool:
+    """True if Kafka shows another topic by the name of a recorded one, as far as ids are known."""
     return bool(topic.topic_id and seen.topic_id and topic.topic_id != seen.topic_id)
 
 
 def _is_gone(topic: Topic, seen: KafkaTopic | None) -> bool:
-    return seen is None or _is_other(topic, seen)
+    return seen is None or is_other(topic, seen)
 
 
 def _news(
@@ -131,7 +133,7 @@ def _news(
             return None
         message = "Kafka no longer shows this topic"
         return one.observation(provision=Provision.MISSING, provision_message=message)
-    if _is_other(topic, seen):
+    if is_other(topic, seen):
         ids = f"{show_id(seen.topic_id)}, recorded is {show_id(topic.topic_id)}"
         message = f"Kafka shows this name with another topic id: {ids}"
         if topic.provision is Provision.REPLACED and topic.provision_message == message:

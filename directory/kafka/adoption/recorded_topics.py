@@ -102,6 +102,10 @@ def place_of(snapshot: Snapshot, mount: Path, one: RecordedTopic) -> tuple[int, 
     return None if parent_id is None else (parent_id, relative[-1])
 
 
+_COMPARED: Final = {Provision.ACTIVE, Provision.MISSING, Provision.REPLACED}
+"""Of topics in other states no drift is listed (``topic_drift``)."""
+
+
 def count_topics(snapshot: Snapshot, mount: Path, every: int) -> Iterator[TopicCounts]:
     """Counts the topics that are pending, missing, drifting or replaced: yields the count so far,
     of revision -1, after ``every`` topics each, and at last the whole.
@@ -112,7 +116,7 @@ def count_topics(snapshot: Snapshot, mount: Path, every: int) -> Iterator[TopicC
         waiting += one.topic.provision is Provision.PENDING
         missing += one.topic.provision is Provision.MISSING
         replaced += one.topic.provision is Provision.REPLACED
-        drifting += one.topic.drift_count > 0
+        drifting += one.topic.drift_count > 0 and one.topic.provision in _COMPARED
         if number % every == 0:
             yield TopicCounts(-1, waiting, missing, drifting, replaced)
     yield TopicCounts(snapshot.revision, waiting, missing, drifting, replaced)

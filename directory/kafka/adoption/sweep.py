@@ -12,13 +12,14 @@ from typing import Final
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
 from directory.kafka.adoption import adoption, pinned_kafka, recorded_topics
 from directory.kafka.adoption.adoption import AdoptionBacklog
-from directory.kafka.adoption.metadata_diff import config_news, diff_metadata
+from directory.kafka.adoption.metadata_diff import config_news, diff_metadata, is_other
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.applying.desired_configs import DesiredConfigs, RecordedTopic, is_under_way
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.namespace.adoption_mapping import Adoption, AdoptionAction, plan_adoption
+from directory.namespace.entry import Provision
 from directory.namespace.keys import (
     DETACHED,
     detached_key,
@@ -312,7 +313,8 @@ class KafkaSweep:
         self._configs_due = started + round_seconds
         if self.survey is None or PinnedKafka.load(self._latest()).stop is not None:
             return
-        names = [name for name, seen in self.survey.topics.items() if not seen.internal]
+        topics = self.survey.topics
+        names = [name for name, seen in topics.items() if not seen.internal]
         if not names:
             return
         read = self._configs_read
@@ -338,9 +340,13 @@ class KafkaSweep:
                 self.note = f"configs of {name} cannot be read: {configs.message}"
                 continue
             located = snapshot.locate(name)
-            if located is not None and located.relative is not None:
+            if located is None or located.relative is None:
+                continue
+            topic = located.topic
+            # Else these are the configs of another topic of that name.
+            if topic.provision is Provision.ACTIVE and not is_other(topic, topics[name]):
                 path = mount.join(located.relative)
-                desired_config = desired_configs.for_topic(located.parent_id, located.topic)
-                known = self._recent.correct_configs(located.topic.topic_id, configs)
-                news.append(config_news(RecordedTopic(path, located.topic, desired_config), known))
+                desired_config = desired_configs.for_topic(located.parent_id, topic)
+                known = self._recent.correct_configs(topic.topic_id, configs)
+                news.append(config_news(RecordedTopic(path, topic, desired_config), known))
         commits.record([one for one in news if one is not None])

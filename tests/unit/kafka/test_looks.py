@@ -9,11 +9,12 @@ from pathlib import Path as FilePath
 import pytest
 
 from directory.kafka.admin_contract import KafkaListing, KafkaMetadata, KafkaTopic, Rejected
+from directory.namespace.command import RecordObservations, TopicObservation, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import entry_key
 from directory.store.base import Put, Transaction
 from tests.support.kafka_ledger import Ledger
-from tests.support.reconciler import World, eventually, world
+from tests.support.reconciler import MOUNT, World, eventually, world
 
 LOOK_SECONDS = 21.0
 """From one look to the next in a world, whose sweeps are 300 s apart."""
@@ -29,6 +30,8 @@ class Kafka(Ledger):
         self.unlisted: frozenset[str] = frozenset()
         self.before_listing: Callable[[], object] = lambda: None
         self.read: list[str] = []
+        self.set_on: dict[str, Mapping[str, str] | Rejected] = {}
+        """Configs that are set on topics."""
 
     def list_all(self) -> KafkaListing:
         self.before_listing()
@@ -47,7 +50,7 @@ class Kafka(Ledger):
 
     def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
         self.read += names
-        return super().configs(names)
+        return {name: self.set_on.get(name, {}) for name in super().configs(names)}
 
 
 @pytest.fixture
@@ -198,3 +201,35 @@ def see_what_came_and_went(here: World, kafka: Kafka) -> None:
     assert list(here.replica.snapshot.unreadable_values) == [entry_key(ROOT_ID, Kind.TOPIC, "t3")]
     counts = here.reconciler.status()
     assert (counts.reachable, counts.missing_count) == (True, 1)
+
+
+def test_configs_of_another_topic_of_that_name_are_not_drift_of_the_recorded_one(
+    here: World, kafka: Kafka
+) -> None:
+    here.create("refused")
+    kafka.add("refused")
+    del kafka.topics["t1"]
+    kafka.add("t1")
+    for name in ("refused", "t1", "t2"):
+        wanted = {"policies.topic_config.retention.ms": "2"}
+        here.execute(UpdateEntry(path=MOUNT.child(name), kind=Kind.TOPIC, changes=wanted))
+        kafka.set_on[name] = {"retention.ms": "1"}
+    here.sweep()
+    here.sweep()
+    found = {name: here.topics()[name] for name in ("refused", "t1", "t2")}
+    assert [one.provision.name for one in found.values()] == ["FAILED", "REPLACED", "ACTIVE"]
+    assert [dict(one.observed_config) for one in found.values()] == [{}, {}, {"retention.ms": "1"}]
+    assert here.reconciler.status().drift_count == 1
+
+
+def test_what_no_list_shows_is_not_counted_as_drifting(here: World, kafka: Kafka) -> None:
+    here.create("refused")
+    kafka.add("refused")
+    here.sweep()
+    # An older version recorded it so.
+    known = TopicObservation(
+        path=MOUNT.child("refused"), entry_id=here.topics()["refused"].entry_id, drift_count=1
+    )
+    here.execute(RecordObservations(news=(known,)))
+    assert here.topics()["refused"].drift_count == 1
+    assert here.reconciler.status().drift_count == 0
