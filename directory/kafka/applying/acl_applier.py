@@ -248,6 +248,7 @@ class AclApplier(Applier):
         self._take_releases(snapshot, mount, basis)
         guarded = (snapshot.fact(ACL_BASIS) or b"").decode(errors="replace") != basis
         if survey.is_empty:
+            self.foreign = {}
             return _AclRound((), started, self._clock() - started, basis, guarded)
 
         def arm(rules: AclDiffOptions, resource: Resource) -> AclDiffOptions:

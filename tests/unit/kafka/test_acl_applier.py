@@ -717,6 +717,10 @@ def test_where_kafka_differs_is_shown(here: World, kafka: Kafka) -> None:
     assert acl_state(snapshot, here.topics()["search/views"]) == ""
     assert list(acl_states_below(snapshot, ("search",))) == ["drift"]
     assert list(acl_states_below(snapshot, ("other",))) == []
+    disarm(here, "search")
+    here.settle()
+    here.sweep()
+    assert drift("search") == [], "nothing is armed: no ACL there is kdir's concern"
 
 
 # -- what is inherited -----------------------------------------------------------------------------
