@@ -118,6 +118,7 @@ class KafkaSweep:
         """The last one, with what changed since."""
         self.backlog: AdoptionBacklog | None = None
         """Topics that wait to be adopted, where they are too many for one go."""
+        self._unread = ""  # the topic that the note is about
         self.note = ""
         """What Kafka did not let us see, as it reported; empty = we see all."""
 
@@ -334,9 +335,11 @@ class KafkaSweep:
         mount = self._context.mount_at(snapshot)
         desired_configs = DesiredConfigs(snapshot)
         news = []
-        self.note = ""
+        if self._unread in found or self._unread not in topics:
+            self._unread = self.note = ""
         for name, configs in found.items():
             if isinstance(configs, Rejected):
+                self._unread = name
                 self.note = f"configs of {name} cannot be read: {configs.message}"
                 continue
             located = snapshot.locate(name)

@@ -233,3 +233,25 @@ def test_what_no_list_shows_is_not_counted_as_drifting(here: World, kafka: Kafka
     here.execute(RecordObservations(news=(known,)))
     assert here.topics()["refused"].drift_count == 1
     assert here.reconciler.status().drift_count == 0
+
+
+def test_why_configs_cannot_be_read_is_in_the_status_until_they_are_read(
+    tmp_path: FilePath, kafka: Kafka
+) -> None:
+    with world(tmp_path / "other.db", lambda: kafka, configs_per_read=10) as here:
+        kafka.set_on["t3"] = Rejected("not authorized")
+        here.sweep()
+        for _ in range(4):
+            look(here, kafka)
+            message = here.reconciler.status().message
+            assert message == "configs of t3 cannot be read: not authorized"
+        del kafka.set_on["t3"]
+        for _ in range(2):
+            look(here, kafka)
+        assert here.reconciler.status().message == ""
+        kafka.set_on["t3"] = Rejected("not authorized")
+        for _ in range(2):
+            look(here, kafka)
+        del kafka.topics["t3"]
+        look(here, kafka)
+        assert here.reconciler.status().message == ""
