@@ -91,9 +91,8 @@ class ClientProperties:
                 found[key] = value
         if found:
             found = {key: self._placed(key, value) for key, value in found.items()}
-            where = f"{self.table}.properties_file" if self.file else f"{self.table}.properties"
             self._check_known(found)
-            _check_protocol(where, found)
+            self._check_protocol(found)
         return found
 
     def listener(self) -> tuple[str, str]:
@@ -164,7 +163,29 @@ class ClientProperties:
         for key, value in properties.items():
             if value and _SECRET.search(key):
                 message = message.replace(value, "…")
-        raise ConfigError(f"{self.table}.properties: Kafka's client: {message}")
+        raise ConfigError(f"{self._place_of(message, properties)}: Kafka's client: {message}")
+
+    def _place_of(self, message: str, properties: Mapping[str, str]) -> str:
+        """Returns where the properties are that a message names; of none, where any are."""
+        places = {"properties": [*self.given], "properties_file": properties.keys() - self.given}
+        named = [kind for kind, keys in places.items() if any(key in message for key in keys)]
+        kinds = named or [kind for kind, keys in places.items() if keys]
+        return f"{self.table}.{' and '.join(kinds)}"
+
+    def _check_protocol(self, properties: Mapping[str, str]) -> None:
+        """Refuses properties that Kafka's client would ignore silently, connecting in plaintext."""
+        protocol = properties.get("security.protocol", "PLAINTEXT").upper()
+        for prefix, fits in (
+            ("sasl.", protocol.startswith("SASL_")),
+            ("ssl.", protocol.endswith("SSL")),
+        ):
+            unused = [key for key in properties if key.startswith(prefix)]
+            if unused and not fits:
+                right = "SASL_SSL" if prefix == "sasl." else "SSL or SASL_SSL"
+                raise ConfigError(
+                    f"{self._place_of(unused[0], properties)}: {unused[0]} is of no use with "
+                    f"security.protocol={protocol}; expected {right}"
+                )
 
 
 def client_properties(table: Table, base: pathlib.Path | None) -> ClientProperties:
@@ -210,19 +231,3 @@ def _check_own(where: str, key: str) -> None:
         raise ConfigError(f"{where}: {key}: kdir sets that itself")
     if key in _CODE or key.endswith("_cb"):
         raise ConfigError(f"{where}: {key}: is code, or brings code, which a config cannot")
-
-
-def _check_protocol(where: str, properties: Mapping[str, str]) -> None:
-    """Refuses properties that Kafka's client would ignore silently, connecting in plaintext."""
-    protocol = properties.get("security.protocol", "PLAINTEXT").upper()
-    for prefix, fits in (
-        ("sasl.", protocol.startswith("SASL_")),
-        ("ssl.", protocol.endswith("SSL")),
-    ):
-        unused = [key for key in properties if key.startswith(prefix)]
-        if unused and not fits:
-            right = "SASL_SSL" if prefix == "sasl." else "SSL or SASL_SSL"
-            raise ConfigError(
-                f"{where}: {unused[0]} is of no use with security.protocol={protocol}; expected "
-                f"{right}"
-            )

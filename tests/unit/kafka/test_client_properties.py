@@ -134,6 +134,31 @@ def test_a_mistake_in_the_file_names_it_and_shows_no_secret(
     assert "hunter2" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "text", "place"),
+    [
+        ("", SASL.replace("SCRAM-SHA-512", "GUESSING"), "properties_file: Kafka's client"),
+        ('"socket.timeout.ms" = "soon"', SASL, "properties: Kafka's client"),
+        ('"socket.timeout.ms" = "90"', "socket.max.fails=soon", "properties_file: Kafka's client"),
+        (
+            '"sasl.mechanism" = "GUESSING"',
+            SASL.replace("sasl.mechanism=SCRAM-SHA-512\n", ""),
+            "properties and properties_file: Kafka's client",
+        ),
+        ('"ssl.ca.location" = "x"', SASL, "properties: ssl.ca.location is of no use"),
+        ('"socket.timeout.ms" = "90"', "sasl.username=u", "properties_file: sasl.username is of"),
+    ],
+)
+def test_a_mistake_is_reported_of_the_place_where_it_is(
+    tmp_path: Path, given: str, text: str, place: str
+) -> None:
+    (tmp_path / "p").write_text(text)
+    found = client(f'properties_file = "p"\nproperties = {{ {given} }}', tmp_path)
+    with pytest.raises(ConfigError) as raised:
+        found.read()
+    assert str(raised.value).startswith(f"kafka.{place}")
+
+
 def test_one_property_in_both_places_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "p").write_text(SASL)
     lines = 'properties_file = "p"\nproperties = { "security.protocol" = "SSL" }'
