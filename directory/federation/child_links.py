@@ -145,14 +145,17 @@ class ChildLink:
         self._has_started = self._has_begun = False
         self._failure: Exception | None = None
         """Why it did not begin."""
-        self._is_ready = False
+        self._is_ready = self._is_beat_due = False
         self._is_last = False
         """True if the link ends after the queued messages."""
         self._waiting: Final[deque[bytes]] = deque()
         """Queued messages for the child."""
         self._heartbeats = LinkPace(links.heartbeat_seconds, None)
-        self._is_beat_due = False
         self._sent_at = self.received_at
+        self._unconfirmed_field = b""
+        """Part of each message: how long the parent's own state is unconfirmed; empty: it is
+        confirmed.
+        """
         self._table_version = 0
         self._looked = 0
         self._view: FederationView | None = None
@@ -229,7 +232,8 @@ class ChildLink:
             if self.group is not None:
                 self.group.note_sent()
         self.due_at = min(self._sent_at + self._heartbeats.seconds, self._read_on_at)
-        return self._waiting.popleft() if self._waiting else None
+        # Protobuf merges messages that follow each other: a table is encoded once for all links.
+        return self._waiting.popleft() + self._unconfirmed_field if self._waiting else None
 
     def _begin(self) -> None:
         self.due_at = inf
@@ -265,6 +269,9 @@ class ChildLink:
         each link, even if unchanged. The table waits if what children inherit changed meanwhile.
         """
         links, federation = self._links, self._links.federation
+        # Before the view: a state that is confirmed meanwhile may be newer than the view.
+        seconds, field_before = links.unconfirmed_seconds(), self._unconfirmed_field
+        self._unconfirmed_field = _encode_unconfirmed(seconds) if seconds else b""
         view = federation.view()
         if view.snapshot.incarnation != self._welcome.incarnation:
             # A restored store lacks this link and its reports. The child links again.
@@ -302,6 +309,7 @@ class ChildLink:
         else:
             self._is_ready = True  # the table may be newer than the inherited records: next time
         is_due = self._is_beat_due or now - self._sent_at >= self._heartbeats.seconds
+        is_due |= bool(field_before) and not self._unconfirmed_field  # what had expired holds again
         if not self._waiting and is_due:
             beat = federation_pb2.Heartbeat(revision=view.snapshot.revision)
             self._put(federation_pb2.LinkResponse(heartbeat=beat))
@@ -399,6 +407,7 @@ class ChildLinks:
         self._server_id = member.server_id
         self.heartbeat_seconds: Final = member.link_heartbeat_seconds
         self._kafka_claim = member.kafka_claim
+        self.unconfirmed_seconds: Final = member.unconfirmed_seconds
         self.clock: Final = clock
         self._lock = threading.Lock()
         self._sessions: dict[str, ChildLink] = {}
@@ -850,6 +859,10 @@ class ChildLinks:
                 f"it cannot be mounted below",
                 ancestors=" ".join([*self._ancestors(), self._cluster_id]),
             )
+
+
+def _encode_unconfirmed(seconds: float) -> bytes:
+    return federation_pb2.LinkResponse(unconfirmed_seconds=seconds).SerializeToString()
 
 
 _Reported = TypeVar("_Reported", federation_pb2.Welcome, federation_pb2.Inherited)

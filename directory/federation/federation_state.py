@@ -122,6 +122,10 @@ class LocalServer:
     """Returns the cluster's finalized feature level."""
     kafka_claim: Callable[[], federation_pb2.KafkaClaim | None] = lambda: None
     """The Kafka that the cluster is pinned to; None where it has none, or never saw one."""
+    unconfirmed_seconds: Callable[[], float] = lambda: 0.0
+    """Returns the time since what children inherit was confirmed, by the parent and by the store;
+    0.0: it is confirmed now.
+    """
 
 
 class FederationState:

@@ -55,6 +55,8 @@ _FEW_WRITES = 8
 """Part of a transaction's limit of writes that is left for its guards."""
 _CONTACT_SECONDS = 60
 """Interval at which the last contact with the parent is stored while the link is open."""
+_MOST_SECONDS = 10.0**9
+"""Longest time that a parent may report: there are larger numbers, and some that are none."""
 _LOADING_SECONDS = 0.02
 """Interval between checks whether the tree is loaded."""
 _Outbox = queue.SimpleQueue[federation_pb2.LinkRequest | None]
@@ -71,8 +73,12 @@ class LinkStatus:
     message: str = ""
     contact_age_seconds: float | None = None
     """Since the parent's last message of any kind."""
+    confirmed: bool = False
+    """True if the link is open and the parent's own state is confirmed."""
     confirmed_seconds: float | None = None
-    """Since the last message on a link that delivered both the mount and what is inherited."""
+    """Since the last message on a link that delivered both the mount and what is inherited, and
+    longer by the time for which the parent's own state was unconfirmed then.
+    """
     standby: bool = False
     """True if another server of the cluster is elected."""
 
@@ -113,6 +119,8 @@ class ParentLink:
             target=with_log_context(self._run), name="parent-link", daemon=True
         )
         self._holder = self._standby = self._linked = False
+        # True if the parent's own state was confirmed when it sent its last message.
+        self._is_parent_confirmed = False
         self._message = "not tried yet"
         self._received_at: float | None = None
         self._waits_since = 0.0
@@ -120,7 +128,8 @@ class ParentLink:
         self.is_receiving = False
         """True while processing a message: others wait, and the parent does not count as silent."""
         self._confirmed_at: float | None = None
-        self._confirmed_kept_at: float | None = None
+        # Last stored time of a confirmation, and whether later ones were possible; None: none.
+        self._stored_contact: tuple[float, bool] | None = None
         self._written = 0
         """Revision of the last commit in this leader term; 0: none yet."""
         self._unsure = False
@@ -166,9 +175,14 @@ class ParentLink:
             linked=self._linked,
             message="" if self._linked else self._message,
             contact_age_seconds=None if received is None else now - received,
+            confirmed=self._is_confirmed,
             confirmed_seconds=None if confirmed is None else now - confirmed,
             standby=self._standby,
         )
+
+    @property
+    def _is_confirmed(self) -> bool:
+        return self._linked and self._is_parent_confirmed
 
     # -- holding the role ------------------------------------------------------------------------
 
@@ -272,9 +286,14 @@ class ParentLink:
             self.is_receiving = True
             self._note_received()
             self._federation.note_parent_contact()
+            was_confirmed = self._is_confirmed
+            unconfirmed_seconds = max(0.0, min(response.unconfirmed_seconds, _MOST_SECONDS))
+            self._is_parent_confirmed = not unconfirmed_seconds
             self._handle_message(response)
             if self._linked:
-                self._confirmed_at = received_at
+                self._confirmed_at = received_at - unconfirmed_seconds
+            if self._is_confirmed and not was_confirmed:
+                self._federation.changed()  # the links of children send it at once
             self._keep_table()
             self._store_last_contact()
             self._end_link_if_corrupt()
@@ -296,18 +315,20 @@ class ParentLink:
             raise NotReady(f"unreadable rows {names}; requesting them from the parent again")
 
     def _store_last_contact(self) -> None:
-        """Stores the parent's last confirmation: periodically, and when the link is lost."""
-        now, kept = self._clock(), self._confirmed_kept_at
-        if self._confirmed_at is None or self._awaits_inherited:
+        """Stores the parent's last confirmation: periodically, and when there will be no later one,
+        since the link is lost or the parent's own state is unconfirmed.
+        """
+        at, is_confirmed = self._confirmed_at, self._is_confirmed
+        if at is None or self._awaits_inherited:
             return
-        if self._linked and kept is not None and now - kept < _CONTACT_SECONDS:
-            return
-        if not self._linked and kept is None:
-            return  # nothing was confirmed since the last one was stored
-        self._confirmed_kept_at = now if self._linked else None
-        at_ms = unix_ms() - int(1000 * (now - self._confirmed_at))
+        if self._stored_contact is not None:
+            stored_at, was_confirmed = self._stored_contact
+            if is_confirmed == was_confirmed and abs(at - stored_at) < _CONTACT_SECONDS:
+                return
+        self._stored_contact = (at, is_confirmed)
+        at_ms = unix_ms() - int(1000 * (self._clock() - at))
         try:
-            self._commit((parent_state.parent_contact_write(at_ms, linked=self._linked),))
+            self._commit((parent_state.parent_contact_write(at_ms, linked=is_confirmed),))
         except (KdirError, StoreUnreachable) as error:
             _log.info("the time of the parent's last contact was not stored: %s", error)
 

@@ -98,7 +98,9 @@ class ParentContact:
 
     at_ms: int
     linked: bool
-    """True: the link was open when stored; later confirmations possible."""
+    """True: the link was open when stored, and the parent's own state confirmed; later
+    confirmations possible.
+    """
 
 
 @dataclass(frozen=True, slots=True)

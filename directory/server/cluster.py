@@ -172,6 +172,7 @@ class Cluster:
             link_heartbeat_seconds=self.config.limits.link_heartbeat_seconds,
             feature_level=lambda: self.members.finalized,
             kafka_claim=self.kafka_claim,
+            unconfirmed_seconds=self._unconfirmed_below_seconds,
         )
 
     def _history(self) -> ChangeHistory:
@@ -453,12 +454,13 @@ class Cluster:
         without a parent.
 
         It counts from the last message of a parent that had sent the mount and the inherited
-        records on that link, to any server of the cluster.
+        records on that link, to any server of the cluster; and from as long before as the parent's
+        own state was unconfirmed then.
         """
         if self.parent_link is None or self.replica.state is ReplicaState.LOADING:
             return None
         status = self.link_status()
-        if status.linked:
+        if status.confirmed:
             return None
         if status.holder and status.confirmed_seconds is not None:
             return status.confirmed_seconds
@@ -469,6 +471,10 @@ class Cluster:
         if status.standby and received.linked and seconds < _HELD_SECONDS:
             return None  # another server of the cluster holds the link
         return seconds
+
+    def _unconfirmed_below_seconds(self) -> float:
+        """Returns the time since parent and store confirmed what children inherit; 0.0: now."""
+        return max(self.unconfirmed_seconds() or 0.0, self.replica.age_seconds)
 
     def authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
         """Returns the authority of answers: cluster, incarnation, revision, age. The message is

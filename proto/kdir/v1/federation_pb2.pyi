@@ -19,20 +19,22 @@ class LinkRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., mounts_below: _Optional[_Union[MountTable, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class LinkResponse(_message.Message):
-    __slots__ = ("welcome", "mount_table", "inherited", "heartbeat", "remounted", "unmounted")
+    __slots__ = ("welcome", "mount_table", "inherited", "heartbeat", "remounted", "unmounted", "unconfirmed_seconds")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     MOUNT_TABLE_FIELD_NUMBER: _ClassVar[int]
     INHERITED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     REMOUNTED_FIELD_NUMBER: _ClassVar[int]
     UNMOUNTED_FIELD_NUMBER: _ClassVar[int]
+    UNCONFIRMED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     mount_table: MountTable
     inherited: Inherited
     heartbeat: Heartbeat
     remounted: Welcome
     unmounted: Unmounted
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., mount_table: _Optional[_Union[MountTable, _Mapping]] = ..., inherited: _Optional[_Union[Inherited, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., remounted: _Optional[_Union[Welcome, _Mapping]] = ..., unmounted: _Optional[_Union[Unmounted, _Mapping]] = ...) -> None: ...
+    unconfirmed_seconds: float
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., mount_table: _Optional[_Union[MountTable, _Mapping]] = ..., inherited: _Optional[_Union[Inherited, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., remounted: _Optional[_Union[Welcome, _Mapping]] = ..., unmounted: _Optional[_Union[Unmounted, _Mapping]] = ..., unconfirmed_seconds: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("cluster_id", "cluster", "mount", "epoch", "endpoints", "feature_level", "incarnation", "topic_count", "kafka", "link_group")

@@ -170,3 +170,38 @@ def test_the_command_line_grants_checks_and_revokes(
     planned = kdir("bob", "set /la owner=x --plan")
     assert planned.code == 3, planned.err
     assert "not known: la-tracking denied it: " in planned.err
+
+
+def test_an_inherited_allow_ends_though_the_parent_that_is_cut_off_itself_is_linked(
+    tmp_path: Path, authority: Authority
+) -> None:
+    """The root may have revoked it; the cluster in between would not know."""
+    bob = authority.issue("bob")
+    below = {**ENFORCE, "limits": {"inherited_grants_max_age_seconds": 2.0}}
+    with SecureFederation(tmp_path / "servers", authority) as federation:
+        root = federation.start("/", **ENFORCE)
+        federation.join("/la", "/", **ENFORCE)
+        tracking = federation.join("/la/tracking", "/la", **below)
+        tracking.mkdir("/la/tracking/search")
+        grant(root, "bob", "/la", "read", mount=True)
+        with Resolver(tracking.address, **files(bob), max_entries=1) as client:
+
+            def sees() -> bool:
+                client.forget()
+                try:
+                    return bool(client.resolve("/la/tracking/search", prefer="directory"))
+                except Absent:
+                    return False
+
+            eventually(sees)
+            root.kill()
+            assert eventually(lambda: not sees())
+            assert tracking.status().parent.linked
+            assert tracking.resolve("/la/tracking").authority.unconfirmed_seconds > 2.0
+            root.start()
+            assert eventually(sees)
+            assert eventually(
+                lambda: (
+                    not tracking.resolve("/la/tracking").authority.HasField("unconfirmed_seconds")
+                )
+            )

@@ -31,14 +31,14 @@ from directory.federation.federation_state import FederationState, unix_ms
 from directory.federation.link_groups import LINK_GROUPS, LinkGroups
 from directory.federation.link_records import BELOW
 from directory.federation.parent_state import TableRow, table_writes
-from directory.namespace.command import CreateDirectory, CreateMount, DeleteEntry
+from directory.namespace.command import CreateDirectory, CreateMount, DeleteEntry, UpdateEntry
 from directory.namespace.entry import Kind
 from directory.namespace.keys import entry_key
 from directory.server.cluster import Cluster
 from directory.server.config import ServerConfig
 from directory.store.base import Guard, Put, StoreUnreachable, Write
 from directory.store.etcd.transaction import LIMITS
-from directory.store.replica import AppliedCommit, ReplicaState
+from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.store.writer import Writer
 from resolver.errors import (
     MountMismatch,
@@ -325,6 +325,35 @@ def test_a_silent_child_is_noticed_though_each_poll_sends_it_a_heartbeat(cluster
         polls += 1
     assert link.is_over
     assert 3_000 < now <= 5_000
+    link.close()
+    children.stop()
+
+
+def test_each_message_has_the_time_for_which_the_parents_own_state_is_unconfirmed(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, age_seconds = [0.0], [0.0]
+    # Its store is away: another server of its cluster may take changes.
+    monkeypatch.setattr(Replica, "age_seconds", property(lambda _: age_seconds[0]))
+    children = children_of(cluster, Writing(cluster), 1_000.0, lambda: now[0])
+    link = opened(children)
+
+    def sent() -> list[tuple[str | None, float]]:
+        return [(one.WhichOneof("kind"), one.unconfirmed_seconds) for one in polled(link)]
+
+    now[0] = link.due_at
+    assert sent() == [("heartbeat", 0.0)]
+    link.receive(federation_pb2.LinkRequest(heartbeat=federation_pb2.Heartbeat()))
+    age_seconds[0] = 7.0
+    now[0] = link.due_at
+    assert sent() == [("heartbeat", 7.0)]
+    cluster.writer.commit_command(
+        UpdateEntry(path=path("/"), changes={"policies.owner": "platform"})
+    )
+    assert ("inherited", 7.0) in sent()
+    age_seconds[0] = 0.0
+    assert sent() == [("heartbeat", 0.0)], "at once"
+    assert sent() == []
     link.close()
     children.stop()
 

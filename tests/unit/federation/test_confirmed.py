@@ -9,6 +9,7 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.federation import inheritance, parent_state
+from directory.federation.federation_state import unix_ms
 from directory.federation.referral import Direction, Referral
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
@@ -16,7 +17,7 @@ from directory.store.replica import ReplicaState
 from resolver.path import Path as Path_
 from tests.conftest import SharedEtcd
 from tests.support.federation import eventually
-from tests.support.scripted_parent import HEARTBEAT, ScriptedParent
+from tests.support.scripted_parent import ScriptedParent
 from tests.unit.federation.test_one_commit import inherited, welcome
 
 
@@ -29,6 +30,7 @@ class Parent(ScriptedParent):
         super().__init__()
         self.hands_down = True
         self.rows: list[federation_pb2.MountRow] = []
+        self.unconfirmed_seconds = 0.0
 
     def send(
         self, requests: Iterator[federation_pb2.LinkRequest]
@@ -38,12 +40,16 @@ class Parent(ScriptedParent):
         table = federation_pb2.MountTable(rows=self.rows)
         yield federation_pb2.LinkResponse(mount_table=table)  # first, as older versions do
         if hands_down:
-            yield federation_pb2.LinkResponse(inherited=inherited("/one", "/a", 1))
+            yield federation_pb2.LinkResponse(
+                inherited=inherited("/one", "/a", 1), unconfirmed_seconds=self.unconfirmed_seconds
+            )
         else:
             self.ended.wait(0.2)
         while hands_down and self.hands_down:
             self.ended.wait(0.1)
-            yield HEARTBEAT
+            yield federation_pb2.LinkResponse(
+                heartbeat=federation_pb2.Heartbeat(), unconfirmed_seconds=self.unconfirmed_seconds
+            )
 
 
 @pytest.fixture
@@ -96,6 +102,38 @@ def test_a_parent_that_only_welcomes_confirms_nothing(
         )
         output.hands_down = True
         assert eventually(lambda: cluster.unconfirmed_seconds() is None)
+    finally:
+        cluster.stop()
+
+
+def test_a_parent_confirms_only_as_of_when_it_was_confirmed_itself(
+    parent: tuple[Parent, str], tmp_path: Path
+) -> None:
+    output, address = parent
+    output.unconfirmed_seconds = 1_000.0
+    store = f"sqlite:///{tmp_path / 'a.sqlite'}"
+    cluster = child_of(address, store)
+
+    def stored_seconds() -> float:
+        kept = parent_state.parent_contact(cluster.replica.snapshot)
+        return -1.0 if kept is None or kept.linked else unix_ms() / 1000 - kept.at_ms / 1000
+
+    def is_unconfirmed() -> bool:
+        return 1_000 <= (cluster.unconfirmed_seconds() or 0.0) < 1_100
+
+    try:
+        assert eventually(lambda: cluster.link_status().linked)
+        assert eventually(is_unconfirmed), "from the first message that brought everything"
+        # For the other servers of the cluster, and for a restart.
+        assert eventually(lambda: 1_000 <= stored_seconds() < 1_100)
+        output.unconfirmed_seconds = 0.0
+        assert eventually(lambda: cluster.unconfirmed_seconds() is None)
+        output.unconfirmed_seconds = 1_000.0
+        assert eventually(is_unconfirmed), "on the same link"
+        assert eventually(lambda: 1_000 <= stored_seconds() < 1_100)
+        output.unconfirmed_seconds = float("nan")
+        assert eventually(lambda: cluster.unconfirmed_seconds() is None)
+        assert output.links == 1
     finally:
         cluster.stop()
 
