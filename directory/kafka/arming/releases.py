@@ -22,6 +22,7 @@ from directory.kafka.kafka_context import CONFIGS
 from directory.namespace.entry import Topic
 from directory.namespace.keys import PARENT, kafka_key
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Delete, Put, Write
 from resolver.path import Path
 
@@ -65,6 +66,8 @@ def why_inherited_missing(snapshot: Snapshot, *, has_parent: bool) -> str:
         return "what the directories above the mount set is not known yet: no parent has sent it"
     if inheritance.is_inherited_corrupt(snapshot):
         return inheritance.why_inherited_unknown(snapshot)
+    if snapshot.unreadable(ROOT_KEY):
+        return "what the root directory sets is not known: its record cannot be read"
     return ""
 
 

@@ -204,6 +204,9 @@ class History:
         self.plans += 1
         plan = f"p{self.plans}"
         self.put(*release_writes(self.snapshot, plan, entry_id, names))
+        # A topic has one release: what an earlier plan named holds no more, wherever it is moved.
+        named = {one.topic_id for one in names}
+        self.allowed = [one for one in self.allowed if one.topic_id not in named]
         if self.chance.random() < 0.3:
             return
         self.put(armed_plan(plan, basis, entry_id))
@@ -300,9 +303,16 @@ class History:
         return any(
             (one.topic_id, one.era) == (subject.topic.topic_id, self.era)
             and one.entry_id in above
+            and self.is_armed(one.entry_id, subject.topic)
             and one.way == self.way(subject.place[0], one.entry_id)
             for one in self.allowed
         )
+
+    def is_armed(self, entry_id: int, topic: Topic) -> bool:
+        """True if this entry itself is armed still; of a topic's own, if the topic is."""
+        node = self.snapshot.nodes.get(entry_id)
+        policies = topic.policies if node is None else node.directory.policies
+        return policies.manage.get("configs", False)
 
     def push(self) -> None:
         for one in list(ArmedTopics(self.snapshot, self.cluster.mount, ()).below(ROOT_ID)):
