@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 
 from kdir.v1 import federation_pb2
@@ -37,7 +38,7 @@ from directory.namespace.keys import GRANTS_MARK, INHERITED, PARENT, event_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
 from directory.store.event_rows import new_change_id, pack
-from directory.wire.entry_codec import policies_from_proto, policies_of, policies_to_proto
+from directory.wire.entry_codec import policies_of, policies_to_proto
 from directory.wire.grant_messages import grant_to_proto, stored_grant
 from resolver.errors import InvalidArgument, LimitExceeded, NotReady
 from resolver.path import Path
@@ -286,7 +287,10 @@ def inherited_policies(snapshot: Snapshot) -> list[Policies]:
 
 @lru_cache(_KEPT)
 def _policies_of(record: InheritedRecord) -> tuple[Policies, ...]:
-    return tuple(policies_from_proto(level.policies) for level in record.message.levels)
+    # As a stored record: what a newer parent sets besides has no effect here, and is kept.
+    return tuple(
+        replace(level.policies, stamps=MappingProxyType({})) for level in _origins_of(record)
+    )
 
 
 def inherited_origins(snapshot: Snapshot) -> list[PolicyLevel]:

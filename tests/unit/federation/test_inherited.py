@@ -78,6 +78,24 @@ def test_the_size_is_that_of_the_message() -> None:
     assert 0 <= kept.inherited_size(output.levels) - levels.ByteSize() <= 3 * 4
 
 
+def test_policies_of_a_newer_parent_are_kept_and_the_known_ones_hold() -> None:
+    output = federation_pb2.Inherited(incarnation="life")
+    policies = output.levels.add(path="/").policies
+    policies.owner = "platform"
+    policies.stamps["owner"].by = "User:ada"
+    policies.topic_config["retention.ms"].value = "7"
+    policies.topic_config["new.kind"].MergeFromString(b"\xfa\x07\x03new")
+    policies.MergeFromString(b"\xfa\x07\x03new")
+    snapshot = holding(after({}, inheritance.inherited_writes(holding({}), output, 1)))
+    (found,) = inheritance.inherited_policies(snapshot)
+    assert (found.owner, found.topic_config, found.stamps) == (
+        "platform",
+        {"retention.ms": "7"},
+        {},
+    )
+    assert inheritance.inherited_levels(snapshot) == list(output.levels), "as they are handed on"
+
+
 @pytest.mark.parametrize("spoil", ["cut", "nonsense"])
 def test_A3_S21_a_row_that_cannot_be_read_is_not_nothing(spoil: str) -> None:
     rows = after({}, inheritance.inherited_writes(holding({}), inherited_message(), 1))
