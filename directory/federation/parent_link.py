@@ -33,6 +33,7 @@ from directory.store.replica import Replica, ReplicaState
 from directory.store.writer import Writer
 from resolver.error_status import from_rpc_error
 from resolver.errors import (
+    InvalidPath,
     KdirError,
     LimitExceeded,
     MountLoop,
@@ -461,6 +462,7 @@ class ParentLink:
         if own_id in welcome.ancestor_cluster_ids:
             chain = " → ".join(welcome.ancestor_cluster_ids)
             raise MountLoop(f"the parent hangs below this cluster itself: {chain} → {own_id}")
+        self._refuse_too_deep(welcome.parent_cluster, mount)
         snapshot = self._replica.snapshot
         self._refuse_reported(welcome)
         self._welcome = welcome
@@ -488,6 +490,26 @@ class ParentLink:
             f"yet what is inherited there"
         )
         self._news.set()
+
+    def _refuse_too_deep(self, parent: str, mount: Path) -> None:
+        """Checks that the mounts in this tree have valid paths at a new mount of this cluster: once
+        it is stored, no server could load them.
+
+        Raises:
+            MountMismatch: names a mount that has none.
+        """
+        for relative, _ in self._replica.snapshot.mounts():
+            try:
+                mount.join(relative)
+            except InvalidPath as error:
+                here = self._federation.mount
+                raise MountMismatch(
+                    f"the parent {parent} mounts this cluster at {mount}, where its mount "
+                    f"{here.join(relative)} has no valid path ({error}); move that mount or this "
+                    f"cluster's to a shorter path: kdir mv",
+                    parent_mount=mount,
+                    child_mount=here,
+                ) from None
 
     def _refuse_reported(self, welcome: federation_pb2.Welcome) -> None:
         """Removes the endpoints that the parent reported and that may not be called."""
@@ -533,6 +555,8 @@ class ParentLink:
             writes += (inherited_change_event(snapshot, Path.parse(welcome.mount), inherited, now),)
         writes += parent_state.first_receipt_writes(snapshot)
         if self._awaits_inherited:
+            # Again: since the welcome a mount may have been made below the old one.
+            self._refuse_too_deep(welcome.parent_cluster, Path.parse(welcome.mount))
             writes += parent_state.welcome_writes(snapshot, welcome, now)
             writes += parent_state.parent_config_writes(
                 snapshot, self._federation.configured_parent

@@ -13,6 +13,7 @@ from kdir.v1 import federation_pb2
 from directory.federation import inheritance, parent_state
 from directory.federation.inheritance import parent_of, read_inherited
 from directory.namespace import keys
+from directory.namespace.command import CreateDirectory, CreateMount
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
@@ -20,6 +21,7 @@ from directory.store.base import Put
 from directory.store.replica import AppliedCommit
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import NotReady
+from resolver.path import MAX_SEGMENTS
 from resolver.path import Path as Path_
 from tests.conftest import SharedEtcd
 from tests.support.federation import eventually
@@ -193,6 +195,23 @@ def test_what_is_inherited_at_another_mount_ends_the_link_and_is_not_kept(
     assert child.trees == [("", "", 0), ("/a", "/a", 1)]
     parent.say(welcome=welcome("/b", 2))
     parent.say(inherited=inherited("/two", "/b", 2))
+    eventually(lambda: child.holds("/b"))
+
+
+def test_a_mount_below_which_a_mount_has_no_valid_path_is_refused_and_not_kept(
+    child: Child, parent: Parent
+) -> None:
+    deep = Path_.parse("/a" + "/d" * (MAX_SEGMENTS - 1))
+    writer = child.cluster.writer
+    writer.commit_command(CreateDirectory(path=deep.parent, make_parents=True))
+    writer.commit_command(CreateMount(path=deep, cluster_id="kc-d"))
+    parent.say(remounted=welcome("/b/c", 2))
+    eventually(lambda: parent.links == 2)
+    assert f"its mount {deep} has no valid path" in child.cluster.link_status().message
+    assert child.trees == [("", "", 0), ("/a", "/a", 1)]
+    assert child.cluster.federation.view().mounts["kc-d"][0] == deep
+    parent.say(welcome=welcome("/b", 3))
+    parent.say(inherited=inherited("/two", "/b", 3))
     eventually(lambda: child.holds("/b"))
 
 
