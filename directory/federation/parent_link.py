@@ -27,7 +27,7 @@ from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
 from directory.server.certificates import PeerCredentials
 from directory.server.logs import with_log_context
-from directory.store.base import KeyEquals, Put, Store, StoreUnreachable, Write
+from directory.store.base import IncompatibleStore, KeyEquals, Put, Store, StoreUnreachable, Write
 from directory.store.leader import Leader, LeadershipLost
 from directory.store.replica import Replica, ReplicaState
 from directory.store.writer import Writer
@@ -190,34 +190,44 @@ class ParentLink:
     def _run(self) -> None:
         attempt = -1
         while not self._stop.is_set():
-            if not self._take_role():
-                # A tree is loaded in a moment; another holder keeps the role for long.
-                loading = self._replica.state is ReplicaState.LOADING
-                self._stop.wait(_LOADING_SECONDS if loading else self._heartbeat_seconds)
-                continue
             try:
-                while self._leader.leads and not (self._unsure or self._stop.is_set()):
-                    if not self._leader.wait_for_election(self._stop.wait, self._written):
-                        self._message = "this server has not seen its own election yet"
-                        continue
-                    if self._detached():
-                        self._message = self._detached()
-                    else:
-                        attempt += 1
-                        self._one_link(attempt)
-                    self._stop.wait(min(1.0, self._heartbeat_seconds))
-            except LeadershipLost:
-                _log.warning("another server of this cluster holds the link by now")
-            finally:
-                self._holder = False
-                self._leader.resign()
+                if self._take_role():
+                    attempt = self._hold_role(attempt)
+                    continue
+            except Exception:  # noqa: BLE001 - logged, and tried again
+                # Without this thread the cluster would be cut off until its server is restarted.
+                self._message = "the link to the parent failed by a bug; the log says which"
+                _log.exception("the link to the parent failed by a bug; it is tried again")
+            # A tree is loaded in a moment; another holder keeps the role for long.
+            loading = self._replica.state is ReplicaState.LOADING
+            self._stop.wait(_LOADING_SECONDS if loading else self._heartbeat_seconds)
+
+    def _hold_role(self, attempt: int) -> int:
+        """Links until the role ends; returns the number of the last attempt."""
+        try:
+            while self._leader.leads and not (self._unsure or self._stop.is_set()):
+                if not self._leader.wait_for_election(self._stop.wait, self._written):
+                    self._message = "this server has not seen its own election yet"
+                    continue
+                if self._detached():
+                    self._message = self._detached()
+                else:
+                    attempt += 1
+                    self._one_link(attempt)
+                self._stop.wait(min(1.0, self._heartbeat_seconds))
+        except LeadershipLost:
+            _log.warning("another server of this cluster holds the link by now")
+        finally:
+            self._holder = False
+            self._leader.resign()
+        return attempt
 
     def _take_role(self) -> bool:
         try:
             # The hello is made from the loaded tree: raises until it is loaded.
             self._federation.view()
             self._holder = self._leader.campaign() is not None
-        except (KdirError, StoreUnreachable) as error:
+        except (KdirError, StoreUnreachable, IncompatibleStore) as error:
             self._message, self._standby = str(error), False
             return False
         self._written, self._unsure = 0, False
@@ -270,8 +280,6 @@ class ParentLink:
                 _log.warning("the link to the parent at %s is down: %s", endpoint, self._message)
             was_linked, self._linked = self._linked, False
             self._federation.note_parent_lost()
-            if was_linked:
-                self._store_last_contact()
             outbox.put(None)
             group, self._group = self._group, None
             if group is not None:
@@ -279,6 +287,8 @@ class ParentLink:
             call_now, self._call = self._call, None
             if call_now is not None:
                 call_now.cancel()
+            if was_linked:
+                self._store_last_contact()  # last: an error of the store leaves nothing open
 
     def _receive(self, call: Iterable[federation_pb2.LinkResponse]) -> None:
         """Processes the parent's messages until either side ends the link."""

@@ -19,7 +19,17 @@ from directory.namespace.keys import MOUNT_ROW, PARENT
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
 from directory.store.addresses import open_store
-from directory.store.base import Committed, Delete, Guard, Put, Store, Transaction, Write
+from directory.store.base import (
+    Committed,
+    Delete,
+    Guard,
+    IncompatibleStore,
+    Leadership,
+    Put,
+    Store,
+    Transaction,
+    Write,
+)
 from directory.store.replica import AppliedCommit, ReplicaState
 from resolver.path import Path as Path_
 from tests.support.federation import eventually
@@ -223,6 +233,39 @@ def test_what_comes_on_a_link_of_before_an_attach_is_no_update_of_since(
         output.ended.set()
         cluster.stop()
         other.close()
+
+
+@pytest.mark.parametrize("error", [IncompatibleStore("a store of another"), RuntimeError("a bug")])
+def test_a_link_is_opened_once_the_election_no_longer_fails(
+    tmp_path: Path,
+    parent: tuple[Parent, str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    """Another store's file lay at its path for a while."""
+    _, address = parent
+    cluster = Cluster.open(config_of(f"sqlite:///{tmp_path / 'la.sqlite'}", address))
+    elect, failures = cluster.store.elect, list[str]()
+    is_mended = threading.Event()
+
+    def fail(role: str, candidate: str) -> Leadership | None:
+        if role == "parent-link" and not is_mended.is_set():
+            failures.append(role)
+            raise error
+        return elect(role, candidate)
+
+    monkeypatch.setattr(cluster.store, "elect", fail)
+    cluster.start()
+    try:
+        assert eventually(lambda: len(failures) >= 3)
+        assert cluster.link_status().message in (
+            "a store of another",
+            "the link to the parent failed by a bug; the log says which",
+        )
+        is_mended.set()
+        assert eventually(lambda: cluster.link_status().linked)
+    finally:
+        cluster.stop()
 
 
 def test_a_pin_that_comes_right_after_the_first_hello_is_sent(
