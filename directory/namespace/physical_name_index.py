@@ -82,11 +82,6 @@ class PhysicalNameIndex:
         self.base.prepare(give_way)
 
     @property
-    def all_read(self) -> bool:
-        """True if every record was read without error."""
-        return self.base.is_all_read
-
-    @property
     def unreadable(self) -> Mapping[TopicKey, str]:
         """Records found unreadable when the base was built, with the reason."""
         return self.base.unreadable
