@@ -23,11 +23,12 @@ from resolver.cli.export import each_at_once, grants_at, is_mount
 from resolver.cli.output import Column, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
+from resolver.cli.planned_write import is_same_topic, send_planned
 from resolver.cli.policy_arguments import assign, field_of, forget
 from resolver.cli.session import parse_path_argument
-from resolver.cli.set import TRIES, decided_values, is_same_change
+from resolver.cli.set import is_same_change
 from resolver.confirmation import irreversible_effect, lock_out_effect
-from resolver.errors import Absent, EtagMismatch, InvalidArgument, KdirError
+from resolver.errors import Absent, InvalidArgument, KdirError
 from resolver.message_values import plain
 from resolver.path import Path
 
@@ -691,28 +692,19 @@ def _send_planned(session: Session, one: _Change) -> Any:
         EtagMismatch: the entry was changed since.
         KdirError
     """
-    now = one
-    for _ in range(TRIES):
-        try:
-            return now.send(session, validate_only=False)
-        except EtagMismatch:
-            now = replace(one, plan=_plan_of(session, one, below=False))
-            if not _is_same(session, one, now):
-                raise
-    return now.send(session, validate_only=False)
+    return send_planned(
+        one,
+        lambda now: now.send(session, validate_only=False),
+        lambda: replace(one, plan=_plan_of(session, one, below=False)),
+        lambda now: _is_same(session, one, now),
+    )
 
 
 def _is_same(session: Session, planned: _Change, now: _Change) -> bool:
     """True if only what servers record of a topic has changed since the plan."""
     if planned.action == "set":
         return is_same_change(planned.plan.answer, now.plan.answer)
-    if planned.kind != "topic" or _removed(planned) != _removed(now):
-        return False
-    from kdir.v1 import directory_pb2
-
-    request = directory_pb2.GetEntryRequest(path=planned.path, kind="ENTRY_KIND_TOPIC")
-    answer = session.resolver.call(planned.path, "DirectoryService.GetEntry", request)
-    return decided_values(planned.entry) == decided_values(answer.entry)
+    return _removed(planned) == _removed(now) and is_same_topic(session, planned.entry)
 
 
 def _note_pending(session: Session, one: _Change, answer: Any) -> None:

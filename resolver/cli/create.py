@@ -14,6 +14,7 @@ from resolver.cli.entry_rows import display_path, kind_of
 from resolver.cli.kafka_wait import WAIT, wait_for_topic, wait_seconds
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
+from resolver.cli.planned_write import is_same_topic, send_planned
 from resolver.cli.session import PathArgument, parse_path_argument
 from resolver.errors import Absent, AlreadyExists, InvalidNamespace, KdirError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from resolver.cli.session import Session
     from resolver.path import Path
+    from resolver.topic_location import TopicLocation
 
 __all__ = [
     "ENTRY_FORMATS",
@@ -298,6 +300,7 @@ def _remove_one(session: Session, arguments: Arguments, where: PathArgument) -> 
         etag=arguments.one("etag"),
         validate_only=True,
     )
+    planned = None
     if arguments.flag("plan") or not arguments.flag("yes"):
         planned = _delete(session, where, request)
         if arguments.flag("plan"):
@@ -307,8 +310,39 @@ def _remove_one(session: Session, arguments: Arguments, where: PathArgument) -> 
         if not session.approve(f"remove {removal_text(where, found.kind, planned)}"):
             session.out.note(f"unchanged: {where}")
             return
-    request.validate_only = False
-    _removed(session, where, found.kind, _delete(session, where, request), "removed")
+    answer = _delete_planned(session, where, found, request, planned)
+    _removed(session, where, found.kind, answer, "removed")
+
+
+def _delete_planned(
+    session: Session,
+    where: PathArgument,
+    found: TopicLocation,
+    request: directory_pb2.DeleteEntryRequest,
+    planned: directory_pb2.DeleteEntryResponse | None,
+) -> directory_pb2.DeleteEntryResponse:
+    """Removes an entry; after a plan, without a given etag, only the one that was planned for.
+
+    Raises:
+        EtagMismatch: the entry was changed since.
+    """
+    if planned is None or request.etag:
+        request.validate_only = False
+        return _delete(session, where, request)
+
+    def send(plan: directory_pb2.DeleteEntryResponse) -> directory_pb2.DeleteEntryResponse:
+        request.etag, request.validate_only = plan.plan.etag, False
+        return _delete(session, where, request)
+
+    def plan_again() -> directory_pb2.DeleteEntryResponse:
+        request.etag, request.validate_only = "", True
+        return _delete(session, where, request)
+
+    def is_same(now: directory_pb2.DeleteEntryResponse) -> bool:
+        texts = {removal_text(where, found.kind, plan) for plan in (planned, now)}
+        return len(texts) == 1 and is_same_topic(session, found.entry)
+
+    return send_planned(planned, send, plan_again, is_same)
 
 
 def _delete(

@@ -26,11 +26,12 @@ from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seco
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import FOR_NEW_TOPICS, OF_NEW_TOPICS, print_change_plan
+from resolver.cli.planned_write import decided_values, send_planned
 from resolver.cli.policy_arguments import KEYS_HELP, Field, assign, forget
 from resolver.cli.session import parse_path_argument
 from resolver.confirmation import irreversible_effect, lock_out_effect
 from resolver.entry_fields import policy_key
-from resolver.errors import EtagMismatch, InvalidArgument, KdirError
+from resolver.errors import InvalidArgument, KdirError
 from resolver.message_values import plain
 from resolver.path import Path
 
@@ -40,10 +41,8 @@ if TYPE_CHECKING:
     from resolver.cli.output import Output
     from resolver.cli.session import PathArgument, Session
 
-__all__ = ["TRIES", "VERBS", "decided_values", "is_same_change"]
+__all__ = ["VERBS", "is_same_change"]
 
-TRIES: Final = 8
-"""How often a change is planned again if servers record Kafka's state of its topic."""
 _BESIDES: Final = frozenset({"acl", "topic_id"})
 """What drifts of a topic and is no policy."""
 
@@ -145,18 +144,16 @@ def _write(
     """
     if planned is None or request.etag:
         return ask(validate_only=False)
-    now = planned
-    for _ in range(TRIES):
-        request.etag = now.plan.etag
-        try:
-            return ask(validate_only=False)
-        except EtagMismatch:
-            request.etag = ""
-            now = ask(validate_only=True)
-            if not is_same_change(planned, now):
-                raise
-    request.etag = now.plan.etag
-    return ask(validate_only=False)
+
+    def send(plan: directory_pb2.UpdateEntryResponse) -> directory_pb2.UpdateEntryResponse:
+        request.etag = plan.plan.etag
+        return ask(validate_only=False)
+
+    def plan_again() -> directory_pb2.UpdateEntryResponse:
+        request.etag = ""
+        return ask(validate_only=True)
+
+    return send_planned(planned, send, plan_again, lambda now: is_same_change(planned, now))
 
 
 def is_same_change(
@@ -171,16 +168,6 @@ def is_same_change(
         and list(planned.plan.policies) == list(now.plan.policies)
         and irreversible_effect(planned.plan) == irreversible_effect(now.plan)
     )
-
-
-def decided_values(entry: entry_pb2.Entry) -> tuple[object, ...]:
-    """Returns what people decide of a topic, without what servers record of it."""
-    policies = type(entry.policies)()
-    policies.CopyFrom(entry.policies)
-    policies.ClearField("stamps")
-    return entry.path, entry.entry_id, entry.topic.physical_name, policies.SerializeToString(
-        deterministic=True
-    )  # fmt: skip
 
 
 def _effect(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2
+from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2, resolve_pb2
 
 from resolver import errors
 from resolver.cli.create import is_likely_typo
@@ -986,6 +986,69 @@ def test_what_the_reconciler_records_between_plan_and_write_is_nobodys_change(
     last = ("", True) if code else ("7-2", False)
     assert (kdir.asked.etag, kdir.asked.validate_only) == last
     assert kdir("set", "/orders", "retention.ms=9ms", "--etag", "7-1").code == 5
+
+
+class _RemovedTopic:
+    """Owner of ``/orders``, which is another entry by the time of the first write after a plan."""
+
+    def __init__(self, entry: entry_pb2.Entry) -> None:
+        self.entry = entry_pb2.Entry()
+        self.entry.CopyFrom(entry)
+        self.entry.etag = "1-1"
+        self.removed: list[int] = []
+        self.happens: Any = None
+
+    def observe(self) -> None:
+        self.entry.topic.observed_config["retention.ms"] = "1"
+        self.entry.etag = "1-2"
+
+    def replace(self) -> None:
+        self.entry.entry_id, self.entry.etag = 99, "63-1"
+
+    def delete(self, request: directory_pb2.DeleteEntryRequest) -> Any:
+        if not request.validate_only and self.happens is not None:
+            self.happens(self)
+            self.happens = None
+        if request.etag not in ("", self.entry.etag):
+            raise errors.EtagMismatch("/orders has changed", path="/orders")
+        answer = directory_pb2.DeleteEntryResponse(topic_count=1, kafka_topics_deleted=True)
+        answer.plan.etag = self.entry.etag
+        if not request.validate_only:
+            self.removed.append(self.entry.entry_id)
+        return answer
+
+
+def _removed_topic(kdir: Kdir) -> _RemovedTopic:
+    cluster = kdir.tree.deepest(_root())
+    assert cluster is not None
+    found = cluster.answer("ResolveService.Resolve", resolve_pb2.ResolveRequest(path="/orders"))
+    owner = _RemovedTopic(found.outcome.resolution.entry)
+    kdir.answers["DirectoryService.DeleteEntry"] = owner.delete
+    kdir.answers["DirectoryService.GetEntry"] = lambda _: directory_pb2.GetEntryResponse(
+        entry=owner.entry
+    )
+    return owner
+
+
+def test_rm_removes_no_other_topic_than_the_one_that_was_approved(kdir: Kdir) -> None:
+    owner = _removed_topic(kdir)
+    owner.happens = _RemovedTopic.replace
+    ran = kdir("rm", "/orders", terminal=True, stdin="y\n")
+    assert (ran.code, owner.removed) == (5, []), ran.err
+    assert "(ETAG_MISMATCH)" in ran.err
+
+
+def test_rm_of_a_topic_whose_state_servers_record_meanwhile_is_no_conflict(kdir: Kdir) -> None:
+    owner = _removed_topic(kdir)
+    owner.happens = _RemovedTopic.observe
+    ran = kdir("rm", "/orders", terminal=True, stdin="y\n")
+    assert (ran.code, owner.removed) == (0, [owner.entry.entry_id]), ran.err
+
+
+def test_rm_with_an_etag_sends_that_one(kdir: Kdir) -> None:
+    _removed_topic(kdir)
+    ran = kdir("rm", "/orders", "--etag", "1-1", terminal=True, stdin="y\n")
+    assert (ran.code, kdir.asked.etag) == (0, "1-1"), ran.err
 
 
 # -- a directory closed to oneself -----------------------------------------------------------------
