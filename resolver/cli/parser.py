@@ -61,6 +61,10 @@ class Option(NamedTuple):
 RAW_ARGUMENTS: Final = "ARGUMENT…"
 """The name by which a verb that another program runs gets all its arguments, as they are."""
 
+_NEVER_EMPTY: Final = frozenset({"at", "cluster", "context", "etag"})
+"""Options that may not be empty, as by a variable of a script that is not set: the command would be
+about other servers or another cluster, or unconditional."""
+
 YES: Final = Option(("-y", "--yes"), "do not ask; needed where there is no terminal to ask at")
 
 
@@ -194,6 +198,8 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
                 f"{option.shown_choices} was expected",
                 verb=verb.name,
             )
+        if option.value and not value and option.key in _NEVER_EMPTY:
+            raise UsageError(f"{option.names[-1]} '': {option.value} was expected", verb=verb.name)
         if option.value and not option.repeated and option.key in values:
             raise UsageError(f"{option.names[-1]} was given twice", verb=verb.name)
         values.setdefault(option.key, []).append(value)
@@ -297,6 +303,9 @@ def _gather(
         for part in taken:
             if argument.completes != "file":
                 _check_text(argument.name, part, verb)
+            if not (part or argument.least) and argument.completes == "path":
+                # It would count as not given. One that is required is checked when it is parsed.
+                raise UsageError(f"{argument.name} '': a path was expected", verb=verb.name)
             if argument.choices and part not in argument.choices:
                 raise UsageError(
                     f"{argument.name} {cut_shown(part)}: one of "

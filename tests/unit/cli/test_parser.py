@@ -125,6 +125,9 @@ def test_an_option_takes_the_next_argument_whatever_it_is() -> None:
             "--target '\\udcfe': text in UTF-8 was expected; character 1 is the byte 0xfe",
         ),
         ([], "PATH is required: a path"),
+        (["/a", "--at", ""], "--at '': HOST:PORT,… was expected"),
+        (["/a", "--at="], "--at '': HOST:PORT,… was expected"),
+        (["/a", "--context", ""], "--context '': NAME was expected"),
     ],
 )
 def test_what_does_not_fit_is_named(arguments: list[str], complaint: str) -> None:
@@ -174,6 +177,21 @@ def test_arguments_are_dealt_out(
     arguments: tuple[Argument, ...], line: list[str], expected: dict[str, list[str]]
 ) -> None:
     assert _parse(*line, arguments=arguments).values == expected
+
+
+@pytest.mark.parametrize("name", ["--cluster", "--etag"])
+def test_an_empty_cluster_or_etag_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} '': X was expected"):
+        _parse("/a", name, "", options=(Option((name,), "which", "X"),))
+    assert _parse("/a", name, options=(Option((name,), "a flag"),)).flag(name[2:])
+
+
+@pytest.mark.parametrize("verb", ["ls", "tree", "mounts", "verify", "parent"])
+def test_an_empty_path_is_not_that_none_was_given(verb: str) -> None:
+    action = ["detach"] if verb == "parent" else []
+    ran = run([verb, *action, ""])
+    assert (ran.code, ran.out) == (2, "")
+    assert "PATH '': a path was expected" in ran.err
 
 
 def test_a_missing_second_argument_is_named() -> None:
