@@ -131,8 +131,11 @@ def wait_for_kafka(
 
     every: Sequence[Affected] = list(affected)
     session.resolver  # noqa: B018 - made once, before several threads want it
-    with ThreadPoolExecutor(min(_AT_ONCE, max(1, len(every)))) as pool:
+    pool = ThreadPoolExecutor(min(_AT_ONCE, max(1, len(every))))
+    try:
         found = list(pool.map(wait, every))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)  # ^C does not wait for Kafka
     for one, left in zip(every, found, strict=True):
         if left:
             session.missing(f"not in Kafka after {seconds:g} s: {one.cluster}: {left}")

@@ -252,7 +252,7 @@ def _wait(
         where = arguments.one("PATH")
         session.missing(f"not waited for: that takes the right to DESCRIBE {where}")
         return
-    keys = {one.shown for one in fields}
+    keys = {one.key if one.name == "topic_config" else one.name for one in fields}  # Kafka's names
     is_directory = entry.HasField("directory")
     affected = clusters_at(session, own, entry.path, directory=is_directory)
     done = wait_for_kafka(
@@ -264,7 +264,8 @@ def _wait(
         wait_seconds(arguments),
     )
     if done:
-        session.out.note(f"done: nothing of {', '.join(sorted(keys))} is left to change in Kafka")
+        shown = ", ".join(sorted({one.shown for one in fields}))
+        session.out.note(f"done: nothing of {shown} is left to change in Kafka")
 
 
 # -- effective -----------------------------------------------------------------------------------

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -470,6 +473,51 @@ def test_grow_that_is_interrupted_sums_up(kdir: Kdir) -> None:
     ran = kdir("grow", "/search", "--to", "8", "--yes")
     assert ran.code == 130
     assert "armed: 0 of 1 topic are being grown" in ran.err
+
+
+# -- --wait --------------------------------------------------------------------------------------
+
+
+def _planned(request: directory_pb2.UpdateEntryRequest) -> directory_pb2.UpdateEntryResponse:
+    """Answers as the owner of an armed topic whose config changes."""
+    answer = _updated(request)
+    answer.entry.topic.physical_name = "orders"
+    answer.plan.armed = True
+    answer.authority.cluster.cluster = "la"
+    return answer
+
+
+def test_wait_knows_what_is_set_by_the_names_that_kafka_has_for_it(kdir: Kdir) -> None:
+    kdir.answers["DirectoryService.UpdateEntry"] = _planned
+    left = policies_pb2.PlanArmingResponse()
+    left.calls.add(operation="Alter", resource="topic orders", key="preallocate")
+    kdir.answers["PolicyService.PlanArming"] = left
+    arguments = ("--wait", "--timeout", "0.3")
+    ran = kdir("set", "/orders", "config.preallocate=true", *arguments)
+    assert ran.code == 3
+    assert "not in Kafka after 0.3 s: la: 1 topic (orders)" in ran.err
+    ran = kdir("set", "/orders", "config.flush.ms=1", "tags.preallocate=x", *arguments)
+    assert ran.code == 0, ran.err
+    assert "nothing of flush.ms, tags.preallocate is left" in ran.err
+
+
+def test_an_interrupted_wait_ends_at_once(kdir: Kdir) -> None:
+    kdir.answers["DirectoryService.UpdateEntry"] = _planned
+    is_over = threading.Event()
+
+    def hang(_request: policies_pb2.PlanArmingRequest) -> policies_pb2.PlanArmingResponse:
+        time.sleep(0.2)  # until the command waits for this thread
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        is_over.wait(20)
+        return policies_pb2.PlanArmingResponse()
+
+    kdir.answers["PolicyService.PlanArming"] = hang
+    started = time.monotonic()
+    try:
+        assert kdir("set", "/orders", "flush.ms=1", "--wait").code == 130
+        assert time.monotonic() - started < 10
+    finally:
+        is_over.set()
 
 
 # -- rm ------------------------------------------------------------------------------------------
