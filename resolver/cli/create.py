@@ -219,7 +219,7 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
         except AlreadyExists:
             if not arguments.flag("if-not-exists"):
                 raise
-            _show_existing(session, where, entry)
+            _check_in_kafka(session, _show_existing(session, where, entry), arguments)
             return
         made = answer.entry.topic
         location = f"topic {made.physical_name} of {answer.authority.cluster.cluster}"
@@ -232,20 +232,42 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
                 f"allowed there; topics left in Kafka: kdir ls --detached {where.path.parent}",
                 "warn",
             )
-        if arguments.flag("wait") and not arguments.flag("plan"):
-            made = wait_for_topic(session, answer.entry, wait_seconds(arguments))
-        waiting = made.provision == entry_pb2.PROVISION_PENDING
-        if waiting and not (arguments.flag("plan") or arguments.flag("no-wait")):
-            session.missing(
-                f"pending: Kafka has not created {made.physical_name} yet; "
-                f"follow it with kdir stat {answer.entry.path}"
-            )
+        _check_in_kafka(session, answer.entry, arguments)
 
     return each(session, arguments.many("PATH"), create)
 
 
-def _show_existing(session: Session, where: PathArgument, wanted: entry_pb2.Entry) -> None:
-    """Shows the topic that is at a path already.
+def _check_in_kafka(session: Session, entry: entry_pb2.Entry, arguments: Arguments) -> None:
+    """Waits for Kafka with ``--wait``; reports a topic that Kafka does not have (exit code 3).
+
+    Raises:
+        KafkaRejected: Kafka refused it.
+        KdirError
+    """
+    from kdir.v1 import entry_pb2
+
+    if arguments.flag("plan"):
+        return
+    seconds = wait_seconds(arguments) if arguments.flag("wait") else 0.0
+    topic = wait_for_topic(session, entry, seconds)
+    match topic.provision:
+        case entry_pb2.PROVISION_PENDING if not arguments.flag("no-wait"):
+            session.missing(
+                f"pending: Kafka has not created {topic.physical_name} yet; "
+                f"follow it with kdir stat {entry.path}"
+            )
+        case entry_pb2.PROVISION_MISSING:
+            session.missing(f"missing: Kafka does not have {topic.physical_name} any more")
+        case entry_pb2.PROVISION_REPLACED:
+            session.missing(f"replaced: Kafka has another topic {topic.physical_name} by now")
+        case _:
+            pass
+
+
+def _show_existing(
+    session: Session, where: PathArgument, wanted: entry_pb2.Entry
+) -> entry_pb2.Entry:
+    """Shows the topic that is at a path already, and returns it.
 
     Raises:
         AlreadyExists: its name in Kafka is not the one that was asked for.
@@ -265,6 +287,7 @@ def _show_existing(session: Session, where: PathArgument, wanted: entry_pb2.Entr
     partitions = found.entry.topic.partitions
     size = f", {units.plural(partitions, 'partition')}" if partitions else ""
     show_entry(session, found.entry, f"unchanged: {found.entry.path} exists: {location}{size}")
+    return found.entry
 
 
 def _default_physical_name(answer: directory_pb2.CreateEntryResponse) -> str:

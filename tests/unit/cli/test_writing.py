@@ -225,6 +225,49 @@ def test_create_that_is_still_pending_is_3(kdir: Kdir) -> None:
     assert kdir("create", "--no-wait", "/search/x").code == 0
 
 
+@pytest.mark.parametrize(
+    ("provision", "options", "code", "text"),
+    [
+        (entry_pb2.PROVISION_ACTIVE, [], 0, "unchanged: /orders exists: topic orders of la"),
+        (entry_pb2.PROVISION_FAILED, [], 5, "/orders: invalid config (KAFKA_REJECTED)"),
+        (entry_pb2.PROVISION_FAILED, ["--no-wait"], 5, "invalid config (KAFKA_REJECTED)"),
+        (entry_pb2.PROVISION_PENDING, [], 3, "pending: Kafka has not created orders yet"),
+        (entry_pb2.PROVISION_PENDING, ["--no-wait"], 0, "unchanged: /orders exists"),
+        (entry_pb2.PROVISION_PENDING, ["--plan"], 0, "unchanged: /orders exists"),
+        (entry_pb2.PROVISION_MISSING, [], 3, "missing: Kafka does not have orders any more"),
+        (entry_pb2.PROVISION_REPLACED, [], 3, "replaced: Kafka has another topic orders by now"),
+    ],
+)
+def test_create_if_not_exists_is_no_success_where_kafka_does_not_have_the_topic(
+    kdir: Kdir, provision: Any, options: list[str], code: int, text: str
+) -> None:
+    found = directory_pb2.GetEntryResponse(entry=entry_pb2.Entry(path="/orders"))
+    found.authority.cluster.cluster = "la"
+    found.entry.topic.MergeFrom(
+        entry_pb2.Topic(
+            physical_name="orders", provision=provision, provision_message="invalid config"
+        )
+    )
+    kdir.answers["DirectoryService.CreateEntry"] = errors.AlreadyExists("/orders exists")
+    kdir.answers["DirectoryService.GetEntry"] = found
+    ran = kdir("create", "--if-not-exists", "/orders", *options)
+    assert (ran.code, text in ran.err) == (code, True), ran.err
+
+
+def test_create_if_not_exists_with_wait_waits_for_kafka(kdir: Kdir) -> None:
+    states = iter([entry_pb2.PROVISION_PENDING, entry_pb2.PROVISION_ACTIVE])
+
+    def found(request: directory_pb2.GetEntryRequest) -> directory_pb2.GetEntryResponse:
+        topic = entry_pb2.Topic(physical_name="orders", provision=next(states))
+        entry = entry_pb2.Entry(path=request.path, topic=topic)
+        return directory_pb2.GetEntryResponse(entry=entry)
+
+    kdir.answers["DirectoryService.CreateEntry"] = errors.AlreadyExists("/orders exists")
+    kdir.answers["DirectoryService.GetEntry"] = found
+    ran = kdir("create", "--if-not-exists", "--wait", "/orders")
+    assert (ran.code, "pending" in ran.err) == (0, False), ran.err
+
+
 def test_create_in_no_directory_says_how_to_make_it(kdir: Kdir) -> None:
     kdir.answers["DirectoryService.CreateEntry"] = errors.InvalidNamespace(
         "/la/trakcing does not exist; the nearest directory that does is /la; did you mean …?",
