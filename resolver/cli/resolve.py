@@ -52,8 +52,7 @@ def _chunks(parts: Sequence[str]) -> Iterator[list[str]]:
     """Yields the paths of the command line, with those of stdin in the place of ``-``."""
     chunk: list[str] = []
     for part in parts:
-        source = (line.strip() for line in sys.stdin) if part == "-" else iter([part])
-        for path in source:
+        for path in _stdin_lines() if part == "-" else [part]:
             if path:
                 chunk.append(path)
             if len(chunk) == _MOST_AT_ONCE:
@@ -61,6 +60,19 @@ def _chunks(parts: Sequence[str]) -> Iterator[list[str]]:
                 chunk = []
     if chunk:
         yield chunk
+
+
+def _stdin_lines() -> Iterator[str]:
+    """Yields the lines of stdin, stripped.
+
+    Raises:
+        InvalidArgument: they are not in the encoding of the locale.
+    """
+    try:
+        for line in sys.stdin:
+            yield line.strip()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"-: is not text: {error}") from error
 
 
 def _resolve_chunk(session: Session, arguments: Arguments, parts: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 import yaml
 from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, federation_pb2, watch_pb2
 
+from resolver.cli.main import main
 from resolver.cli.watch import note_coverage
 from resolver.errors import Unavailable
 from resolver.path import Path as KdirPath
@@ -419,6 +421,15 @@ def test_many_paths_come_from_stdin_and_each_has_its_own_outcome(kdir: Kdir) -> 
 
 def test_no_path_on_stdin_is_noted(kdir: Kdir) -> None:
     assert kdir("resolve -", stdin="\n") == Ran(0, "", "stdin had no path: nothing was resolved\n")
+
+
+def test_a_byte_on_stdin_that_is_no_text_is_one_sentence(
+    kdir: Kdir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b"/ny/bids\n/\xff\n"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert main(["--at", "127.0.0.1:20000", "resolve", "-"], transport=kdir.tree.transport) == 2
+    assert "error: -: is not text: 'utf-8' codec" in capsys.readouterr().err
 
 
 def test_which_is_the_way_back(kdir: Kdir) -> None:
