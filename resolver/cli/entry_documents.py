@@ -139,7 +139,8 @@ def _load(file: str) -> Iterator[tuple[int, Any]]:
         for number, content in enumerate(yaml.load_all(text, _loader()), start=1):
             if content is not None:
                 yield number, content
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        # The last three are what PyYAML raises for values that their tags do not fit.
         why = " ".join(str(error).replace(' in "<unicode string>"', " in").split())
         raise UsageError(f"{file}: is not YAML: {why}", verb="apply") from None
 
