@@ -292,14 +292,16 @@ class _Start(NamedTuple):
         from datetime import datetime
 
         try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
+            milliseconds = int(datetime.fromisoformat(text).timestamp() * 1000)
+        except (ValueError, OverflowError):
+            milliseconds = -1
+        if milliseconds < 0:  # negative times have meanings of their own in Kafka
             raise UsageError(
-                f"--from {text!r}: beginning, end, an offset such as 1200 or a time such as "
-                f"2026-11-01T14:30 was expected",
+                f"--from {text!r}: beginning, end, an offset such as 1200 or a time from 1970 on, "
+                f"such as 2026-11-01T14:30, was expected",
                 verb="consume",
-            ) from None
-        return cls("time", int(moment.timestamp() * 1000))
+            )
+        return cls("time", milliseconds)
 
 
 def _chosen_partitions(arguments: Arguments) -> list[int]:

@@ -234,20 +234,23 @@ def parse_as_of(
         at: the time of the day that a date means.
 
     Raises:
-        InvalidArgument: it is neither a date nor a time (ISO 8601).
+        InvalidArgument: it is neither a date nor a time (ISO 8601), or before 1970 in UTC.
     """
-    if isinstance(as_of, str):
-        text = as_of.strip()
-        try:
-            as_of = date.fromisoformat(text) if len(text) == 10 else datetime.fromisoformat(text)
-        except ValueError as error:
-            raise InvalidArgument(
-                f"{name}: found {text!r}; expected a date or a time, such as 2026-11-01 or "
-                "2026-11-01T14:30"
-            ) from error
-    if not isinstance(as_of, datetime):
-        as_of = datetime.combine(as_of, at)
-    return as_of.astimezone(UTC)  # a time without a zone is taken as local
+    found = as_of.strip() if isinstance(as_of, str) else str(as_of)
+    try:
+        if isinstance(as_of, str):
+            as_of = date.fromisoformat(found) if len(found) == 10 else datetime.fromisoformat(found)
+        if not isinstance(as_of, datetime):
+            as_of = datetime.combine(as_of, at)
+        moment = as_of.astimezone(UTC)  # a time without a zone is taken as local
+        if moment.timestamp() < 0:
+            raise ValueError("before 1970")
+    except (ValueError, OverflowError) as error:
+        raise InvalidArgument(
+            f"{name}: found {found!r}; expected a date or a time from 1970 on, such as 2026-11-01 "
+            "or 2026-11-01T14:30"
+        ) from error
+    return moment
 
 
 def glob_regex(glob: str) -> str:

@@ -243,6 +243,13 @@ class TestAsOf:
         end = datetime(2026, 11, 1, 23, 59, 59, 999999).astimezone()
         assert parse_as_of("2026-11-01") == parse_as_of(date(2026, 11, 1)) == end
 
+    @pytest.mark.parametrize(
+        "text", ["0001-01-01", "1969-12-30", "9999-12-31T23:59-23:00", "yesterday"]
+    )
+    def test_a_time_that_is_none_or_before_1970_is_refused(self, text: str) -> None:
+        with pytest.raises(InvalidArgument, match=f"--since: found '{text}'; expected a date"):
+            parse_as_of(text, "--since")
+
 
 _SEGMENTS = st.lists(st.text("ab.-1", min_size=1, max_size=4), min_size=1, max_size=4).filter(
     lambda segments: not {".", ".."} & set(segments)

@@ -103,7 +103,13 @@ def test_that_no_message_is_there_is_noted_with_the_end(
     assert missing_messages(start, bounds, begins) == note
 
 
-@pytest.mark.parametrize("text", ["", "-1", "first", "٣", "2026-13-01", "9" * 19])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "-1", "first", "٣", "2026-13-01", "9" * 19, "0001-01-01",
+        "1969-12-31", "1969-12-31T23:59:59.999Z",
+    ],
+)  # fmt: skip
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="an offset such as"):
         _Start.parse(text)
