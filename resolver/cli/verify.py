@@ -55,14 +55,16 @@ def _verify(session: Session, arguments: Arguments) -> int:
     )
     shown = _Shown(session, each=arguments.flag("each"))
     summary: admin_pb2.VerifySummary | None = None
-    for message in _first_answering(session, chosen.servers, request):
-        if message.HasField("summary"):
-            summary = message.summary
-        if session.out.structured:
-            session.out.record(message)
-        elif message.HasField("difference"):
-            shown.add(message.difference)
-    shown.end()
+    try:
+        for message in _first_answering(session, chosen.servers, request):
+            if message.HasField("summary"):
+                summary = message.summary
+            if session.out.structured:
+                session.out.record(message)
+            elif message.HasField("difference"):
+                shown.add(message.difference)
+    finally:  # also if the comparison ends early
+        shown.end()
     if summary is None:
         raise Unreachable("the comparison ended before its summary: not everything was compared")
     _sum_up(session, name_of(session, chosen), summary)

@@ -238,6 +238,13 @@ def test_the_exit_code_says_equal_different_or_not_compared(
     assert output in done.err
 
 
+@pytest.mark.parametrize("arguments", [(), ("--each",), ("-o", "name")])
+def test_differences_found_before_the_stream_breaks_are_shown(arguments: tuple[str, ...]) -> None:
+    done = verify(difference("/a"), Unreachable("gone"), arguments=arguments)
+    assert [line.split("\t")[-1] for line in done.lines] == ["/a"]
+    assert done.err.count("topic: look") == (arguments != ("-o", "name"))
+
+
 def test_differences_that_are_alike_share_a_row_unless_each_is_wanted() -> None:
     found = [difference(f"/{number}") for number in range(5)] + [difference("/x", "two")]
     answer = (*found, summary(differences=6))
