@@ -66,6 +66,9 @@ class ClusterRouter:
         self.places = CallerSlots(
             self.limits.max_blocked_reads, self.limits.principal_blocked_reads
         )
+        threads = self.limits.write_threads
+        # Half of these threads may wait for Kafka: together, the two kinds of waits leave some.
+        self.write_places = CallerSlots(max(1, threads * 3 // 8), max(1, threads // 4))
 
     def cluster_for_path(self, path: Path) -> Cluster:
         """Returns the cluster whose mount is the longest prefix of the path; without one the
@@ -165,12 +168,18 @@ class ClusterRouter:
         return cluster, self.tree(cluster, snapshot, call, past=past)
 
     def read_snapshot(
-        self, cluster: Cluster, token: str, call: Call, *, streams: bool = False
+        self,
+        cluster: Cluster,
+        token: str,
+        call: Call,
+        *,
+        streams: bool = False,
+        writes: bool = False,
     ) -> Snapshot:
         """Returns the snapshot that a call reads; see ``choose_snapshot``.
 
         ``streams``: the call holds none of the threads that answer calls, so any number of them may
-        wait.
+        wait. ``writes``: it holds one of those for writes.
         """
         replica = cluster.replica
         if not token and replica.state is ReplicaState.SERVING:
@@ -181,8 +190,9 @@ class ClusterRouter:
             cluster.config.limits.max_stale_seconds,
             token,
             call,
-            None if streams else self.places,
+            None if streams else self.write_places if writes else self.places,
             self.waiting,
+            _WRITE_SETTING if writes else _READ_SETTINGS,
         )
 
     def decide(
@@ -201,13 +211,12 @@ class ClusterRouter:
         server's replica was behind; see ``Writer.decide``.
 
         Raises:
-            InvalidToken, TokenExpired, TokenFromFuture: see ``choose_snapshot``.
+            InvalidToken, TokenExpired, TokenFromFuture, NotReady: see ``choose_snapshot``.
             StoreUnavailable, NotReady, DeadlineExceeded: see ``Writer.decide``.
             whatever ``attempt`` raises.
         """
         if token and cluster.replica.state is not ReplicaState.STALE:
-            # This is a thread for writes, which answers no reads: so it may wait.
-            self.read_snapshot(cluster, token, call, streams=True)
+            self.read_snapshot(cluster, token, call, writes=True)
         return cluster.writer.decide(attempt, call.seconds_left(), ask_first=ask_first)
 
     def tree(
@@ -311,10 +320,7 @@ class ClusterRouter:
             NotReady: too many calls wait already.
             StoreUnavailable, NotReady, DeadlineExceeded: see ``Writer.decide``.
         """
-        refusal = TooManyWaiting(
-            "too many calls wait for the store already (limits.max_blocked_reads, "
-            "limits.principal_blocked_reads)"
-        )
+        refusal = TooManyWaiting(f"too many calls wait for the store already ({_READ_SETTINGS})")
         with self.places.hold(call, refusal), self.waiting():
             seconds = call.seconds_left(LONGEST_WAIT_SECONDS)
             return cluster.writer.decide(answer, seconds, ask_first=True)
@@ -422,6 +428,10 @@ thread longer.
 """
 
 
+_READ_SETTINGS: Final = "limits.max_blocked_reads, limits.principal_blocked_reads"
+_WRITE_SETTING: Final = "limits.write_threads"
+
+
 def choose_snapshot(
     replica: Replica,
     cluster_id: str,
@@ -430,11 +440,13 @@ def choose_snapshot(
     call: Call,
     places: CallerSlots | None = None,
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    settings: str = _READ_SETTINGS,
 ) -> Snapshot:
     """Returns the snapshot to answer from, at least as new as the token's position of this cluster.
 
     Positions of other clusters are ignored. ``places`` limits how many calls wait at a time, in all
-    and for each caller; None: no limit. ``waiting`` is a context manager around each wait.
+    and for each caller; None: no limit. ``settings`` are those that set it. ``waiting`` is a
+    context manager around each wait.
 
     Raises:
         NotReady: nothing is loaded yet, or too many calls wait already.
@@ -468,7 +480,7 @@ def choose_snapshot(
     else:
         refusal = TooManyWaiting(
             f"revision {position.revision} is not known here yet, and too many calls wait for "
-            f"theirs already (limits.max_blocked_reads, limits.principal_blocked_reads)",
+            f"theirs already ({settings})",
             revision=position.revision,
         )
         with places.hold(call, refusal), waiting():

@@ -156,3 +156,26 @@ def test_N3_reads_that_wait_for_what_never_comes_hold_nobody_up(server: Server) 
     assert set(reported) == {"NOT_READY", "TOKEN_FROM_FUTURE"}
     assert 1 <= reported["TOKEN_FROM_FUTURE"] <= 8
     assert server.outcome("/la/x", token=token) == "resolution"
+
+
+@pytest.mark.parametrize("store", ["sqlite"], indirect=True)
+def test_N3_writes_that_wait_for_what_never_comes_hold_nobody_up(server: Server) -> None:
+    token = server.mkdir("/la/x").token
+    ((cluster, place),) = Token.parse(token).positions.items()
+    future = str(Token.from_position(cluster, place.incarnation, place.revision + 1_000))
+    entry = entry_pb2.Entry(directory=entry_pb2.Directory())
+    request = directory_pb2.CreateEntryRequest(path="/la/y", entry=entry, token=future)
+    stub = directory_pb2_grpc.DirectoryServiceStub
+
+    def write(_: int) -> str:
+        return reason(lambda: server.ask(stub, "CreateEntry", request, timeout=20))
+
+    with ThreadPoolExecutor(6) as callers:
+        waiting = [callers.submit(write, number) for number in range(6)]
+        # One of the two threads for writes may wait; who finds none is told to ask another server.
+        eventually(lambda: sum(one.done() for one in waiting) >= 3)
+        for number in range(20):
+            mkdir(server, f"/la/d{number}", timeout=4)
+        assert any(not one.done() for one in waiting), "nobody waited for those that wait"
+        reported = Counter(one.result() for one in waiting)
+    assert set(reported) == {"NOT_READY", "TOKEN_FROM_FUTURE"}

@@ -18,7 +18,7 @@ from kdir.v1 import (
 )
 
 from directory.api.rpc.call_context import Call
-from resolver.errors import Cancelled, DeadlineExceeded, NotReady, TokenFromFuture
+from resolver.errors import Cancelled, DeadlineExceeded, KdirError, NotReady, TokenFromFuture
 from resolver.revision_token import Token
 from tests.support.federation import eventually
 from tests.unit.access.conftest import ADMIN, House, topic
@@ -199,3 +199,29 @@ def test_one_callers_forged_tokens_wait_in_its_own_places_only(house: Make, time
         thread.join(30)
     assert not places.keys, "and all are given back"
     assert refused.count("TOKEN_FROM_FUTURE") == 4
+
+
+def test_N3_writes_with_forged_tokens_wait_in_places_of_their_own(house: Make) -> None:
+    """They held every thread for writes, before any right was asked about."""
+    la = house(limits={"write_threads": 16})
+    entry = entry_pb2.Entry(directory=entry_pb2.Directory())
+    request = directory_pb2.CreateEntryRequest(path="/la/x", entry=entry, token=forged(la))
+    ended: list[KdirError] = []
+
+    def attack(who: str) -> None:
+        ended.append(la.refusal(who, "CreateEntry", request))
+
+    threads = [
+        threading.Thread(target=attack, args=(who,)) for who in ("eve", "mallory") for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(ended) >= 10)
+    assert {one.reason for one in ended} == {"NOT_READY"}
+    assert all("limits.write_threads" in one.message for one in ended)
+    assert la.router.write_places.taken_count == 6
+    la.mkdir("/la/new")
+    for thread in threads:
+        thread.join(30)
+    assert not la.router.write_places.keys
+    assert [one.reason for one in ended].count("TOKEN_FROM_FUTURE") == 6
