@@ -88,11 +88,7 @@ class CallerRights(VisibleTree):
         if resource is ResourceType.TOPIC and not self.can_describe(
             relative, is_topic=place.is_topic
         ):
-            if not any(
-                self.access.has_own_grant(self.caller, one, place)
-                and self.decide(one, place).allowed
-                for one in _ANY_OPERATION
-            ):
+            if not self.knows_of(place):
                 raise self.absent_error(path, kind)
             if decision.allowed:
                 raise self.permission_denied_error(
@@ -100,6 +96,15 @@ class CallerRights(VisibleTree):
                 )
         if not decision.allowed:
             raise self.permission_denied_error(operation, path, decision, resource)
+
+    def knows_of(self, place: EntryPlace) -> bool:
+        """True if the caller may describe an existing entry, or the entry's own grant allows it an
+        operation.
+        """
+        return self.can_describe(place.relative, is_topic=place.is_topic) or any(
+            self.access.has_own_grant(self.caller, one, place) and self.decide(one, place).allowed
+            for one in _ANY_OPERATION
+        )
 
     def require_cluster(self, operation: Operation, purpose: str = "") -> None:
         """Checks that the caller has a right on the cluster. ``purpose`` is the subject of the

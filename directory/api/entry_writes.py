@@ -42,7 +42,7 @@ from directory.namespace.command import (
     RemoveGrants,
     UpdateEntry,
 )
-from directory.namespace.entry import Kind
+from directory.namespace.entry import Kind, Mount
 from directory.namespace.keys import INHERITED
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.traversal import traverse
@@ -431,10 +431,9 @@ def _check_creation(
     command: CreateDirectory | CreateTopic | CreateLink | CreateMount,
 ) -> None:
     if isinstance(command, CreateDirectory) and command.make_parents:
-        _may_create(view, command.path, len(command.path.segments))
-        _may_be_answered(view, command.path)
+        _may_make_parents(view, command.path)
         return
-    _may_create(view, command.path, 1)
+    _may_create(view, command.path)
     _may_take_over(view, command)
     _may_reach_outside(cluster, view, command)
 
@@ -451,18 +450,31 @@ def _check_move(view: CallerRights, command: MoveEntry) -> None:
         view.require_cluster(Operation.ALTER, "moving a mount")
 
 
-def _may_be_answered(view: CallerRights, path: Path) -> None:
-    """Checks a ``mkdir -p`` of an existing directory, which succeeds only if the caller may
-    describe the directory.
+def _may_make_parents(view: CallerRights, path: Path) -> None:
+    """Checks a ``mkdir -p``: CREATE on the deepest directory above the path that the caller knows
+    of. A hidden entry below it is in the way, or would be the answer.
 
     Raises:
-        AlreadyExists: the caller may not; planning raises the same for a hidden entry in the way.
+        AlreadyExists: planning raises the same for a hidden entry at the path itself.
+        InvalidNamespace, PermissionDenied: as ``_require_visible_directory``.
     """
     mount = view.mount
-    relative = path.below(mount) if mount.is_prefix_of(path) else ()
-    is_there = bool(relative) and view.snapshot.find_directory(relative) is not None
-    if is_there and not view.can_describe(relative, is_topic=False):
-        raise AlreadyExists(f"{path} is taken", path=path)
+    if not mount.is_prefix_of(path) or path == mount:
+        return  # planning raises the error
+    relative = path.below(mount)
+    way = traverse(view.snapshot, relative)
+    depth = min(way.depth, len(relative) - 1)
+    while depth and not view.knows_of(EntryPlace(relative[:depth])):
+        depth -= 1
+    _require_visible_directory(view, mount.join(relative[:depth]), (Operation.CREATE,))
+    if depth == way.depth and way.stopped_by is None:
+        return  # nothing is there
+    at = relative[: depth + 1]
+    is_shown = view.can_describe(at, is_topic=False)
+    if depth == way.depth and isinstance(way.stopped_by, Mount):
+        is_shown = is_shown or view.can_refer_to(mount.join(at))
+    if not is_shown:
+        raise AlreadyExists(f"{mount.join(at)} is taken", path=mount.join(at))
 
 
 def _may_take_over(view: CallerRights, command: Command) -> None:
@@ -540,17 +552,11 @@ def operations_for_fields(fields: Collection[str]) -> tuple[Operation, ...]:
     return (Operation.ALTER, Operation.ALTER_CONFIGS) if configs else (Operation.ALTER,)
 
 
-def _may_create(view: CallerRights, path: Path, tiers: int) -> None:
-    """Checks CREATE on the parent directory; with more than one of ``tiers``, on the deepest
-    existing directory above the path.
-    """
+def _may_create(view: CallerRights, path: Path) -> None:
+    """Checks CREATE on the parent directory."""
     mount = view.mount
-    if not mount.is_prefix_of(path) or path == mount:
-        return  # planning raises the error
-    above = path.below(mount)[:-1]
-    if tiers > 1:
-        above = above[: traverse(view.snapshot, above).depth]
-    _require_visible_directory(view, mount.join(above), (Operation.CREATE,))
+    if mount.is_prefix_of(path) and path != mount:  # else planning raises the error
+        _require_visible_directory(view, path.parent, (Operation.CREATE,))
 
 
 def _require_visible_kind(tree: OpenTree, path: Path, kind: Kind | None) -> Kind | None:

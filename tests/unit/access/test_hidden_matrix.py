@@ -266,7 +266,7 @@ def hide(la: House) -> dict[str, str]:
         kind = {"hidt": 2, "hidl": 3, "hidm": 4}.get(name, 1)
         got = directory_pb2.GetEntryRequest(path=path, kind=kind)  # type: ignore[arg-type]
         etags[name] = la.ask(ADMIN, "GetEntry", got).entry.etag
-        denied = [*grants("denied", "-all"), *grants("blind", "-all")]
+        denied = [one for who in ("denied", "reader", "blind") for one in grants(who, "-all")]
         if name == "hidm":
             # Whom no grant denies a mount is sent on to its cluster, which decides (decision 0032).
             denied += grants("User:*", "-describe")
@@ -278,13 +278,14 @@ def hide(la: House) -> dict[str, str]:
     move = directory_pb2.MoveEntryRequest(path="/la/p/hidv", new_path="/la/elsewhere/hidv")
     la.ask(ADMIN, "MoveEntry", move)
     la.grant("denied", "all", "/la/p")
+    la.grant("reader", "describe", "/la/p")
     la.grant("blind", "create,alter-configs,describe-configs", "/la/p")
     return etags
 
 
-CALLERS: Final = ("", "mallory", "sibling", "creator", "denied", "blind", "expired")
-"""Anonymous; without rights; with rights beside it, on the directory only, on all but it; the same
-but without DESCRIBE; with an inherited allow that ended.
+CALLERS: Final = ("", "mallory", "sibling", "creator", "denied", "reader", "blind", "expired")
+"""Anonymous; without rights; with rights beside it, on the directory only, on all but it; with
+DESCRIBE only on all but it; with all but DESCRIBE; with an inherited allow that ended.
 """
 MAKERS: Final = ("creator", "denied", "blind")
 """Of whom CREATE is allowed on the directory."""
@@ -408,18 +409,31 @@ def test_no_method_names_what_is_hidden_to_who_asks_for_what_is_beside_it(
 def test_what_is_taken_by_something_hidden_is_taken_and_no_more(la: House, who: str) -> None:
     hide(la)
     reported_of: set[str] = set()
+
+    def make(path: str, entry: entry_pb2.Entry, *, parents: bool) -> bool:
+        request = directory_pb2.CreateEntryRequest(path=path, entry=entry, make_parents=parents)
+        try:
+            la.ask(f"User:{who}", "CreateEntry", request)
+        except (AlreadyExists, PermissionDenied) as error:
+            reported_of.add(f"{error.message} {error.metadata}".replace(hidden, "NAME"))
+            return False
+        return True
+
     for hidden in ("hidt", "hidd", "hidl", "hidm", "hidc"):
-        made = entry_pb2.Entry(directory={}), entry_pb2.Entry(link={"targets": ["/la/p/t"]})
-        for entry in made:
-            path = f"/la/p/{hidden}"
-            request = directory_pb2.CreateEntryRequest(path=path, entry=entry)
-            try:
+        path = f"/la/p/{hidden}"
+        directory = entry_pb2.Entry(directory={})
+        made = [
+            (path, directory, False),
+            (path, entry_pb2.Entry(link={"targets": ["/la/p/t"]}), False),
+            (path, directory, True),
+            (f"{path}/q", directory, True),
+            (f"{path}/in/q", directory, True),
+        ]
+        for at, entry, parents in made:
+            if make(at, entry, parents=parents):
                 # A topic and a directory may have one name.
-                la.ask(f"User:{who}", "CreateEntry", request)
                 assert hidden == "hidt"
-                delete = directory_pb2.DeleteEntryRequest(path=path, kind=entry_pb2.ENTRY_KIND_LINK)
-                delete.kind = 1 if entry.HasField("directory") else 3  # type: ignore[assignment]
+                kind = 1 if entry.HasField("directory") else 3
+                delete = directory_pb2.DeleteEntryRequest(path=path, kind=kind, recursive=kind == 1)  # type: ignore[arg-type]
                 la.ask(ADMIN, "DeleteEntry", delete)
-            except (AlreadyExists, PermissionDenied) as error:
-                reported_of.add(f"{error.message} {error.metadata}".replace(hidden, "NAME"))
-    assert len(reported_of) == 1
+    assert len(reported_of) == 1, reported_of
