@@ -254,15 +254,18 @@ class ResolveAnswers:
         return max(matching, key=lambda one: len(one.path), default=None)
 
 
-def refer_to_cluster(owner: Cluster, cluster: str, outcome: resolve_pb2.Outcome) -> None:
-    """Fills in the referral to a cluster by id or name, from the federation state of ``owner``. If
-    the cluster is unknown there: the referral to the parent, else *no route*.
+def refer_to_cluster(
+    owner: Cluster, tree: OpenTree, cluster: str, outcome: resolve_pb2.Outcome
+) -> None:
+    """Fills in the referral to a cluster by id or name, from the mounts that ``owner`` knows and
+    that the caller of ``tree`` may see. If there is none: the referral to the parent, else *no
+    route*.
     """
     federation = owner.federation
     rows = [
         row
         for row in federation.rows_everywhere()
-        if cluster in (row.row.cluster_id, row.row.cluster)
+        if cluster in (row.row.cluster_id, row.row.cluster) and tree.can_refer_to(row.mount)
     ]
     by_id = [row for row in rows if row.row.cluster_id == cluster]
     chosen = by_id or rows

@@ -135,7 +135,8 @@ class ResolveService(Service):
         snapshot = self._router.read_snapshot(cluster, request.token, call)
         response = resolve_pb2.LocateResponse(authority=cluster.authority(snapshot))
         if request.cluster not in {"", cluster.cluster_id, cluster.config.cluster}:
-            refer_to_cluster(cluster, request.cluster, response.outcome)
+            tree = self._router.tree(cluster, snapshot, call)
+            refer_to_cluster(cluster, tree, request.cluster, response.outcome)
             return response
         cluster.check_mounted()
         tree = self._router.tree(cluster, snapshot, call)
