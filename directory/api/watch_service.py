@@ -23,6 +23,7 @@ from directory.change_log.log_state import (
     unpublished_reason,
 )
 from directory.maintenance.history import Revised
+from directory.namespace.entry import Kind
 from directory.server.cluster import Cluster
 from resolver.errors import Resync, TokenExpired, Unmounted, Unreachable
 from resolver.path import Path
@@ -311,5 +312,10 @@ def _require_visible(tree: OpenTree, path: Path) -> None:
     Raises:
         Absent: it may not, or not any more.
     """
-    if not (tree.has_describable_below(path) or tree.would_show(path)):
+    is_shown = (
+        tree.has_describable_below(path)
+        or tree.can_describe_path(path, Kind.TOPIC)
+        or tree.would_show(path)
+    )
+    if not is_shown:
         raise tree.absent_error(path)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
-from kdir.v1 import directory_pb2, watch_pb2
+from kdir.v1 import directory_pb2, entry_pb2, policies_pb2, watch_pb2
 
 from directory.store.event_rows import Operation
 from resolver.errors import Absent, Resync
-from tests.unit.access.conftest import ADMIN, House
+from tests.unit.access.conftest import ADMIN, House, topic
 
 Make = Callable[..., House]
 DELETE, INSERT = watch_pb2.CHANGE_ACTION_DELETE, watch_pb2.CHANGE_ACTION_INSERT
@@ -363,3 +363,21 @@ def test_what_operators_did_is_shown_to_who_sees_the_directory_at_the_mount(hous
             assert event.operation == "finalized feature level 7"
     assert not any(event.operation for event in listed(la, "bob"))
     assert not any(event.operation for event in watched(la, "bob", before))
+
+
+def test_a_topic_that_is_granted_by_itself_is_watched_and_has_a_history(house: Make) -> None:
+    """Only grants on directories counted, and it was absent."""
+    la = house()
+    la.mkdir("/la/p")
+    topic(la, "/la/p/t")
+    la.grant("bob", "read", "/la/p/t")
+    begun = token(la)
+    entry = entry_pb2.Entry(policies=policies_pb2.Policies(owner="x"))
+    request = directory_pb2.UpdateEntryRequest(
+        path="/la/p/t", entry=entry, update_mask=FieldMask(paths=["policies.owner"])
+    )
+    la.ask(ADMIN, "UpdateEntry", request)
+    assert [one.path for one in watched(la, "bob", begun, "/la/p/t")] == ["/la/p/t"]
+    assert listed(la, "bob", "/la/p/t")[-1].path == "/la/p/t"
+    beside = la.refusal("bob", "ListChanges", watch_pb2.ListChangesRequest(path="/la/p/u"))
+    assert isinstance(beside, Absent)
