@@ -40,6 +40,7 @@ from resolver.errors import (
     AboveCeiling,
     Absent,
     KafkaRejected,
+    StoreUnavailable,
     TokenFromFuture,
 )
 from resolver.path import Path
@@ -132,8 +133,8 @@ class DirectoryService(Service):
     def _await_active(
         self, cluster: Cluster, path: Path, made: Topic, revision: int, call: Call
     ) -> Topic:
-        """Returns the topic once Kafka has created it; still pending at the deadline, or as created
-        if the mount moved meanwhile.
+        """Returns the topic once Kafka has created it; still pending at the deadline or if the
+        store is lost meanwhile, as created if the mount moved.
 
         Raises:
             KafkaRejected: Kafka or a rule of kdir refused the topic; the entry stays, as FAILED.
@@ -162,7 +163,7 @@ class DirectoryService(Service):
                 if left <= 0 or not call.is_active():
                     return topic
                 cluster.replica.wait_for(max(revision, snapshot.revision) + 1, left)
-            except TokenFromFuture:
+            except (TokenFromFuture, StoreUnavailable):
                 return topic
 
     def update_entry(

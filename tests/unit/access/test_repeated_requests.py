@@ -13,9 +13,10 @@ from kdir.v1 import access_pb2, directory_pb2, entry_pb2
 
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.keys import entry_key
+from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
 from directory.wire.entry_codec import ProtoCodec
-from resolver.errors import Absent
+from resolver.errors import Absent, StoreUnavailable
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 
 Make = Callable[..., House]
@@ -111,3 +112,24 @@ def test_a_repeated_creation_answers_with_no_topic_that_took_the_place_since(mak
     put(replace(other, provision=Provision.FAILED, provision_message="secret of Kafka"))
     assert isinstance(refused := la.refusal("bob", "CreateEntry", request), Absent)
     assert "secret" not in f"{refused.message} {refused.metadata}"
+
+
+def test_a_topic_that_was_committed_is_answered_though_the_store_is_lost_since(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    la = make(kafka=KAFKA)
+    request = directory_pb2.CreateEntryRequest(
+        path="/la/p/vis/new", entry=entry_pb2.Entry(topic={}), wait_until_active=True
+    )
+    replica = la.cluster.replica
+    wait_for = replica.wait_for
+
+    def lost(revision: int, seconds: float) -> Snapshot:
+        if revision > replica.snapshot.revision:
+            raise StoreUnavailable("the store is away", revision=revision)
+        return wait_for(revision, seconds)
+
+    monkeypatch.setattr(replica, "wait_for", lost)
+    made = la.ask("bob", "CreateEntry", request)
+    assert made.entry.topic.provision == entry_pb2.PROVISION_PENDING
+    assert la.outcome("bob", "/la/p/vis/new") == "resolution"
