@@ -359,12 +359,13 @@ class DirectoryServer:
         self._stopped = threading.Event()
 
     def _add_services(self) -> None:
+        self._scans = ScanService(self._router)
         services = (
             ResolveService(self._router),
             DirectoryService(self._router),
             WatchService(self._router),
             FederationService(self._router),
-            ScanService(self._router),
+            self._scans,
             PolicyService(self._router),
             AccessService(self._router),
             AdminService(self._router),
@@ -447,6 +448,7 @@ class DirectoryServer:
                 self._intake.refuse_late()
                 self._intake.begin_delayed()
                 self._reflection.end_late()
+                self._scans.end_late()
                 self._unsent.end_late()
                 now = time.monotonic()
                 was_ready = reported == health_pb2.HealthCheckResponse.SERVING

@@ -122,15 +122,22 @@ class ScanService(Service):
     ) -> _ScanSnapshot | None:
         """Returns the held scan of a token; None if it is not held any more."""
         key = (call.principal, newest.caller.host, str(path), token.incarnation, token.revision)
-        now = time.monotonic()
+        self.end_late()
         with self._lock:
-            while self._held and now - next(iter(self._held.values())).used_at >= _HELD_SECONDS:
-                self._held.popitem(last=False)
             scan = self._held.get(key)
             if scan is not None:
-                self._held[key] = replace(scan, used_at=now)
+                self._held[key] = replace(scan, used_at=time.monotonic())
                 self._held.move_to_end(key)
         return scan
+
+    def end_late(self) -> None:
+        """Drops the scans that were not continued in time, with their trees. Called periodically;
+        not at the last page, since the shards of a scan share one tree.
+        """
+        before = time.monotonic() - _HELD_SECONDS
+        with self._lock:
+            while self._held and next(iter(self._held.values())).used_at <= before:
+                self._held.popitem(last=False)
 
     def _begun(self, path: Path, newest: OpenTree, call: Call) -> _ScanSnapshot | None:
         """Begins a scan of the newest tree and holds it; None if there is no such directory."""

@@ -8,6 +8,7 @@ import pytest
 from kdir.v1 import directory_pb2, scan_pb2
 
 from directory.api import scan_service
+from directory.api.scan_service import ScanService
 from tests.unit.access.conftest import ADMIN, House, topic
 
 Make = Callable[..., House]
@@ -75,3 +76,20 @@ def test_a_scan_is_held_for_a_while_only(la: House, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(scan_service, "_HELD_SECONDS", 0.0)
     later = page(la, "bob", begun.next_page_token)
     assert later.authority.revision > begun.authority.revision
+
+
+def test_a_scan_that_nobody_continues_is_dropped_without_another_call(
+    la: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scans = ScanService(la.router)
+    la.handlers.update(scans.method_handlers())
+    begun = page(la, "bob")
+    topic(la, "/la/p/new")
+    scans.end_late()
+    held = page(la, "bob", begun.next_page_token)
+    assert held.authority.revision == begun.authority.revision
+    with monkeypatch.context() as later:
+        later.setattr(scan_service, "_HELD_SECONDS", 0.0)
+        scans.end_late()
+    again = page(la, "bob", begun.next_page_token)
+    assert again.authority.revision > begun.authority.revision
