@@ -125,7 +125,9 @@ class AdminService(Service):
     ) -> admin_pb2.GetStatusResponse:
         """Returns the status of a server, also before the tree is loaded."""
         call.check()
-        cluster = self._router.cluster_by_name(request.cluster)
+        cluster = self._router.clusters[0]
+        if request.cluster:
+            cluster = self._router.require_cluster_by_name(request.cluster)
         access_control = self._router.access_control
         view = access_control.require_admin(cluster, "AdminService/GetStatus", call)
         shows_all = view is None or view.shows_all()

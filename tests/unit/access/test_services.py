@@ -348,6 +348,12 @@ def test_operators_calls_need_rights_on_the_cluster(la: House) -> None:
     la.grant("bob", "describe", "/la", kind=cluster)
     assert la.ask("bob", "GetStatus", status).topic_count == 1  # the other is hidden
     assert la.ask(ADMIN, "GetStatus", status).topic_count == 2
+    for name in ("la", la.cluster.cluster_id):
+        named = admin_pb2.GetStatusRequest(cluster=name)
+        assert la.ask(ADMIN, "GetStatus", named).topic_count == 2
+    other = la.refusal(ADMIN, "GetStatus", admin_pb2.GetStatusRequest(cluster="kc-other"))
+    assert isinstance(other, InvalidArgument)
+    assert "found 'kc-other'; expected one of la" in other.message
     finalize = admin_pb2.FinalizeFeaturesRequest()
     for method, request in (
         ("FinalizeFeatures", finalize),
