@@ -160,6 +160,8 @@ class PolicyService(Service):
         snapshot = tree.snapshot
         _refuse_unloaded(cluster, snapshot)
         found = tree.require_entry(path, Kind.DIRECTORY if request.directory else None)
+        if request.directory and isinstance(found, TopicAt):
+            raise tree.absent_error(path, Kind.DIRECTORY)
         node, entry = _node_and_entry(snapshot, found)
         response = policies_pb2.GetEffectivePoliciesResponse(token=cluster.token_of(snapshot))
         own, desired_config, asked = entry.policies, entry, frozenset[str]()

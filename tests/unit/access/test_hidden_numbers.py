@@ -25,7 +25,7 @@ from directory.namespace.entry import Directory, Kind, Provision
 from directory.namespace.keys import LEVEL, MOUNT_ROW, child_key, entry_key
 from directory.store.base import Put
 from directory.wire.entry_codec import ProtoCodec
-from resolver.errors import PermissionDenied, QuotaExceeded, VanishGuard
+from resolver.errors import Absent, PermissionDenied, QuotaExceeded, VanishGuard
 from resolver.path import Path as EntryPath
 from tests.unit.access.conftest import ADMIN, House, topic
 
@@ -272,3 +272,14 @@ def test_why_kafka_is_stopped_names_no_topic_to_callers_that_may_not_see_it(
             assert ("p.secret" in refused.message) == is_received
         assert ("p.secret" in status(la, who).kafka.stop_reason) == is_received
         assert status(la, who).kafka.stop_reason
+
+
+def test_effective_policies_of_a_directory_are_not_those_of_the_topic_of_its_name(
+    la: House,
+) -> None:
+    request = policies_pb2.GetEffectivePoliciesRequest(path="/la/p/t", directory=True)
+    refused = la.refusal("bob", "GetEffectivePolicies", request)
+    assert isinstance(refused, Absent)
+    assert refused.message == "/la/p/t is a topic, not a directory"
+    la.mkdir("/la/p/t")
+    assert la.ask("bob", "GetEffectivePolicies", request)
