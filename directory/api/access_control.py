@@ -91,9 +91,7 @@ class CallerRights(VisibleTree):
             if not self.knows_of(place):
                 raise self.absent_error(path, kind)
             if decision.allowed:
-                raise self.permission_denied_error(
-                    Operation.DESCRIBE, path, self.decide(_DESCRIBE, place)
-                )
+                raise self._describe_denied_error(path, self.decide(_DESCRIBE, place))
         if not decision.allowed:
             raise self.permission_denied_error(operation, path, decision, resource)
 
@@ -145,6 +143,10 @@ class CallerRights(VisibleTree):
             principal=self.caller.principal,
         )
 
+    def _describe_denied_error(self, path: Path, decision: Decision) -> PermissionDenied:
+        write_audit_line(self.caller, _DESCRIBE, path, decision)
+        return self.permission_denied_error(Operation.DESCRIBE, path, decision)
+
     def require_view(self, path: Path, kind: Kind | None) -> None:
         """Checks that the caller may describe an entry that it knows of, and for a directory
         everything below it, too.
@@ -156,7 +158,7 @@ class CallerRights(VisibleTree):
         place = EntryPlace(relative, kind is Kind.TOPIC and bool(relative))
         decision = self.decide(_DESCRIBE, place)
         if not decision.allowed:
-            raise self.permission_denied_error(Operation.DESCRIBE, path, decision)
+            raise self._describe_denied_error(path, decision)
         if kind is Kind.DIRECTORY:
             self.require_on_descendants(Operation.DESCRIBE, path)
 

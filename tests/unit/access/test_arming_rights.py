@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -82,14 +83,19 @@ def _open(access_at: Callable[..., Authorizer]) -> Callable[..., Authorizer]:
     return lambda *of: replace(access_at(*of), mode=AccessMode.OPEN)
 
 
-def test_arming_takes_describe_on_the_entry(la: House) -> None:
+def test_arming_takes_describe_on_the_entry(la: House, caplog: pytest.LogCaptureFixture) -> None:
     la.grant("bob", "alter-configs", "/la/p/t")
     la.grant("bob", "alter-configs", "/la/p/deep")
     for path in ("/la/p/t", "/la/p/deep"):
         request = policies_pb2.PlanArmingRequest(path=path, aspect="configs")
-        refused = la.refusal("bob", "PlanArming", request)
+        caplog.clear()
+        with caplog.at_level(logging.INFO, "kdir.audit"):
+            refused = la.refusal("bob", "PlanArming", request)
         assert isinstance(refused, PermissionDenied)
         assert refused.message.startswith(f"User:bob may not DESCRIBE {path}: ")
+        (line,) = [one.getMessage() for one in caplog.records if one.name == "kdir.audit"]
+        assert 'result="DENIED"' in line
+        assert f'operation="DESCRIBE" resource="TOPIC:{path}"' in line
         la.grant("bob", "describe", path)
         assert isinstance(la.refusal("bob", "PlanArming", request), VanishGuard)
     la.grant("carol", "alter-configs", "/la/p")

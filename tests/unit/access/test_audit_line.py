@@ -28,16 +28,16 @@ WHERE = Path.parse("/la/a/t")
 )
 def test_A11_levels(entries: dict[str, list[str]], *, explicit: bool, level: AuditLevel) -> None:
     decision = access(entries).authorize(ALICE, READ, at("a/t"))
-    line = audit_line(ALICE, READ, WHERE, decision, request="Resolve", explicit=explicit)
+    line = audit_line(ALICE, READ, WHERE, decision, request="3f9a", explicit=explicit)
     assert line.level is level
 
 
 def test_A11_the_line_says_who_what_where_and_by_which_rule() -> None:
     decision = access({"a/": ["deny User:* read"]}).authorize(ALICE, READ, at("a/t"))
-    line = audit_line(ALICE, READ, WHERE, decision, request="BatchResolve", resources=3)
+    line = audit_line(ALICE, READ, WHERE, decision, request="3f9a", resources=3)
     assert str(line) == (
         'result="DENIED" principal="User:alice" host="10.0.0.1" operation="READ" '
-        'resource="TOPIC:/la/a/t" request="BatchResolve" resources="3" '
+        'resource="TOPIC:/la/a/t" request="3f9a" resources="3" '
         'rule="DENY User:* READ TOPIC from * on /la/a"'
     )
 
@@ -45,13 +45,11 @@ def test_A11_the_line_says_who_what_where_and_by_which_rule() -> None:
 def test_A11_the_rule_is_the_default_where_no_grant_decided() -> None:
     question = AccessQuestion.for_operation(Operation.READ, ResourceType.GROUP, "pay")
     decision = access({}).authorize(ALICE, question)
-    line = audit_line(ALICE, question, Path.parse("/la"), decision, request="CheckAccess")
+    line = audit_line(ALICE, question, Path.parse("/la"), decision, request="3f9a")
     assert line.fields["rule"] == "no matching grant"
     assert line.fields["resource"] == "GROUP:/la:pay"
     closed = access({"a/t": ["allow User:alice read"]}, closed=("a/",))
-    line = audit_line(
-        ALICE, READ, WHERE, closed.authorize(ALICE, READ, at("a/t")), request="Resolve"
-    )
+    line = audit_line(ALICE, READ, WHERE, closed.authorize(ALICE, READ, at("a/t")), request="3f9a")
     assert line.fields["rule"].endswith("pass it: /la/a")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -62,15 +63,21 @@ def test_a_directory_with_another_grant_of_its_own_lacks_describe(
     assert not isinstance(la.refusal("bob", "CreateEntry", request), PermissionDenied)
 
 
-def test_what_a_right_further_up_does_on_an_entry_takes_describe(la: House) -> None:
+def test_what_a_right_further_up_does_on_an_entry_takes_describe(
+    la: House, caplog: pytest.LogCaptureFixture
+) -> None:
     la.mkdir("/la/p/d")
     la.grant("bob", "delete,-describe", "/la/p")
     request = directory_pb2.DeleteEntryRequest(path="/la/p/d")
     assert isinstance(la.refusal("bob", "DeleteEntry", request), Absent)
     la.grant("bob", "describe-configs", "/la/p/d")
-    refused = la.refusal("bob", "DeleteEntry", request)
+    with caplog.at_level(logging.INFO, "kdir.audit"):
+        refused = la.refusal("bob", "DeleteEntry", request)
     assert isinstance(refused, PermissionDenied)
     assert refused.metadata["operation"] == "DESCRIBE"
+    (line,) = [one.getMessage() for one in caplog.records if one.name == "kdir.audit"]
+    assert 'result="DENIED" principal="User:bob"' in line
+    assert 'operation="DESCRIBE" resource="TOPIC:/la/p/d"' in line
     la.grant("bob", "delete", "/la/p/d")
     la.ask("bob", "DeleteEntry", request)
     assert isinstance(la.refusal(ADMIN, "DeleteEntry", request), Absent)
