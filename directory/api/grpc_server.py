@@ -151,14 +151,16 @@ class Health:
         """Yields the status, then each change of it until the call ends."""
         sent = -1
         context.add_callback(self._wake)
-        while context.is_active():
+        while True:
             with self._changed:
-                if self._status == sent:
+                # Asked under the lock: the end of a call wakes nobody who does not wait yet.
+                while self._status == sent and context.is_active():
                     self._changed.wait()
                 status = self._status
-            if status != sent:
-                sent = status
-                yield status
+            if status == sent:
+                return
+            sent = status
+            yield status
 
     def _wake(self) -> None:
         with self._changed:

@@ -145,8 +145,7 @@ class CallPool:
         """Refuses further calls. Queued calls are dropped, running ones end by themselves."""
         with self._lock:
             self._is_shut = True
-            while self._tasks.qsize():
-                self._tasks.get()
+            self._tasks.clear()
             for _ in range(self._threads):
                 self._spare.release()
                 self._tasks.end()
@@ -370,8 +369,16 @@ class FairQueue(Generic[T]):
 
     def get(self) -> T | None:
         """Waits for an item and removes it; None: the queue was ended."""
-        if not self._tickets.get():
-            return None
+        return self._pop() if self._tickets.get() else None
+
+    def clear(self) -> None:
+        """Drops the items that no ``get`` takes meanwhile; does not wait."""
+        with suppress(Empty):
+            while True:
+                if self._tickets.get_nowait():
+                    self._pop()
+
+    def _pop(self) -> T:
         with self._lock:
             key, mine = self._items.popitem(last=False)
             item = mine.popleft()

@@ -35,6 +35,23 @@ def test_one_of_a_caller_waits_for_one_of_another_however_many_that_has(times: i
     assert not queue._items
 
 
+def test_a_queue_is_cleared_without_waiting_for_what_others_take() -> None:
+    for _ in range(200):
+        queue: FairQueue[int] = FairQueue(lambda item: item % 3)
+        for number in range(50):
+            queue.put(number)
+        taker = threading.Thread(target=lambda queue=queue: [*iter(queue.get, None)])
+        taker.start()
+        cleaner = threading.Thread(target=queue.clear)
+        cleaner.start()
+        cleaner.join(10)
+        assert not cleaner.is_alive()
+        assert queue.qsize() == 0
+        queue.end()
+        taker.join(10)
+        assert not taker.is_alive()
+
+
 def test_nothing_is_lost_between_many_threads() -> None:
     queue: FairQueue[int] = FairQueue(lambda item: str(item % 7))
     taken: list[int] = []

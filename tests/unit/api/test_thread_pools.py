@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from directory.api.rpc.request_intake import RequestIntake
-from directory.api.rpc.thread_pools import CallCompletion, CallPool
+from directory.api.rpc.thread_pools import CallCompletion, CallPool, FairQueue
 from tests.support.federation import eventually
 
 
@@ -186,3 +186,25 @@ def test_a_pool_that_is_shut_down_drops_what_waits_and_takes_no_more(gate: Gate)
             one.join(0.2)
     eventually(lambda: gate.inside == 0)
     assert ran == []
+
+
+def test_G10_a_pool_ends_though_a_thread_takes_what_it_is_about_to_drop(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = CallPool(1, 1, RequestIntake(1, 1.0, 99))
+    pool.submit(gate.pass_through)
+    eventually(lambda: gate.inside == 1)
+    pool.submit(int)
+    counted = FairQueue.qsize
+
+    def qsize(queue: FairQueue[object]) -> int:
+        count = counted(queue)
+        gate.open()
+        eventually(lambda: counted(queue) == 0)
+        return count
+
+    monkeypatch.setattr(FairQueue, "qsize", qsize)
+    ending = threading.Thread(target=pool.shutdown, daemon=True)
+    ending.start()
+    ending.join(10)
+    assert not ending.is_alive()
