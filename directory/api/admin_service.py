@@ -664,7 +664,7 @@ class _ChangeLogCalls:
         def attempt() -> tuple[int | None, int]:
             self._require_log(cluster, "AdminService/SkipChangeLog", call)
             snapshot = cluster.replica.snapshot
-            waiting = cluster.history.index.waiting(published_revision(snapshot) or 0)
+            waiting = cluster.history.waiting(published_revision(snapshot) or 0)
             if not waiting.commits:
                 return None, 0
             row = watch_pb2.ChangeLogSkip(

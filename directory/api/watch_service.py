@@ -129,7 +129,7 @@ class WatchService(Service):
             unpublished = unpublished_reason(snapshot, is_configured=log is not None)
             state.message = unpublished or state.message
             response.state.CopyFrom(state)
-            waiting = cluster.history.index.waiting(published_revision(snapshot) or 0)
+            waiting = cluster.history.waiting(published_revision(snapshot) or 0)
             response.waiting_commits, response.waiting_bytes = waiting.commits, waiting.size_bytes
             response.waiting_since_ms = waiting.since_ms
         elif log is not None:

@@ -12,11 +12,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Final
 
-from directory.maintenance.event_index import EventIndex
+from directory.maintenance.event_index import EventIndex, WaitingRows
 from directory.store.base import (
     Store,
     StoreUnreachable,
@@ -36,6 +36,14 @@ _PAGE_EVENTS: Final = 200
 _READERS: Final = 4
 """Number of subscriptions that may read a page from the store at the same time."""
 _WAIT_SECONDS: Final = 5.0
+
+
+@contextmanager
+def _reporting_unreachable() -> Iterator[None]:
+    try:
+        yield
+    except StoreUnreachable as reason:
+        raise StoreUnavailable(f"the store is away: {reason}") from reason
 
 
 class ChangeHistory:
@@ -162,10 +170,17 @@ class ChangeHistory:
         Raises:
             StoreUnavailable: the store cannot be reached.
         """
-        try:
+        with _reporting_unreachable():
             return self.index.floor()
-        except StoreUnreachable as reason:
-            raise StoreUnavailable(f"the store is away: {reason}") from reason
+
+    def waiting(self, after: int) -> WaitingRows:
+        """Returns the number of rows of later revisions.
+
+        Raises:
+            StoreUnavailable: the store cannot be reached.
+        """
+        with _reporting_unreachable():
+            return self.index.waiting(after)
 
     def lags(self) -> list[int]:
         """Returns the number of events in the queue of each subscription."""
@@ -208,10 +223,8 @@ class ChangeHistory:
             )
 
     def _read_back(self, before: int, limit: int) -> list[Revised]:
-        try:
+        with _reporting_unreachable():
             return self.index.read_back(before, limit)
-        except StoreUnreachable as reason:
-            raise StoreUnavailable(f"the store is away: {reason}") from reason
 
     # -- the replica's part ------------------------------------------------------------------
 

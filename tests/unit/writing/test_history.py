@@ -482,6 +482,18 @@ def test_trimming_waits_for_a_store_that_is_away(store: ScriptedStore, bench: Be
     assert trim(store, bench.history, 1) == 1
 
 
+def test_what_waits_for_the_change_log_is_not_known_while_the_store_is_away(
+    store: ScriptedStore, bench: Bench
+) -> None:
+    bench.create("/la/t0")
+    store.away = True
+    with pytest.raises(StoreUnavailable, match="the store is away"):
+        bench.history.waiting(0)
+    store.return_soon()
+    eventually(lambda: bench.replica.state is ReplicaState.SERVING)
+    assert bench.history.waiting(0).commits == 1
+
+
 def test_answered_requests_that_no_transaction_can_compare_at_once_are_trimmed_in_parts(
     store: ScriptedStore, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
