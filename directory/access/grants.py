@@ -184,7 +184,7 @@ class Grant:
         Raises:
             InvalidArgument: names the field, the value found and the values expected.
         """
-        address = host if host == ANY_HOST else parse_host(host)
+        address = host if host == ANY_HOST else parse_host(host, ", or * for every host")
         _check_name(kind, name)
         return cls(check_principal(principal), address, operation, permission, kind, name)
 

@@ -115,27 +115,28 @@ def check_principal(text: str) -> str:
     return text
 
 
-def parse_host(text: str) -> str:
+def parse_host(text: str, or_else: str = "") -> str:
     """Returns an address in the canonical form in which hosts are compared: an IPv4-mapped IPv6
-    address becomes IPv4, and the interface behind ``%`` is dropped.
+    address becomes IPv4, and the interface behind ``%`` is dropped. ``or_else``: what the caller
+    accepts besides, for the message.
 
     Raises:
         InvalidArgument: not an address. Host names are never looked up.
     """
     if not text.isascii():  # the standard library accepts digits of other scripts, too
-        raise _no_host(text)
+        raise _no_host(text, or_else)
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:
-        raise _no_host(text) from None
+        raise _no_host(text, or_else) from None
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return str(address)
 
 
-def _no_host(text: str) -> InvalidArgument:
+def _no_host(text: str, or_else: str) -> InvalidArgument:
     return InvalidArgument(
-        f"host: found {quote_for_message(text)}; expected an IP address, or * for every host,",
+        f"host: found {quote_for_message(text)}; expected an IP address{or_else}",
         field="host",
     )
 

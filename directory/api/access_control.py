@@ -97,11 +97,16 @@ class CallerRights(VisibleTree):
 
     def knows_of(self, place: EntryPlace) -> bool:
         """True if the caller may describe an existing entry, or the entry's own grant allows it an
-        operation.
+        operation. Every caller knows of the mount: each answer names it.
         """
-        return self.can_describe(place.relative, is_topic=place.is_topic) or any(
-            self.access.has_own_grant(self.caller, one, place) and self.decide(one, place).allowed
-            for one in _ANY_OPERATION
+        return (
+            not place.relative
+            or self.can_describe(place.relative, is_topic=place.is_topic)
+            or any(
+                self.access.has_own_grant(self.caller, one, place)
+                and self.decide(one, place).allowed
+                for one in _ANY_OPERATION
+            )
         )
 
     def require_cluster(self, operation: Operation, purpose: str = "") -> None:

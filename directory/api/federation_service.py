@@ -131,7 +131,10 @@ def _check_peer(hello: federation_pb2.Hello, call: Call, tls: TlsConfig | None) 
         return
     reported = f"link: the hello says cluster {hello.cluster_id} ({hello.cluster}), "
     if tls.client_auth != "require":
-        why = "and this server asks for no certificates that could say so: [tls] client = require"
+        why = (
+            "and this server asks for no certificates that could say so; expected [tls] "
+            'client_auth = "require" in its config'
+        )
     elif call.cluster_ids:
         why = f"the certificate says {', '.join(call.cluster_ids)}"
     else:

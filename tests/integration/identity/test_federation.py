@@ -171,7 +171,7 @@ def test_a_parent_that_asks_for_no_certificates_takes_no_child(
     la = secure.start("/la", "/")
     entry = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id=la.cluster_id))
     root.entries("CreateEntry", path="/la", entry=entry)
-    eventually(lambda: "asks for no certificates" in la.status().parent.message)
+    eventually(lambda: '[tls] client_auth = "require"' in la.status().parent.message)
 
 
 def test_tokens_say_who_and_a_token_goes_before_the_certificate(

@@ -96,3 +96,14 @@ def test_a_hidden_directory_beside_a_visible_topic_is_as_if_it_were_absent(la: H
         )
         assert isinstance(hidden, InvalidNamespace)
         assert arguments(hidden, "zzhz") == arguments(absent, "zzqz")
+
+
+@pytest.mark.parametrize("make_parents", [False, True])
+def test_a_mount_whose_root_is_not_described_is_denied_and_not_absent(
+    la: House, make_parents: bool
+) -> None:
+    """It was "/la does not exist; the nearest directory that does is /la"."""
+    request = creating("/la/new", make_parents=make_parents)
+    refused = la.refusal("eve", "CreateEntry", request)
+    assert isinstance(refused, PermissionDenied)
+    assert refused.message.startswith("User:eve may not CREATE /la: ")
