@@ -114,11 +114,7 @@ class EtcdLoading:
             try:
                 answer = coming()
             except TooLarge:
-                if self._limit == 1:
-                    raise StoreUnreachable(
-                        f"{self._connection}: a row is too large to be read"
-                    ) from None
-                self._limit = max(1, self._limit // 4)
+                self._limit = _fewer_rows(self._connection, self._limit)
                 coming = self._send_request(begin, end)
                 continue
             coming = None
@@ -139,6 +135,17 @@ class EtcdLoading:
         row_bytes = max(1, answer.ByteSize() // len(answer.kvs))
         most = max(1, _PAGE_BYTES // row_bytes)
         self._limit = min(_MOST_ROWS, _GROWTH * self._limit, most)
+
+
+def _fewer_rows(connection: EtcdConnection, limit: int) -> int:
+    """Returns how many rows to request after a response with so many was too large.
+
+    Raises:
+        StoreUnreachable: a single row was.
+    """
+    if limit == 1:
+        raise StoreUnreachable(f"{connection}: a row is too large to be read") from None
+    return max(1, limit // 4)
 
 
 class EtcdStore:
@@ -212,13 +219,30 @@ class EtcdStore:
             begin = max(begin, layout.row(after) + b"\0")
         if begin >= end:
             return []
-        answer = self._connection.range(
-            etcdrpc.RangeRequest(key=begin, range_end=end, limit=limit), READ_SECONDS
-        )
         skip = len(layout.rows)
-        return [
-            Row(kv.key[skip:], kv.value, incarnation.revision(kv.mod_revision)) for kv in answer.kvs
-        ]
+        rows: list[Row] = []
+        at_once, revision = limit, 0
+        while True:
+            request = etcdrpc.RangeRequest(
+                key=begin, range_end=end, limit=at_once, revision=revision
+            )
+            try:
+                answer = self._connection.range(request, READ_SECONDS)
+            except TooLarge:
+                at_once = _fewer_rows(self._connection, at_once)
+                continue
+            except (Compacted, FutureRevision) as error:
+                raise StoreUnreachable(
+                    f"{self._connection}: compacted or restored while it was read; begin again"
+                ) from error
+            rows += [
+                Row(kv.key[skip:], kv.value, incarnation.revision(kv.mod_revision))
+                for kv in answer.kvs
+            ]
+            if not answer.more or len(rows) >= limit:
+                return rows
+            begin, revision = answer.kvs[-1].key + b"\0", answer.header.revision
+            at_once = min(at_once, limit - len(rows))
 
     def newest_revision(self, timeout_seconds: float = 5.0) -> int:
         head, incarnation = self._keyspace.current(timeout_seconds)

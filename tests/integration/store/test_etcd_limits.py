@@ -60,22 +60,55 @@ def test_S7_more_than_grpc_takes_at_once_is_loaded(store: EtcdStore) -> None:
     assert everything(store) == rows
 
 
-def test_S7_pages_that_become_too_large_are_asked_for_again_in_parts(
-    own_etcd: SharedEtcd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = [
-        (name, 2 * MIB if name == "grpc.max_receive_message_length" else value)
-        for name, value in connection.OPTIONS
-    ]
-    monkeypatch.setattr(connection, "OPTIONS", small)
+def receiving_at_most(size: int) -> list[tuple[str, int]]:
+    """Returns the options of channels that take responses of so many bytes."""
+    limit = "grpc.max_receive_message_length"
+    return [(name, size if name == limit else value) for name, value in connection.OPTIONS]
+
+
+@pytest.fixture
+def small_store(own_etcd: SharedEtcd, monkeypatch: pytest.MonkeyPatch) -> Iterator[EtcdStore]:
+    """Yields a store whose responses may have 2 MiB."""
+    monkeypatch.setattr(connection, "OPTIONS", receiving_at_most(2 * MIB))
     with closing(EtcdStore.open(own_etcd.address(), "la")) as store:
-        rows = {b"%d" % n: bytes([n]) * (MIB // 4) for n in range(40)}
-        put_many(store, ((b"z/%d" % n, b"") for n in range(2_500)))
-        for key, value in rows.items():
-            put(store, (key, value))
-        found = everything(store)
-        assert {key: found[key] for key in rows} == rows
-        assert len(found) == 2_540
+        yield store
+
+
+def test_S7_pages_that_become_too_large_are_asked_for_again_in_parts(
+    small_store: EtcdStore,
+) -> None:
+    rows = {b"%d" % n: bytes([n]) * (MIB // 4) for n in range(40)}
+    put_many(small_store, ((b"z/%d" % n, b"") for n in range(2_500)))
+    for key, value in rows.items():
+        put(small_store, (key, value))
+    found = everything(small_store)
+    assert {key: found[key] for key in rows} == rows
+    assert len(found) == 2_540
+
+
+def test_rows_that_are_too_large_together_are_read_in_parts_up_to_the_limit(
+    small_store: EtcdStore,
+) -> None:
+    rows = {b"large/%02d" % n: bytes([n]) * (MIB // 4) for n in range(30)}
+    for key, value in rows.items():
+        put(small_store, (key, value))
+    put(small_store, (b"later", b""))
+    assert {row.key: row.value for row in small_store.read(b"large/")} == rows
+    some = small_store.read(b"large/", limit=25, after=b"large/01")
+    assert [row.key for row in some] == sorted(rows)[2:27]
+    assert [row.revision for row in some] == sorted({row.revision for row in some})
+
+
+def test_a_row_that_is_too_large_is_an_error_of_the_store(
+    store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, (b"large", bytes(MIB)))
+    monkeypatch.setattr(connection, "OPTIONS", receiving_at_most(MIB // 2))
+    with (
+        closing(EtcdStore.open(store.describe(), "la")) as small,
+        pytest.raises(StoreUnreachable, match="a row is too large to be read"),
+    ):
+        small.read(b"large")
 
 
 def test_S2_a_load_that_is_overtaken_by_compaction_says_so_and_the_next_is_whole(
