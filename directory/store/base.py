@@ -39,6 +39,7 @@ __all__ = [
     "StoreDamaged",
     "StoreFull",
     "StoreIsSealed",
+    "StoreRefused",
     "StoreUnreachable",
     "Transaction",
     "UnchangedSince",
@@ -61,6 +62,12 @@ class StoreDamaged(StoreUnreachable):
 class StoreFull(StoreUnreachable):
     """Error: the store has no space left and takes no writes until an operator makes some; nothing
     was written. Reads continue.
+    """
+
+
+class StoreRefused(StoreUnreachable):
+    """Error: the store answered that it does not do this, such as for a missing right; nothing was
+    written.
     """
 
 
@@ -408,6 +415,7 @@ class Store(Protocol):
 
         Raises:
             StoreUnreachable: effect unknown.
+            StoreRefused, StoreFull: nothing was written.
             StoreIsSealed: nothing was written, and nothing will be until the store is unsealed.
             ValueError: over the limits, or a key written twice: a bug of the caller.
         """

@@ -37,6 +37,7 @@ from directory.store.base import (
     Store,
     StoreFull,
     StoreIsSealed,
+    StoreRefused,
     StoreUnreachable,
     Transaction,
     Write,
@@ -500,6 +501,7 @@ class Writer:
 
         Raises:
             LimitExceeded, LevelNotFinalized, OutboxFull, StoreSealed
+            StoreUnavailable: the store refuses it; nothing was written.
             StoreUnreachable: it may have happened.
         """
         _refuse_oversized(transaction, self._store.limits)
@@ -513,6 +515,8 @@ class Writer:
             raise _store_sealed_error(reason) from reason
         except StoreFull as reason:
             raise _store_full_error(reason) from reason
+        except StoreRefused as reason:
+            raise _store_refused_error(reason) from reason
 
     def _own_decision(self) -> _Decision | None:
         """Returns this thread's decision; None in a callback of the replica, since the thread may
@@ -584,6 +588,7 @@ class Writer:
                 raise
             return known
         except StoreUnreachable as reason:
+            _log.warning("the store is away: %s", reason)
             # Whether it happened is looked up for a caller that still waits.
             self._wrote()
             waited_for = planned.changes and self._clock() < request.deadline
@@ -698,6 +703,12 @@ def _store_sealed_error(reason: object) -> StoreSealed:
     return StoreSealed(
         "the store of this cluster takes no changes: it is being moved or restored, or was moved"
     )
+
+
+def _store_refused_error(reason: StoreRefused) -> StoreUnavailable:
+    """Returns the error for callers; why the store refuses goes to the log."""
+    _log.error("the store refuses a write: %s", reason)
+    return StoreUnavailable("the store refuses writes; nothing was written", effect="none")
 
 
 def _store_full_error(reason: object) -> LimitExceeded:

@@ -12,7 +12,7 @@ from typing import Final
 
 import grpc
 
-from directory.store.base import StoreFull, StoreUnreachable
+from directory.store.base import StoreFull, StoreRefused
 
 __all__ = [
     "Compacted",
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class EtcdRefused(StoreUnreachable):
+class EtcdRefused(StoreRefused):
     """Error: etcd refuses the request however often it is repeated: no right, a wrong password, an
     invalid request. Nothing was written.
     """

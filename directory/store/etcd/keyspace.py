@@ -34,6 +34,7 @@ from directory.store.base import (
     Identity,
     IncompatibleStore,
     StoreIsSealed,
+    StoreRefused,
     StoreUnreachable,
 )
 from directory.store.etcd.connection import Compacted, EtcdConnection, FutureRevision
@@ -385,7 +386,10 @@ class Keyspace:
         if header.cluster_id != incarnation.etcd_cluster or (
             same_incarnation and revision <= before.revision
         ):
-            self._refresh_or_away()
+            try:
+                self._refresh_or_away()
+            except StoreRefused as error:  # which would promise that nothing was written
+                raise StoreUnreachable(str(error)) from error
             raise StoreUnreachable(f"{self.connection}: it was restored in this moment")
         self.note_commit(incarnation, header.revision, commit_id)
         return Committed(revision, commit_id)

@@ -16,7 +16,14 @@ from directory.namespace.command import (
 from directory.namespace.entry import Topic
 from directory.namespace.keys import EVENT, REQUEST, kafka_key
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import KeyEquals, Limits, Put, StoreUnreachable, Transaction
+from directory.store.base import (
+    KeyEquals,
+    Limits,
+    Put,
+    StoreRefused,
+    StoreUnreachable,
+    Transaction,
+)
 from directory.store.replica import ReplicaState
 from directory.store.writer import CommitResult
 from resolver.errors import (
@@ -203,6 +210,7 @@ def test_S17_a_lost_answer_whose_effect_is_unknown_is_repeated_by_the_same_reque
     with pytest.raises(StoreUnavailable, match="not known") as lost:
         bench.create("/la/t", request_id="r")
     assert lost.value.metadata["effect"] == "unknown"
+    eventually(lambda: bench.replica.state is ReplicaState.STALE)
     store.return_soon()
     eventually(lambda: bench.replica.state is ReplicaState.SERVING)
     again = bench.create("/la/t", request_id="r")
@@ -224,6 +232,37 @@ def test_S17_when_the_lost_try_had_no_effect_the_same_request_has_it(
     assert bench.names() == set()
     assert not bench.create("/la/t", request_id="r").repeated
     assert len(store.read(EVENT)) == 1
+
+
+def test_the_log_names_why_a_write_failed(
+    store: ScriptedStore, bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(transaction: Transaction) -> None:
+        raise StoreUnreachable("disk I/O error")
+
+    store.before_commit = fail
+    with pytest.raises(StoreUnavailable) as failed:
+        bench.create("/la/t")
+    assert failed.value.metadata["effect"] == "unknown"
+    assert "the store is away: disk I/O error" in caplog.text
+
+
+def test_what_the_store_refuses_is_known_not_to_be_written(
+    store: ScriptedStore, bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(transaction: Transaction) -> None:
+        raise StoreRefused("etcd does not let user kdir do this")
+
+    store.before_commit = refuse
+    for write in (
+        lambda: bench.create("/la/t", request_id="r"),
+        lambda: bench.writer.put_facts((Put(b"fact", b""),)),
+    ):
+        caplog.clear()
+        with pytest.raises(StoreUnavailable, match="refuses writes") as refused:
+            write()
+        assert refused.value.metadata["effect"] == "none"
+        assert "the store refuses a write: etcd does not let user kdir do this" in caplog.text
 
 
 def test_S4_while_the_store_is_away_writes_are_refused_at_once(
