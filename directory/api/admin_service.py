@@ -52,7 +52,14 @@ from directory.server import logs
 from directory.server.cluster import Cluster
 from directory.server.health import has_inherited_policy
 from directory.server.membership import VERSION, FinalizeResult, unreadable
-from directory.store.base import Delete, KeyEquals, Put, StoreUnreachable, Write
+from directory.store.base import (
+    Delete,
+    IncompatibleStore,
+    KeyEquals,
+    Put,
+    StoreUnreachable,
+    Write,
+)
 from directory.store.event_rows import Operation
 from directory.store.large_changes import progress_of, rules_from_proto
 from directory.store.replica import ReplicaState
@@ -506,7 +513,7 @@ def end_with_call(messages: Iterator[_M], call: Call) -> Iterator[_M]:
     """Yields the messages until the client stops reading.
 
     Raises:
-        StoreUnavailable: the store cannot be reached.
+        StoreUnavailable: the store cannot be reached, or is another one by now.
     """
     try:
         for message in messages:
@@ -518,7 +525,7 @@ def end_with_call(messages: Iterator[_M], call: Call) -> Iterator[_M]:
                 yield message
             finally:
                 stalled.cancel()
-    except StoreUnreachable as reason:
+    except (StoreUnreachable, IncompatibleStore) as reason:
         _log.warning("the store is away: %s", reason)
         raise StoreUnavailable("the store is away: what was sent is not whole") from reason
 

@@ -312,7 +312,8 @@ class DatabaseFile:
         """Yields a connection for short reads, kept for the next one.
 
         Raises:
-            StoreUnreachable: also when other threads read for all of the time.
+            StoreUnreachable: also when other threads read for all of the time, or another store was
+                put there.
         """
         inode = self.stamp().inode
         if not self._reader_lock.acquire(timeout=max(0.0, timeout_seconds)):
@@ -320,11 +321,15 @@ class DatabaseFile:
         try:
             if self._reader is not None and self._reader[1] != inode:
                 self._drop_reader()
-            if self._reader is None:
-                self._reader = self.connect()
             try:
                 with away_on_error(self.path):
+                    if self._reader is None:
+                        self._reader = self.connect()
+                        self._refuse_foreign(self._reader[0])
                     yield self._reader[0]
+            except IncompatibleStore as reason:
+                self._drop_reader()
+                raise StoreUnreachable(str(reason)) from reason
             except BaseException:
                 self._drop_reader()
                 raise

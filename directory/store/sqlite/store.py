@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -244,8 +244,17 @@ class SqliteStore:
 
     @contextmanager
     def _changing(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[SqliteTransaction]:
-        """Yields one transaction, committed at its end if something was written in it."""
-        with self._file.writing(timeout_seconds) as connection, away_on_error(self._file.path):
+        """Yields one transaction, committed at its end if something was written in it.
+
+        Raises:
+            StoreUnreachable: also when another store was put there.
+        """
+        with ExitStack() as stack:
+            try:
+                connection = stack.enter_context(self._file.writing(timeout_seconds))
+            except IncompatibleStore as reason:
+                raise StoreUnreachable(str(reason)) from reason
+            stack.enter_context(away_on_error(self._file.path))
             connection.execute("BEGIN IMMEDIATE")
             if sealed := sealed_of(connection):
                 self._file.notice_sealed(sealed)

@@ -7,7 +7,7 @@ import pytest
 from directory.api import admin_service
 from directory.api.rpc.call_context import Call
 from directory.kafka.adoption.adoption import AdoptionRow
-from directory.store.base import StoreUnreachable
+from directory.store.base import IncompatibleStore, StoreUnreachable
 from resolver.errors import Cancelled, StoreUnavailable
 
 
@@ -27,10 +27,11 @@ def test_a_reader_that_takes_all_is_not() -> None:
     assert ended == []
 
 
-def test_a_store_that_goes_away_in_the_middle_is_reported() -> None:
+@pytest.mark.parametrize("error", [StoreUnreachable, IncompatibleStore])
+def test_a_store_that_goes_away_in_the_middle_is_reported(error: type[Exception]) -> None:
     def away():  # type: ignore[no-untyped-def]
         yield "one"
-        raise StoreUnreachable("etcd://secret-place: gone")
+        raise error("etcd://secret-place: gone")
 
     call = Call(deadline=float("inf"), is_active=lambda: True)
     stream = admin_service.end_with_call(away(), call)  # type: ignore[no-untyped-call]

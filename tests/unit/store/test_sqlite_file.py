@@ -490,6 +490,32 @@ def test_a_file_that_is_taken_away_is_a_store_that_is_away_until_it_returns(
     assert keys_of(store) == {b"k", b"later"}
 
 
+def test_a_store_that_another_clusters_replaced_is_away_for_reads_and_writes(
+    path: Path, tmp_path: Path, reopen: Callable[[], SqliteStore]
+) -> None:
+    store = reopen()
+    put(store, b"ours")
+    assert store.read(b"")
+    other = tmp_path / "other.db"
+    with closing(SqliteStore(other, "ny")) as foreign:
+        put(foreign, b"theirs")
+    for leftover in ("-wal", "-shm"):
+        path.with_name(path.name + leftover).unlink()
+    other.replace(path)
+    for ask in (
+        lambda: store.read(b""),
+        store.newest_revision,
+        lambda: put(store, b"lost"),
+        lambda: store.elect("reconciler", "one"),
+        lambda: store.create_ephemeral(b"alive", b""),
+        store.remove_expired,
+    ):
+        with pytest.raises(StoreUnreachable, match=f"{path}: is the store of cluster ny"):
+            ask()
+    with pytest.raises(IncompatibleStore, match="is the store of cluster ny"):
+        store.refresh_identity()
+
+
 def test_a_backup_tool_that_checkpoints_is_no_restore(
     path: Path, reopen: Callable[[], SqliteStore]
 ) -> None:
