@@ -91,9 +91,9 @@ def find_identity(path: Path) -> Identity | None:
         IncompatibleStore: it is something else, or cannot be read.
         StoreUnreachable
     """
-    if not path.exists() or not path.stat().st_size:
-        return None
     try:
+        if not path.exists() or not path.stat().st_size:
+            return None
         # Not read-only: a file whose writer was killed is only whole with its log.
         uri = f"{path.as_uri()}?mode=rw"
         with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as connection:
@@ -107,6 +107,8 @@ def find_identity(path: Path) -> Identity | None:
         raise StoreUnreachable(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
         raise IncompatibleStore(f"{path}: is no sqlite database ({error})") from error
+    except OSError as error:
+        raise IncompatibleStore(f"{path}: cannot be read ({error.strerror})") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,11 +491,13 @@ class DatabaseFile:
         unless ``_refuse_lost`` raises.
         """
         folder = self.path.parent
-        if not folder.is_dir():
-            raise IncompatibleStore(f"{self.path}: there is no directory {folder}; make it first")
-        if self.path.is_dir():
-            raise IncompatibleStore(f"{self.path}: is a directory; name a file in it")
         try:
+            if not folder.is_dir():
+                raise IncompatibleStore(
+                    f"{self.path}: there is no directory {folder}; make it first"
+                )
+            if self.path.is_dir():
+                raise IncompatibleStore(f"{self.path}: is a directory; name a file in it")
             if not self.path.exists() or self.path.stat().st_size == 0:
                 return
             with closing(self._connect("ro")) as connection:

@@ -73,7 +73,7 @@ def database_path(address: str) -> Path:
     directory, ``sqlite:////var/lib/kdir/store.db`` absolute (four slashes, as SQLAlchemy has it).
 
     Raises:
-        IncompatibleStore: no file, or one in memory.
+        IncompatibleStore: no file, one in memory, or one in a directory that cannot be entered.
     """
     text = address.removeprefix(_SCHEME)
     if text == ":memory:":
@@ -86,7 +86,11 @@ def database_path(address: str) -> Path:
         )
     path = Path(text).resolve()  # two names of one file must not have two locks
     rooted = Path(f"/{text}")
-    if not path.parent.is_dir() and rooted.parent.is_dir():
+    try:
+        slash_is_missing = not path.parent.is_dir() and rooted.parent.is_dir()
+    except OSError as error:
+        raise IncompatibleStore(f"{path}: cannot be read ({error.strerror})") from error
+    if slash_is_missing:
         raise IncompatibleStore(
             f"store {address}: there is no directory {path.parent}; an absolute path has four"
             f" slashes, {_SCHEME}{rooted}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from directory.store.addresses import open_store
+from directory.store.addresses import find_identity, open_store
 from directory.store.base import (
     Committed,
     Conflict,
@@ -145,6 +145,20 @@ def test_a_folder_that_cannot_be_written_to_is_reported() -> None:
     # Nobody can make files there, not even root, whom permissions do not stop.
     with pytest.raises(IncompatibleStore, match="cannot be written"):
         SqliteStore(Path("/proc/store.db"), "la")
+
+
+def test_a_folder_that_cannot_be_entered_is_reported(tmp_path: Path) -> None:
+    # The system refuses such a name to everybody; permissions do not stop root.
+    nowhere = tmp_path / ("x" * 300) / "store.db"
+    for name in (nowhere, tmp_path / f"{'x' * 300}.db"):
+        for ask in (
+            lambda name=name: SqliteStore(name, "la"),
+            lambda name=name: find_identity(f"sqlite:///{name}"),
+        ):
+            with pytest.raises(IncompatibleStore, match=r"cannot be read \(File name too long\)"):
+                ask()
+    with pytest.raises(IncompatibleStore, match=r"cannot be read \(File name too long\)"):
+        database_path(f"sqlite:///{nowhere}")
 
 
 def test_an_empty_file_becomes_a_store(path: Path) -> None:
