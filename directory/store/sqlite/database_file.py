@@ -84,6 +84,13 @@ def _damaged(path: Path, found: str) -> str:
     )
 
 
+def _unreadable(path: Path, error: sqlite3.DatabaseError) -> IncompatibleStore:
+    """Returns the error for a file whose contents sqlite cannot read."""
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT:  # or a kind of it
+        return IncompatibleStore(_damaged(path, str(error)))
+    return IncompatibleStore(f"{path}: is no sqlite database ({error})")
+
+
 def find_identity(path: Path) -> Identity | None:
     """Returns the identity of the store in the file, read now; None: no file, or nothing in it.
 
@@ -106,7 +113,7 @@ def find_identity(path: Path) -> Identity | None:
     except sqlite3.OperationalError as error:
         raise StoreUnreachable(f"{path}: {error}") from error
     except sqlite3.DatabaseError as error:
-        raise IncompatibleStore(f"{path}: is no sqlite database ({error})") from error
+        raise _unreadable(path, error) from error
     except OSError as error:
         raise IncompatibleStore(f"{path}: cannot be read ({error.strerror})") from error
 
@@ -505,9 +512,7 @@ class DatabaseFile:
         except sqlite3.OperationalError as error:
             raise IncompatibleStore(f"{self.path}: cannot be read ({error})") from error
         except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_CORRUPT:
-                raise IncompatibleStore(_damaged(self.path, str(error))) from error
-            raise IncompatibleStore(f"{self.path}: is no sqlite database ({error})") from error
+            raise _unreadable(self.path, error) from error
         except OSError as error:
             raise IncompatibleStore(f"{self.path}: cannot be read ({error.strerror})") from error
 

@@ -136,6 +136,17 @@ def test_what_is_no_store_of_ours_is_refused_in_one_sentence_and_not_touched(
     assert (incarnation.read_bytes() if incarnation.exists() else None) == noted
 
 
+@pytest.mark.parametrize(
+    ("make", "reason"), [(_text, "is no sqlite database"), (_truncated, "damaged .* put it there")]
+)
+def test_what_it_is_cannot_be_found_out_of_a_file_that_cannot_be_read(
+    path: Path, make: Callable[[Path], None], reason: str
+) -> None:
+    make(path)
+    with pytest.raises(IncompatibleStore, match=reason):
+        find_identity(f"sqlite:///{path}")
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(IncompatibleStore, match=r"no directory .*/nowhere; make it first"):
         SqliteStore(tmp_path / "nowhere" / "store.db", "la")
