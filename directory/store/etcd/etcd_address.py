@@ -113,11 +113,17 @@ class EtcdAddress:
         """Returns the password, read again each time, since its file may have changed.
 
         Raises:
-            IncompatibleStore: the file cannot be read.
+            IncompatibleStore: the file cannot be read, or is not UTF-8.
         """
         if self.given_password is not None:
             return self.given_password
-        return self._read("password_file", self.password_file).decode().rstrip("\r\n")
+        try:
+            return self._read("password_file", self.password_file).decode().rstrip("\r\n")
+        except UnicodeDecodeError:
+            # Not chained: the error has the file's contents, which may be a password.
+            raise IncompatibleStore(
+                f"store {self}: password_file: {self.password_file} is not UTF-8"
+            ) from None
 
     def tls_files(self) -> tuple[bytes, bytes | None, bytes | None] | None:
         """Returns the contents of the CA, certificate and key files; None: no TLS.

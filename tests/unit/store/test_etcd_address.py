@@ -54,6 +54,15 @@ def test_a_password_file_is_read_again_each_time(tmp_path: Path) -> None:
         address.password()
 
 
+def test_a_password_file_that_is_no_text_is_refused_and_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_bytes(SECRET.encode("utf-16"))
+    address = EtcdAddress.parse(f"etcd://kdir@a:2379/la?password_file={file}")
+    with pytest.raises(IncompatibleStore, match=f"password_file: {file} is not UTF-8") as refused:
+        address.password()
+    assert refused.value.__suppress_context__
+
+
 @pytest.mark.parametrize(
     ("text", "arguments"),
     [
