@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from kdir.v1 import entry_pb2, policies_pb2, watch_pb2
 
 from directory.namespace.command import EntryChange
-from directory.namespace.entry import Directory, Kind, Mount, Provision, Topic
+from directory.namespace.entry import Directory, Entry, Kind, Link, Mount, Provision, Topic
 from directory.namespace.sorted_map import SortedMap
 from directory.namespace.tree_nodes import Node
 from directory.wire.entry_codec import (
@@ -105,6 +105,24 @@ def test_a_state_of_a_newer_version_is_kept_and_nothing_is_done_to_the_topic() -
     settled = replace(topic, provision=Provision.ACTIVE, provision_message="")
     stored = entry_pb2.Entry.FromString(CODEC.encode(settled)).topic
     assert (int(stored.provision), stored.provision_message) == (Provision.ACTIVE, "")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        Directory(entry_id=10),
+        Topic(entry_id=2**63 + 1, physical_name="clicks", partitions=3),
+        Link(entry_id=0x1122334455667788, targets=(Path.parse("/a"),)),
+        Mount(entry_id=12, cluster_id="kc-1"),
+    ],
+)
+def test_an_entry_id_is_the_same_with_and_without_parsing_the_record(entry: Entry) -> None:
+    record = CODEC.encode(entry)
+    assert entry_pb2.Entry.FromString(record).entry_id == entry.entry_id
+    assert CODEC.entry_id(record) == entry.entry_id
+    # What follows it need not be readable.
+    assert CODEC.entry_id(record[:9] + b"\xff") == entry.entry_id
+    assert CODEC.entry_id(record[:8]) == 0
 
 
 BEFORE, AFTER = Directory(entry_id=10), Directory(entry_id=10, change_count=2)
