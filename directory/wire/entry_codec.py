@@ -37,6 +37,7 @@ from directory.namespace.snapshot import Node
 from directory.wire.grant_messages import entry_grants_from_bytes, entry_grants_to_proto
 from resolver.errors import Internal, InvalidArgument, InvalidPath
 from resolver.path import Path
+from resolver.printable import cut_name
 
 __all__ = [
     "ProtoCodec",
@@ -504,7 +505,7 @@ def _settings(
             yield key, None
         elif not stored:
             # In a stored record it is of a newer version: it has no effect here, and is kept.
-            raise ValueError(f"policies.{name}[{key}]: neither a value nor cleared")
+            raise ValueError(f"policies.{name}[{cut_name(key)}]: neither a value nor cleared")
 
 
 def _message_of(entry: Entry) -> entry_pb2.Entry:

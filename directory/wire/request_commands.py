@@ -19,6 +19,7 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import Directory, Link, LinkMode, LinkWrites, Mount, Policies, Topic
+from directory.namespace.updatable_fields import ASPECTS
 from directory.wire.entry_codec import entry_from_proto, policies_from_proto
 from resolver.errors import InvalidArgument, InvalidPhysicalName
 from resolver.path import Path
@@ -50,6 +51,12 @@ def create_command(
         raise InvalidArgument(
             "make_parents: only a directory's tiers are made along; make the directory first",
             field="make_parents",
+        )
+    if request.adopt_existing and not request.entry.HasField("topic"):
+        raise InvalidArgument(
+            f"adopt_existing: found {request.entry.WhichOneof('kind')}; only topics of Kafka are "
+            "adopted, expected entry.topic",
+            field="adopt_existing",
         )
     _check_sent(request.entry, bounds)
     entry = entry_from_proto(request.entry)
@@ -132,10 +139,10 @@ def update_command(
 
 def _refuse_arming(manage: Mapping[str, Any], path: Path) -> None:
     """Checks that a request sets no ``manage`` to true: only arming by a plan that an operator has
-    read does so.
+    read does so. Planning refuses what is no aspect.
     """
     for aspect, allowed in sorted(manage.items()):
-        if allowed:
+        if allowed and aspect in ASPECTS:
             raise InvalidArgument(
                 f"policies.manage.{aspect}: what kdir may change in Kafka is not set but armed, by "
                 f"a plan that was read first: kdir arm {path} --aspect {aspect}",
