@@ -13,7 +13,7 @@ from directory.maintenance.registered_servers import stored_level
 from directory.namespace.keys import EVENT, MEMBER, ROLE
 from directory.server.feature_levels import LEVELS
 from directory.store.base import Identity, Loading, Store
-from directory.store.event_rows import FLOOR_KEY
+from directory.store.event_rows import FLOOR_KEY, part_key
 from resolver.backup_file import FORMAT, Checksum
 from resolver.errors import StoreSealed, StoreUnavailable
 
@@ -127,20 +127,24 @@ def _fitting(rows: Iterable[Row], max_bytes: int) -> Iterator[Row]:
             yield key, value
             continue
         for number, part in enumerate(_parted(value, max_bytes // 2)):
-            yield b"%b-%06x" % (key, number), part  # right after it in the order of keys
+            yield part_key(key, number, len(part.events)), part.SerializeToString()
 
 
-def _parted(value: bytes, most: int) -> Iterator[bytes]:
-    part = watch_pb2.WatchResponse()
-    size = 0
-    for event in watch_pb2.WatchResponse.FromString(value).events:
+def _parted(value: bytes, most: int) -> Iterator[watch_pb2.OutboxRow]:
+    """Yields the contents of an ``o/`` row in parts of about ``most`` bytes, the facts in the first
+    one.
+    """
+    row = watch_pb2.OutboxRow.FromString(value)
+    part = watch_pb2.OutboxRow(logged_facts=row.logged_facts)
+    size = part.ByteSize()
+    for event in row.events:
         length = event.ByteSize()
-        if size and size + length > most:
-            yield part.SerializeToString()
-            part, size = watch_pb2.WatchResponse(), 0
+        if part.events and size + length > most:
+            yield part
+            part, size = watch_pb2.OutboxRow(), 0
         part.events.append(event)
         size += length + 8
-    yield part.SerializeToString()
+    yield part
 
 
 def merge_by_key(

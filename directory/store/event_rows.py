@@ -44,6 +44,7 @@ __all__ = [
     "noted_in",
     "operated_change",
     "pack",
+    "part_key",
     "published_in",
     "random_bits",
     "skip_in",
@@ -103,6 +104,10 @@ _MOST_AFTER_BYTES: Final = 2 * 1024 * 1024
 holds the entry's row and its fields as text.
 """
 
+_PARTS_OF_ROW_KEY: Final = 4
+"""Most parts of a key that ends without a count of its own: time, count, id and, in stores that an
+earlier release filled, the number of a part.
+"""
 _RANDOM_BYTES: Final = 4_096
 _RANDOM_NUMBERS: Final[deque[int]] = deque()
 os.register_at_fork(after_in_child=_RANDOM_NUMBERS.clear)  # two processes must not share them
@@ -157,11 +162,18 @@ def new_change_id(now_ms: int, count: int) -> str:
     return f"{now_ms:012x}-{count:x}-{random_bits() >> 16:012x}"
 
 
+def part_key(key: bytes, number: int, count: int) -> bytes:
+    """Returns the key of a part with ``count`` events of an ``o/`` row, for a store in which the
+    row is too large: right after the row's key in the order of keys.
+    """
+    return b"%b-%06x-%x" % (key, number, count)
+
+
 def event_count(key: bytes) -> int:
     """Returns the number of events in an ``o/`` row by its key; 1 for a key in another format."""
     parts = key.removeprefix(EVENT).split(b"-")
     try:
-        return int(parts[1], 16)
+        return int(parts[-1] if len(parts) > _PARTS_OF_ROW_KEY else parts[1], 16)
     except (IndexError, ValueError):
         return 1
 
