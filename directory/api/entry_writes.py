@@ -132,8 +132,9 @@ def commit_change(
             return whole
 
         with redacting_errors(access_control, cluster, command, call):
+            # A repeated request is recognized by what was asked: the entry may be gone by then.
             written = cluster.writer.commit_command(
-                command,
+                asked,
                 principal=call.principal,
                 request_id=request.request_id,
                 timeout_seconds=call.seconds_left(),

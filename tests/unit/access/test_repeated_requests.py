@@ -59,6 +59,21 @@ def test_a_repeated_removal_gets_the_numbers_of_the_first(make: Make) -> None:
             assert numbers(la.ask(who, "DeleteEntry", request)) == shown
 
 
+def test_a_repeated_removal_of_a_directory_beside_a_hidden_topic_is_answered(
+    make: Make,
+) -> None:
+    la = make()
+    la.mkdir("/la/p/both")
+    topic(la, "/la/p/both")
+    la.grant("bob", "-describe", "/la/p/both")  # the topic, which comes first
+    request = directory_pb2.DeleteEntryRequest(path="/la/p/both", request_id="once")
+    for _ in range(2):
+        assert numbers(la.ask("bob", "DeleteEntry", request)) == (0, 1, False)
+    snapshot = la.cluster.replica.snapshot
+    assert snapshot.find_directory(("p", "both")) is None
+    assert snapshot.topic_at(("p", "both")) is not None
+
+
 @pytest.mark.parametrize(("who", "shown"), [("bob", 1), (ADMIN, 3)])
 def test_repeated_grants_get_the_number_of_topics_of_the_first(
     make: Make, who: str, shown: int
