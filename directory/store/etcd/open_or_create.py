@@ -113,7 +113,7 @@ def identity_at(address: EtcdAddress) -> Identity | None:
     """Returns the identity of the store there; None: there is none. Changes nothing.
 
     Raises:
-        IncompatibleStore: the keys there are not a store's.
+        IncompatibleStore: the keys there are not a store's, or a newer kdir's.
         StoreUnreachable: etcd cannot be reached.
     """
     connection = EtcdConnection(address)
@@ -124,5 +124,7 @@ def identity_at(address: EtcdAddress) -> Identity | None:
         raise IncompatibleStore(str(error)) from error
     except ValueError as error:
         raise IncompatibleStore(f"{connection}: its identity is {error}") from error
+    except IncompatibleStore as error:
+        raise IncompatibleStore(f"{connection}: {error}") from error
     finally:
         connection.close()

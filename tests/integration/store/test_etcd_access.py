@@ -23,6 +23,7 @@ from directory.store.base import (
 from directory.store.etcd.connection import EtcdConnection
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
+from directory.store.etcd.key_layout import Layout
 from directory.store.etcd.store import EtcdStore
 from tests.conformance.store.reading import everything, following, put, until
 from tests.conftest import SharedEtcd
@@ -284,6 +285,17 @@ def test_a_prefix_in_use_or_inside_anothers_is_refused(etcd_cluster: SharedEtcd)
             open_store(f"{base}/la", "ny")
         assert find_identity(f"{base}/la") is not None
         assert find_identity(f"{base}/la/tracking") is None
+
+
+def test_a_store_of_a_newer_kdir_is_named_in_the_error(etcd_cluster: SharedEtcd) -> None:
+    address = etcd_cluster.address()
+    with opened(address) as store, store.connection.dial(0) as channel:
+        newer = b'{"schema_version": 99}'
+        key = Layout(store.connection.address.root).identity
+        etcdrpc.KVStub(channel).Put(etcdrpc.PutRequest(key=key, value=newer), timeout=10)
+    for ask in (find_identity, lambda address: open_store(address, "la")):
+        with pytest.raises(IncompatibleStore, match=f"^{address}: has schema version 99"):
+            ask(address)
 
 
 def test_a_store_that_was_removed_is_not_made_again_under_its_servers(
