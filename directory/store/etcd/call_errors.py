@@ -23,6 +23,7 @@ __all__ = [
     "Unsent",
     "error_text",
     "final_error",
+    "is_login_error",
     "trouble_of",
 ]
 
@@ -69,7 +70,7 @@ _UNREACHED: Final = (
     "etcdserver: server is not ready",
     "etcdserver: not capable",
 )
-_LOGIN: Final = ("invalid auth token", "revision of auth store is old")
+_LOGIN: Final = ("invalid auth token", "revision of auth store is old", "user name is empty")
 _ELSEWHERE: Final = frozenset(
     {
         grpc.StatusCode.UNAVAILABLE,
@@ -88,12 +89,17 @@ def error_text(error: grpc.RpcError) -> str:
     return " ".join(str(error.details() or error.code().name).split())[:300]
 
 
+def is_login_error(message: str) -> bool:
+    """True if etcd does not accept the token, or not any more: log in again."""
+    return any(part in message for part in _LOGIN)
+
+
 def trouble_of(error: grpc.RpcError) -> FailureKind:
     """Returns the kind of a failed call."""
     message = error_text(error)
     if any(part in message for part in _UNREACHED):
         return FailureKind.UNREACHED
-    if any(part in message for part in _LOGIN):
+    if is_login_error(message):
         return FailureKind.LOGIN
     return FailureKind.UNKNOWN if error.code() in _ELSEWHERE else FailureKind.FINAL
 

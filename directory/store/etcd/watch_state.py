@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from directory.store.base import CommittedWrites, Delete, Identity, Put, Write
+from directory.store.etcd.call_errors import is_login_error
 
 __all__ = [
     "COMMIT",
@@ -35,8 +36,6 @@ META: Final = b"meta/"
 COMMIT: Final = META + b"commit"
 IDENTITY: Final = META + b"identity"
 ROWS: Final = b"kv/"
-_LOGIN: Final = ("invalid auth token", "revision of auth store is old", "user name is empty")
-"""Errors of etcd for a token that it does not know, or not any more."""
 
 
 class Event(NamedTuple):
@@ -265,7 +264,7 @@ class Follower:
                 f"compacted up to {response.compacted}; we are at {self.revision}"
             )
         reason = response.reason or "etcd ended the watch without a reason"
-        return WatchRefused(reason, login=any(message in reason for message in _LOGIN))
+        return WatchRefused(reason, login=is_login_error(reason))
 
     def _collect(self, events: Iterable[Event]) -> None:
         for event in events:

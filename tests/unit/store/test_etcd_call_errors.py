@@ -49,6 +49,7 @@ class Failure(grpc.RpcError):
         (Code.INTERNAL, "Received RST_STREAM with error code 2", FailureKind.UNKNOWN),
         (Code.UNAUTHENTICATED, "etcdserver: invalid auth token", FailureKind.LOGIN),
         (Code.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", FailureKind.LOGIN),
+        (Code.INVALID_ARGUMENT, "etcdserver: user name is empty", FailureKind.LOGIN),
         (Code.PERMISSION_DENIED, "etcdserver: permission denied", FailureKind.FINAL),
         (Code.INVALID_ARGUMENT, "etcdserver: request is too large", FailureKind.FINAL),
     ],
