@@ -294,7 +294,7 @@ class Watch(Protocol):
         """Returns the next revisions, in order, without gap or repetition; empty if none came in
         time.
 
-        An empty result also shows that the store answered at some moment of the wait.
+        From a remote store, an empty result also shows that it answered at some moment of the wait.
 
         Raises:
             StoreUnreachable: the store cannot be reached; call again to resume.

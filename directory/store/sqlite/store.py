@@ -1,7 +1,7 @@
 """The embedded store: one sqlite file a cluster, shared by any number of processes of one host.
 
-Refuses network file systems (sqlite's write-ahead log needs shared memory) and databases in memory
-(a store must outlive its process).
+Not for network file systems, which nothing checks: sqlite's write-ahead log needs shared memory.
+Refuses databases in memory, since a store must outlive its process.
 """
 
 from __future__ import annotations
