@@ -29,7 +29,9 @@ __all__ = ["Owner", "OwnerCalls"]
 
 _NOT_FOLLOWED: Final = frozenset({"CreateEntry", "DeleteEntry", "MoveEntry"})
 """Calls about the entry at the path itself, also if that is a link or a mount."""
-_WRITE_WITHOUT_ID: Final = frozenset({"DetachParent", "AttachParent"})
+_WRITE_WITHOUT_ID: Final = frozenset(
+    {"AttachParent", "DetachParent", "EndChangeLog", "ResyncChangeLog", "SkipChangeLog"}
+)
 """Calls that write and have no request id."""
 _MOVED: Final = (errors.NotAuthoritative, errors.Unmounted, errors.Lame, errors.Unimplemented)
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8, *repeat(1.0, 600))
@@ -139,14 +141,15 @@ class OwnerCalls:
         writes = _has(copy, "request_id")
         if writes and not copy.request_id:
             copy.request_id = os.urandom(16).hex()
+        changes = writes or name.partition(".")[2] in _WRITE_WITHOUT_ID
         if no_follow is None:
             no_follow = name.partition(".")[2] in _NOT_FOLLOWED
         wanted = LookupOptions(
-            getattr(copy, "kind", 0), no_follow, for_writes=writes, confirm_links=writes
+            getattr(copy, "kind", 0), no_follow, for_writes=writes, confirm_links=changes
         )
         call = _Call(path, rpc, copy, wanted, at_parent=at_parent)
         answer = self._ready(call, deadline)
-        if writes or name.partition(".")[2] in _WRITE_WITHOUT_ID:
+        if changes:
             self._wrote(call, answer)
         return answer
 

@@ -48,7 +48,9 @@ class FederationService(Service):
         _check_peer(first, call, cluster.config.tls)
         cluster.check_mounted()
         self._router.access_control.require_link_right(cluster, first.cluster_id, call)
-        return _Linking(cluster.children.serve(first), bounds)
+        with self._router.waiting():  # a refusal is confirmed by the store (0040)
+            link = cluster.children.serve(first)
+        return _Linking(link, bounds)
 
     def list_mounts(
         self, request: federation_pb2.ListMountsRequest, call: Call

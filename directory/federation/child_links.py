@@ -39,7 +39,7 @@ from directory.federation.link_groups import LINK_GROUPS, LinkGroup, LinkGroups,
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.entry import Mount
 from directory.namespace.keys import ENTRY
-from directory.namespace.mounted import claimed_cluster_ids, is_claimed, mounted_at
+from directory.namespace.mounted import claimed_cluster_ids, is_mount_unreadable, mounted_at
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import (
@@ -280,7 +280,7 @@ class ChildLink:
         found = view.mounts.get(self.hello.cluster_id)
         if found is None:
             self._is_last = True
-            if is_claimed(view.snapshot, self.hello.cluster_id):
+            if is_mount_unreadable(view.snapshot, self.hello.cluster_id):
                 child = self.hello.cluster
                 _log.warning("the link of child %s ends: its mount cannot be read", child)
                 return
@@ -481,7 +481,7 @@ class ChildLinks:
         view = self.federation.view()
         self._refuse_loop(hello.cluster_id)
         found = view.mounts.get(hello.cluster_id)
-        if found is None and is_claimed(view.snapshot, hello.cluster_id):
+        if found is None and is_mount_unreadable(view.snapshot, hello.cluster_id):
             raise NotReady(
                 f"cluster {self.cluster} ({self._cluster_id}) mounts cluster {hello.cluster} "
                 f"({hello.cluster_id}), but the record of the mount, or of a directory above it, "

@@ -145,8 +145,8 @@ class EventIndex:
                 self._of_facts.popleft()
 
     def floor(self) -> int:
-        """Returns the revision up to which events are no longer kept; the newest one if the row
-        that says so cannot be read (S21), so that watchers list again.
+        """Returns the revision up to which events are no longer kept; that before the oldest row
+        if the stored one cannot be read (S21).
 
         Raises:
             StoreUnreachable: the store cannot be reached.
@@ -158,7 +158,9 @@ class EventIndex:
         if floor is not None:
             return floor
         self._build()
-        return self._end
+        with self._lock:
+            self._compact()
+            return self._rows[0].revision - 1 if self._rows else self._end
 
     def page(self, after: int, until: int, events: int) -> tuple[list[tuple[int, Events]], int]:
         """Returns the next events of revisions after ``after`` up to ``until``, in order, and the

@@ -11,7 +11,7 @@ names the path in its config: the one at which it was mounted.
 from __future__ import annotations
 
 from directory.namespace.entry import Mount
-from directory.namespace.keys import MOUNTED, mounted_key
+from directory.namespace.keys import ENTRY, MOUNTED, mounted_key
 from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
 
@@ -19,8 +19,8 @@ __all__ = [
     "claim_of",
     "claim_start",
     "claimed_cluster_ids",
-    "is_claimed",
     "is_claimed_by",
+    "is_mount_unreadable",
     "mounted_at",
     "raised_claim",
 ]
@@ -41,11 +41,14 @@ def is_claimed_by(value: bytes, mount: Mount) -> bool:
     return value.split(b" ")[:2] == claim_start(mount).split(b" ")
 
 
-def is_claimed(snapshot: Snapshot, cluster_id: str) -> bool:
-    """True if a child has a claim. If it has, and no mount names it, the record of its mount, or of
-    a directory above the mount, is unreadable: the child was not unmounted (S21).
+def is_mount_unreadable(snapshot: Snapshot, cluster_id: str) -> bool:
+    """True if a child that no mount names has a claim while entries are unreadable: the record of
+    its mount, or of a directory above the mount, may be one of them, and the child was not
+    unmounted (S21). If all can be read, the claim is left over.
     """
-    return snapshot.fact(mounted_key(cluster_id)) is not None
+    if snapshot.fact(mounted_key(cluster_id)) is None:
+        return False
+    return any(key.startswith(ENTRY) for key in snapshot.unreadable_values)
 
 
 def claimed_cluster_ids(snapshot: Snapshot) -> set[str]:

@@ -107,6 +107,8 @@ class PlanBuilder:
             return
         for above in self.snapshot.upwards(node):
             read_only = above.directory.policies.read_only
+            if read_only and above.entry_id == ROOT_ID and ROOT_KEY in self._unreadable:
+                raise self._unreadable_root(above)
             if read_only:
                 path = self.directory_path(above)
                 raise ReadOnly(f"{path} is read-only", path=path)
@@ -117,6 +119,15 @@ class PlanBuilder:
                 raise ReadOnly(f"{level.path} is read-only", path=level.path)
             if level.policies.read_only is not None:
                 return
+
+    def _unreadable_root(self, root: Node) -> ReadOnly:
+        path = self.directory_path(root)
+        return ReadOnly(
+            f"the record of {path} cannot be read ({self._unreadable[ROOT_KEY]}), so nothing may "
+            f"change: restore a backup, or replace the record: kdir set {path} read_only=false, "
+            f"with all else that it should have",
+            path=path,
+        )
 
     # -- entries ---------------------------------------------------------------------------------
 
@@ -450,8 +461,8 @@ class PlanBuilder:
                 self._writes[key] = Delete(key)
 
     def _expect_root(self) -> None:
-        # The root directory exists without a record until something is set on it, and an unreadable
-        # record must not block all writes.
+        # The root directory exists without a record until something is set on it; an unreadable
+        # record can be replaced.
         if ROOT_KEY in self._unreadable:
             return
         root = self.snapshot.root.directory

@@ -24,6 +24,7 @@ from directory.namespace.mounted import raised_claim
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.quotas import Amount, check_quota, check_topic_own_quota, topic_amount
 from directory.namespace.snapshot import Node
+from directory.namespace.snapshot_update import UNREADABLE_ROOT
 from directory.namespace.traversal import LocatedEntry
 from directory.namespace.updatable_fields import apply_changes, check_targets
 from resolver.errors import EtagMismatch, Internal, InvalidArgument, LimitExceeded
@@ -45,6 +46,9 @@ def update_entry(draft: PlanBuilder, command: UpdateEntry) -> Plan:
     found = draft.find_entry(command.path, command.kind)
     check_etag(found, command.etag)
     before = found.entry
+    is_replaced = before is UNREADABLE_ROOT and command.changes.get("policies.read_only") is False
+    if is_replaced:
+        before = Directory(entry_id=ROOT_ID)
     bounds = draft.context.bounds
     after = apply_changes(before, command.changes, bounds)
     if isinstance(after, Directory | Topic) and isinstance(before, Directory | Topic):
@@ -58,8 +62,9 @@ def update_entry(draft: PlanBuilder, command: UpdateEntry) -> Plan:
     if isinstance(after, Mount) and isinstance(before, Mount):
         check_mount(after, before, bounds)
     node = found.parent or draft.snapshot.nodes.get(ROOT_ID)
-    if node is not None and not command.changes.keys() <= _ALWAYS:
-        draft.check_not_read_only(node, own_policies(before))
+    if node is not None and not is_replaced and not command.changes.keys() <= _ALWAYS:
+        own = None if before is UNREADABLE_ROOT else own_policies(before)
+        draft.check_not_read_only(node, own)
     if found.parent is not None:
         draft.require_ancestors(found.parent)
         if isinstance(before, Topic) and isinstance(after, Topic):

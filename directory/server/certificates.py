@@ -147,9 +147,9 @@ class Certificates:
         )
 
     def _fetch(self) -> Any:  # gRPC's types do not know that None is "as before"
-        # The generation first: of files that are renewed in between, the next handshake is given
-        # what is new; two at once may both be given it, which does no harm.
-        generation = self._files.generation
+        # The generation first: what is renewed after that is given to the next handshake again.
+        # Two at once may both be given what is new: that does no harm.
+        generation = self.generation
         material = self._files.value()
         if generation == self._given:
             return None

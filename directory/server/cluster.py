@@ -473,7 +473,12 @@ class Cluster:
         return seconds
 
     def _unconfirmed_below_seconds(self) -> float:
-        """Returns the time since parent and store confirmed what children inherit; 0.0: now."""
+        """Returns the time since parent and store confirmed what children inherit; 0.0: now. Of a
+        cluster that was detached and inherits nothing, no parent has anything to confirm.
+        """
+        snapshot = self.replica.snapshot
+        if parent_state.detached_of(snapshot) and not inheritance.has_inherited_levels(snapshot):
+            return self.replica.age_seconds
         return max(self.unconfirmed_seconds() or 0.0, self.replica.age_seconds)
 
     def authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:

@@ -361,6 +361,8 @@ def _by_listen(configs: Sequence[ServerConfig]) -> dict[str, list[ServerConfig]]
 _LIMITS_OF_CLUSTER: Final = frozenset(
     {
         "answer_ttl_seconds",
+        "child_mount_bytes",
+        "child_mounts",
         "inherited_grants_max_age_seconds",
         "link_heartbeat_seconds",
         "max_stale_seconds",
@@ -370,6 +372,8 @@ _LIMITS_OF_CLUSTER: Final = frozenset(
         "remembered_bytes",
         "retained_change_bytes",
         "retained_change_events",
+        "table_bytes",
+        "table_mounts",
         "watch_queue_bytes",
         "watch_queue_events",
     }

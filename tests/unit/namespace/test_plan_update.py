@@ -29,6 +29,8 @@ from directory.namespace.entry import (
     Topic,
     etag_of,
 )
+from directory.namespace.tree_nodes import ROOT_KEY
+from directory.store.base import Put
 from resolver.errors import Absent, EtagMismatch, InvalidArgument, KdirError, ReadOnly
 from tests.support.trees import NOW_MS, Cluster, path, reported
 
@@ -385,3 +387,24 @@ def test_what_is_only_done_when_it_is_asked_for_is_unset_as_before(cluster: Clus
     key = "policies.manage.delete"
     cluster.do(update("/la", {key: True}), update("/la/d", {key: False}))
     cluster.do(update("/la/d", {key: None}))
+
+
+def test_S21_a_root_that_cannot_be_read_is_replaced_by_what_an_operator_names(
+    cluster: Cluster,
+) -> None:
+    cluster.do(update("/la", {"policies.owner": "ana"}))
+    cluster.rows.commit((), [Put(ROOT_KEY, b"\xff")])
+    cluster.snapshot = cluster.loaded()
+    refused: list[dict[str, object]] = [{"policies.owner": "bo"}]
+    refused.append({"policies.read_only": True, "policies.owner": "bo"})
+    for changes in refused:
+        with pytest.raises(ReadOnly, match=r"the record of /la cannot be read .*read_only=false"):
+            cluster.do(update("/la", changes))
+    with pytest.raises(ReadOnly, match="the record of /la cannot be read"):
+        cluster.do(CreateDirectory(path=path("/la/d/e")))
+    cluster.do(update("/la", {"policies.read_only": False, "policies.owner": "bo"}))
+    root = cluster.snapshot.root.directory
+    assert (root.closed, root.policies.owner, root.policies.read_only) == (False, "bo", False)
+    assert not root.policies.manage
+    assert not cluster.snapshot.unreadable_values
+    cluster.do(CreateDirectory(path=path("/la/d/e")))

@@ -312,11 +312,14 @@ def test_the_oldest_events_go_and_the_newest_stay(store: ScriptedStore) -> None:
 
 def test_S21_a_floor_that_cannot_be_read_lets_watchers_list_again(store: ScriptedStore) -> None:
     with Bench(store, kept_events=1) as bench:
-        for name in "abc":
-            bench.create(f"/la/{name}")
+        done = [bench.create(f"/la/{name}").revision for name in "abcd"]
+        assert trim(store, bench.history, 3) == 1
         store.commit(Transaction((), (Put(EVENT + b"-", b"minus one"),)))
-        with Bench(store) as later, pytest.raises(Resync):
-            later.history.since(0)
+        with Bench(store) as later:
+            assert later.history.oldest_revision() == done[1] - 1
+            with pytest.raises(Resync):
+                later.history.since(0)
+            assert revisions(list(later.history.since(done[1] - 1))) == done[1:]
         assert trim(store, bench.history, 1) == 2
         [floor] = [row.value for row in store.read(EVENT) if row.key == EVENT + b"-"]
         assert floor.isdigit()
