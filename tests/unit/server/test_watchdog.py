@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from directory.server.process import main
 from directory.server.watchdog import Watchdog, notify_systemd
+
+UNIT = Path(__file__).resolve().parents[3] / "deploy" / "systemd" / "kdir@.service"
 
 
 class Clock:
@@ -79,3 +82,16 @@ def test_without_systemd_nothing_is_sent(tmp_path: Path, monkeypatch: pytest.Mon
     notify_systemd("READY=1")
     monkeypatch.setenv("NOTIFY_SOCKET", f"{tmp_path}/gone")
     notify_systemd("READY=1")
+
+
+def test_the_unit_is_not_restarted_for_a_config_that_cannot_be_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "la.toml"
+    file.write_text('mount = "no path"\n')
+    code = main(["--config", str(file)])
+    assert "mount: " in capsys.readouterr().err
+    settings = [line.partition("=")[::2] for line in UNIT.read_text().splitlines()]
+    assert ("RestartPreventExitStatus", str(code)) in settings
+    # systemd compares that with the exit code of the main process only.
+    assert [name for name, _ in settings if name.startswith("Exec")] == ["ExecStart"]
