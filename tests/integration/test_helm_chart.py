@@ -169,7 +169,11 @@ def test_secrets_and_monitoring_are_there_where_they_are_asked_for(chart: Chart)
     mounts = {one["name"]: one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
     assert mounts["secret-kafka"] == "/etc/kdir/secrets/kafka"
     assert mounts.keys() | {"template"} == {one["name"] for one in pod["volumes"]} | {"data"}
-    assert objects["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["port"] == "metrics"
+    monitor = objects["PodMonitor"]["spec"]
+    assert monitor["podMetricsEndpoints"][0]["port"] == "metrics"
+    # The alert on a server that does not answer, and panels of the dashboard, select this job.
+    labels = objects["StatefulSet"]["spec"]["template"]["metadata"]["labels"]
+    assert labels[monitor["jobLabel"]] == "kdir"
     alerts = yaml.safe_load((ROOT / "deploy" / "dashboards" / "alerts.yaml").read_text())
     assert objects["PrometheusRule"]["spec"] == alerts
 
