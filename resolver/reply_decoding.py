@@ -7,6 +7,7 @@ reply's sender is no usable directory server.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from kdir.v1 import entry_pb2, resolve_pb2
@@ -14,7 +15,7 @@ from kdir.v1 import entry_pb2, resolve_pb2
 from resolver import errors
 from resolver.error_status import from_outcome
 from resolver.path import Path
-from resolver.printable import printable
+from resolver.printable import cut_shown, printable
 from resolver.resolution.values import (
     Absent,
     Answer,
@@ -124,13 +125,17 @@ def decode_sender(authority: resolve_pb2.Authority) -> Sender:
     cluster = authority.cluster
     if not cluster.cluster_id:
         raise errors.Lame("its answer names no cluster")
+    for field in ("age_seconds", "unconfirmed_seconds"):
+        seconds = getattr(authority, field)
+        if not isfinite(seconds):
+            raise errors.Lame(f"{field}: found {seconds}; expected a finite number")
     return Sender(
-        cluster_id=_text(cluster.cluster_id),
+        cluster_id=_ascii(cluster.cluster_id, "cluster_id"),
         mount=_required(cluster.mount, "mount"),
         cluster=_text(cluster.cluster),
         epoch=cluster.epoch,
         server=_text(authority.server),
-        incarnation=_text(authority.incarnation),
+        incarnation=_ascii(authority.incarnation, "incarnation"),
         revision=authority.revision,
         stale=authority.stale,
         age_seconds=max(0.0, authority.age_seconds),
@@ -215,6 +220,14 @@ def _required(text: str, what: str) -> Path:
 
 def _optional(text: str, what: str) -> Path | None:
     return _required(text, what) if text else None
+
+
+def _ascii(text: str, field: str) -> str:
+    """Returns an id of which tokens are made; they hold ASCII only."""
+    shown = _text(text)
+    if not shown.isascii():
+        raise errors.Lame(f"{field}: found {cut_shown(text)}; expected ASCII")
+    return shown
 
 
 def _text(text: str) -> str:

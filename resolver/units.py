@@ -16,12 +16,15 @@ def plural(number: int, one: str, many: str = "") -> str:
 
 
 _STEPS = (("y", 365 * 86_400), ("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+_LONGEST_SECONDS = 10.0**10
+"""Longest age that is shown: a server may send any number, also infinity."""
 
 
 def age(seconds: float) -> str:
     """Returns how long ago, in the largest unit that fits: ``0.2s``, ``6m``, ``3d``."""
     if seconds < 10:
         return f"{max(seconds, 0.0):.1f}s"
+    seconds = min(seconds, _LONGEST_SECONDS)
     for unit, size in _STEPS:
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"

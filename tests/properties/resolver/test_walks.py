@@ -36,7 +36,7 @@ numbers = st.integers(0, 2**32 - 1)
 endpoints = st.lists(
     st.one_of(st.sampled_from(SERVERS), st.sampled_from(SERVERS), st.text(max_size=12)), max_size=4
 )
-ids = st.sampled_from(["kc-1", "kc-2", ""])
+ids = st.sampled_from(["kc-1", "kc-2", "kc-é", ""])
 entries = st.builds(
     entry_pb2.Entry,
     path=wild,
@@ -90,16 +90,18 @@ outcomes = st.one_of(
     st.just(resolve_pb2.Outcome()),
 )
 authorities = st.builds(
-    lambda cluster_id, mount, epoch, revision, incarnation: resolve_pb2.Authority(
+    lambda cluster_id, mount, epoch, revision, incarnation, age: resolve_pb2.Authority(
         cluster=entry_pb2.Cluster(cluster_id=cluster_id, mount=mount, epoch=epoch),
         revision=revision,
         incarnation=incarnation,
+        age_seconds=age,
     ),
     ids,
     wild,
     st.integers(0, 2),
     st.integers(0, 5),
-    st.sampled_from(["i1", "i2"]),
+    st.sampled_from(["i1", "i2", "ї1"]),
+    st.one_of(st.just(0.0), st.floats()),
 )
 failures = st.sampled_from(
     [

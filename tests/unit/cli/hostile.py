@@ -25,6 +25,7 @@ _CHECKED: Final = {
     "link": "/la",
     "targets": "/la",
     "cluster_id": "kc-la",
+    "incarnation": "memory",
     "physical_name": "clicks",
     "Listener.name": "internal",
     "bootstrap_servers": "broker:9092",

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from typing import Any
 
 import pytest
@@ -200,7 +201,18 @@ def test_colour_can_be_switched_off(environ: dict[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "shown"),
-    [(0, "0.0s"), (0.24, "0.2s"), (59, "59s"), (360, "6m"), (7200, "2h"), (3 * 86_400, "3d")],
+    [
+        (0, "0.0s"),
+        (0.24, "0.2s"),
+        (59, "59s"),
+        (360, "6m"),
+        (7200, "2h"),
+        (3 * 86_400, "3d"),
+        # What a server may send.
+        (math.inf, "317y"),
+        (-math.inf, "0.0s"),
+        (math.nan, "0s"),
+    ],
 )
 def test_ages(seconds: float, shown: str) -> None:
     assert units.age(seconds) == shown
