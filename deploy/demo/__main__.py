@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.demo import federation, story
-from deploy.demo.federation import Federation
+from deploy.demo.federation import Federation, ForeignFiles
 from deploy.demo.shell import Shell, StepFailed
 from deploy.local import kafka
 from deploy.local.cache import ServerUnavailable
@@ -55,6 +55,9 @@ def up(home: Path) -> int:
             )
         try:
             federation.remove(home)
+        except ForeignFiles as error:
+            return _refuse(str(error))
+        try:
             _report(home, began)
         except (StepFailed, StartFailed, ServerUnavailable) as error:
             federation.take_down(home)
@@ -78,7 +81,10 @@ def _down(home: Path) -> int:
         if not held:
             return _refuse(f"the demo in {home} is being started or ended by another process")
         ended = federation.take_down(home)
-        federation.remove(home)
+        try:
+            federation.remove(home)
+        except ForeignFiles as error:
+            return _refuse(str(error))
     print(f"ended {ended} servers of the demo" if ended else "no demo was running")
     return 0
 

@@ -23,7 +23,17 @@ from deploy.local.kafka import KafkaBroker
 from deploy.local.ports import free_port
 from deploy.local.process import is_recorded, stop_recorded
 
-__all__ = ["CLUSTERS", "Federation", "locked", "recorded", "running", "take_down", "variable"]
+__all__ = [
+    "CLUSTERS",
+    "Federation",
+    "ForeignFiles",
+    "locked",
+    "recorded",
+    "remove",
+    "running",
+    "take_down",
+    "variable",
+]
 
 CLUSTERS = {
     "root": "/",
@@ -36,6 +46,8 @@ CLUSTERS = {
 """Mount of each cluster, parents first."""
 _PROGRAMS = Path(sys.executable).parent
 """Folder of ``kdir`` and ``python``; resolving it would leave the virtual environment."""
+_MADE = frozenset({"directories", "env", "index", "kafka", "lock", "transcript.txt"})
+"""What a demo makes in its folder."""
 SITE_LINKS = {"la": "/la/tracking", "ny": "/ny/tracking"}
 """What `/tracking` means at the directories of each site."""
 
@@ -173,9 +185,24 @@ def take_down(home: Path) -> int:
     return ended
 
 
+class ForeignFiles(Exception):
+    """A folder holds what no demo made."""
+
+
 def remove(home: Path) -> None:
-    """Removes the demo's data; the folder and its lock file stay."""
-    for place in home.iterdir():
+    """Removes the demo's data; the folder and its lock file stay.
+
+    Raises:
+        ForeignFiles: the folder holds more than a demo makes; nothing was removed.
+    """
+    places = sorted(home.iterdir())
+    for place in places:
+        if place.name not in _MADE:
+            raise ForeignFiles(
+                f"{home} holds {place.name}, which no demo made: nothing was removed; "
+                "name another folder with --home"
+            )
+    for place in places:
         if place.name != "lock":
             shutil.rmtree(place) if place.is_dir() else place.unlink()
 
@@ -185,7 +212,7 @@ def locked(home: Path, wait_seconds: float = 0) -> Iterator[bool]:
     """Locks the demo's folder until the block or its process ends; yields whether it could."""
     home.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_seconds
-    with (home / "lock").open("w") as file:
+    with (home / "lock").open("a") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -29,7 +29,11 @@ def demo(action: str, home: Path) -> subprocess.CompletedProcess[str]:
         check=False,
         timeout=_LONGEST_SECONDS,
         # Neither the caller's servers nor its contexts may matter.
-        env={**os.environ, "KDIR_AT": "127.0.0.1:1", "XDG_CONFIG_HOME": str(home / "nowhere")},
+        env={
+            **os.environ,
+            "KDIR_AT": "127.0.0.1:1",
+            "XDG_CONFIG_HOME": str(home.parent / "nowhere"),
+        },
     )
 
 
@@ -51,8 +55,9 @@ def home(tmp_path: Path) -> Iterator[Path]:
         kafka.installed()
     except ServerUnavailable as reason:
         missing(reason)
-    yield tmp_path
-    federation.take_down(tmp_path)
+    home = tmp_path / "demo"
+    yield home
+    federation.take_down(home)
 
 
 @pytest.mark.slow
@@ -111,7 +116,7 @@ def play(home: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
-        env={"PATH": os.environ["PATH"], "HOME": str(home / "nowhere")},
+        env={"PATH": os.environ["PATH"], "HOME": str(home.parent / "nowhere")},
     )
     assert json.loads(shown.stdout)
 
