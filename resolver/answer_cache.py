@@ -263,7 +263,7 @@ class Cache:
 
         Whole segments are compared; the cost grows with the path's depth, not with the cache.
         """
-        nearest = max((len(own) for own in self._own_mounts if own.is_prefix_of(path)), default=0)
+        nearest = max((len(own) for own in self.own_mounts() if own.is_prefix_of(path)), default=0)
         now = self._clock()
         for length in range(len(path), nearest, -1):
             known = self._referrals.get(path.segments[:length])
@@ -280,7 +280,7 @@ class Cache:
         yield from list(self._referrals.values())
 
     def own_mounts(self) -> list[Path]:
-        """Returns the mounts of the start servers, for the file."""
+        """Returns the mounts of the start servers: a copy, since other threads add to them."""
         return list(self._own_mounts)
 
     def clear(self) -> None:
