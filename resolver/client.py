@@ -609,12 +609,17 @@ class Resolver:
         Args:
             path: canonical.
             after: a token of an earlier watch or answer to go on after; empty = from now on.
-            checkpoint_seconds: longest time between two answers.
+            checkpoint_seconds: longest time between two answers; 0 = the default.
             timeout_seconds: of finding the owner.
 
         Raises:
+            InvalidArgument: ``checkpoint_seconds`` is negative, or 2^32 or more.
             KdirError: the owner cannot be found; as ``resolve``, but for Absent.
         """
+        if not 0 <= checkpoint_seconds < 2**32:
+            raise errors.InvalidArgument(
+                f"checkpoint_seconds: found {checkpoint_seconds}; expected 0 to {2**32 - 1}"
+            )
         deadline = self._deadline(timeout_seconds)
         return self._feeds().watch(as_path(path), after, checkpoint_seconds, deadline)
 

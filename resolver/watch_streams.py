@@ -91,7 +91,7 @@ class Watching:
         self.token = after
         self._find_owner = find_owner
         self._transport = transport
-        self._checkpoint_seconds = checkpoint_seconds
+        self._checkpoint_seconds = checkpoint_seconds or CHECKPOINT_SECONDS
         self._clock = clock
         self._closed = threading.Event()
         self._stream: Stream | None = None

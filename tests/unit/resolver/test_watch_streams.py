@@ -14,7 +14,7 @@ from resolver.owner_calls import Owner
 from resolver.path import Path
 from resolver.revision_token import Position, Token
 from resolver.testing import MemoryDirectory, MemoryTransport
-from resolver.watch_streams import FollowedCluster, Watching
+from resolver.watch_streams import CHECKPOINT_SECONDS, FollowedCluster, Watching
 from tests.support.federation import eventually
 
 ID = "kc-root"
@@ -44,6 +44,7 @@ class Log:
         self.count = count
         self.breaks: list[int | KdirError] = []
         self.after: list[int] = []
+        self.checkpoint_seconds: list[int] = []
         self.held = threading.Event()
         self.cluster_id = ID
 
@@ -51,6 +52,7 @@ class Log:
         place = Token.parse(request.after_token).positions.get(ID)
         start = place.revision if place is not None else 0
         self.after.append(start)
+        self.checkpoint_seconds.append(request.checkpoint_seconds)
         authority = resolve_pb2.Authority(cluster=entry_pb2.Cluster(cluster_id=self.cluster_id))
         yield watch_pb2.WatchResponse(token=token(start), authority=authority)
         stop = self.breaks.pop(0) if self.breaks else None
@@ -92,6 +94,20 @@ def test_a_stream_that_breaks_is_resumed_without_loss_or_repetition() -> None:
 
 def test_a_watch_goes_on_after_the_token_it_is_given() -> None:
     assert revisions(watching(Log(10), after=token(8)), 10) == [9, 10]
+
+
+def test_without_seconds_between_checkpoints_a_watch_has_the_default_ones() -> None:
+    log = Log(3)
+    assert revisions(watching(log, checkpoint_seconds=0), 3) == [1, 2, 3]
+    assert log.checkpoint_seconds == [CHECKPOINT_SECONDS]
+
+
+@pytest.mark.parametrize("seconds", [-1, 2**32])
+def test_seconds_between_checkpoints_that_no_request_can_hold_are_refused(seconds: int) -> None:
+    with MemoryDirectory() as directory:
+        directory.cluster("/")
+        with pytest.raises(errors.InvalidArgument, match=f"checkpoint_seconds: found {seconds}; "):
+            directory.resolver().watch("/", checkpoint_seconds=seconds)
 
 
 @pytest.mark.parametrize(
