@@ -60,6 +60,8 @@ ASK_SECONDS: Final = 2.0
 _MOST_ASKED_AT_ONCE: Final = 32
 _MOST_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """A page of 10,000 topics with long observed configs; gRPC's own limit is 4 MiB."""
+_MOST_AGE_SECONDS: Final = 10.0**9
+"""Longest age of a state: a server may send any number, also infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ def cluster_state_from_authority(authority: resolve_pb2.Authority, now: datetime
     replica last followed the store.
     """
     cluster = authority.cluster
-    as_of = now - timedelta(seconds=authority.age_seconds)
+    as_of = now - timedelta(seconds=max(0.0, min(authority.age_seconds, _MOST_AGE_SECONDS)))
     return ClusterState(
         cluster_id=cluster.cluster_id,
         cluster=cluster.cluster,

@@ -148,3 +148,11 @@ def test_a_server_whose_store_is_away_answers_as_of_when_it_was_not(
     assert state.stale
     assert state.as_of == state.stale_since
     assert "store" in state.stale_reason
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), 1e300, float("nan"), -float("inf")])
+def test_an_age_that_no_clock_can_go_back_by_ends_no_discovery(
+    tree: dict[str, FakeCluster], seconds: float
+) -> None:
+    tree["/la"].store_away_seconds = seconds
+    assert found(discover_clusters([tree["/"].endpoint])) == (set(TREE), set())
