@@ -199,7 +199,11 @@ _OTHER_VALUES: Final[Mapping[tuple[str, str], str]] = {
 }
 """librdkafka's value for one of Kafka's, by librdkafka's name of the setting."""
 
-_SAFE: Final = SettingLayer("kdir", MappingProxyType({"acks": "all", "retries": "2147483647"}))
+_NO_TOPICS: Final = {"allow.auto.create.topics": "false"}
+"""Default of both clients: a topic that is missing in Kafka is not created by asking for it."""
+_SAFE: Final = SettingLayer(
+    "kdir", MappingProxyType({"acks": "all", "retries": "2147483647", **_NO_TOPICS})
+)
 """Defaults of a producer; for the default of idempotence see ``_idempotent``."""
 
 
@@ -252,7 +256,7 @@ class _SourcedValue:
 
 def producer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
     """Returns the settings of a producer, by Kafka's names: by default ``acks=all`` and
-    ``enable.idempotence=true`` (KIP-679).
+    ``enable.idempotence=true`` (KIP-679), and it creates no topics.
 
     A setting that conflicts with idempotence switches idempotence off, unless a layer requests it
     by ``enable.idempotence=true`` or a transactional id: then the conflict is an error.
@@ -273,7 +277,7 @@ def producer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
 
 def consumer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
     """Returns the settings of a consumer, by Kafka's names; by default it creates no topics."""
-    safe = SettingLayer("kdir", {"allow.auto.create.topics": "false"})
+    safe = SettingLayer("kdir", _NO_TOPICS)
     return {name: one.value for name, one in _put_together([safe, *layers]).items()}
 
 

@@ -58,8 +58,8 @@ class Producer:
     Args:
         resolver: resolves the paths; ``close`` leaves it open.
         settings: Kafka's (or librdkafka's) producer settings, without ``bootstrap.servers``. They
-            override the policies of a path, which override ``acks=all`` and
-            ``enable.idempotence=true`` (KIP-679).
+            override the policies of a path, which override ``acks=all``,
+            ``enable.idempotence=true`` (KIP-679) and ``allow.auto.create.topics=false``.
         listener: name of the listener by which to connect to a cluster; empty = its first.
 
     Deliveries are reported by ``poll``, ``flush`` and ``close``, and by a ``produce`` that waits

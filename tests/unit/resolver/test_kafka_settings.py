@@ -130,6 +130,13 @@ def test_a_value_of_kafka_is_translated_for_librdkafka(name: str, value: str) ->
     Consumer({**found, "bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}).close()
 
 
+def test_a_producer_makes_no_topics_unless_its_program_wants_it() -> None:
+    """By default librdkafka's producer does, and Kafka would have a topic that was never armed."""
+    assert for_librdkafka(settings({}))["allow.auto.create.topics"] == "false"
+    asked = settings({"allow.auto.create.topics": True})
+    assert asked["allow.auto.create.topics"] == "true"
+
+
 def test_a_consumer_makes_no_topics() -> None:
     assert consumer_settings([])["allow.auto.create.topics"] == "false"
     assert consumer_settings([SettingLayer("p", {"group.id": "g"})])["group.id"] == "g"
