@@ -353,6 +353,8 @@ class HistoryReading:
 
     Args:
         properties: the caller's own, for the connection to the brokers.
+        must_read: a registry that does not answer is an error; else its records are left out as
+            undecodable.
     """
 
     def __init__(
@@ -362,11 +364,13 @@ class HistoryReading:
         wanted: ChangeFilter,
         *,
         timeout_seconds: float = KAFKA_SECONDS,
+        must_read: bool = False,
     ) -> None:
         self._part: Final = part
         self._properties: Final = properties
         self._is_wanted: Final = wanted.matcher()
         self._timeout: Final = timeout_seconds
+        self._must_read: Final = must_read
         self._schemas = Schemas(SchemaRegistry.at(part.log.registry))
         self._has_all_schemas = False
         self._undecodable = 0
@@ -379,7 +383,8 @@ class HistoryReading:
         breaks off is continued after its last record, so that none comes twice.
 
         Raises:
-            KafkaUnavailable: the brokers do not answer; batches before that are valid.
+            KafkaUnavailable: the brokers, or with ``must_read`` the registry, do not answer;
+                batches before that are valid.
         """
         rows: list[ChangeFields] = []
         size = 0
@@ -449,6 +454,8 @@ class HistoryReading:
         try:
             return self._schemas.decode_fields(value)
         except RegistryUnavailable as error:
+            if self._must_read:
+                raise
             raise UndecodableRecord(error.message) from None
         except UndecodableRecord:
             if self._has_all_schemas or not record.is_framed_by_another(value):

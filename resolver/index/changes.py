@@ -8,8 +8,9 @@ reads a range of offsets of one history. A cluster or a part of a history that c
 row of scope ``unread`` with the reason (``failures=row``), left out (``failures=skip``), or an
 error (``failures=raise``).
 
-A stream's position is an offset for each cluster, by cluster id. If the brokers do not answer, a
-stream fails, whatever ``failures`` is: its position moves on, and the changes would be lost.
+A stream's position is an offset for each cluster, by cluster id. If the brokers or the schema
+registry do not answer, a stream fails, whatever ``failures`` is: its position moves on, and the
+changes would be lost.
 """
 
 from __future__ import annotations
@@ -134,10 +135,14 @@ class ChangesOptions:
         )
         return ranges, _reported(unread, self.failures)
 
-    def reading(self, part: LogRange) -> HistoryReading:
-        """Returns the reading of a range."""
+    def reading(self, part: LogRange, *, must_read: bool = False) -> HistoryReading:
+        """Returns the reading of a range; for ``must_read`` see there."""
         return HistoryReading(
-            part, self.properties, self.wanted, timeout_seconds=self.kafka_seconds
+            part,
+            self.properties,
+            self.wanted,
+            timeout_seconds=self.kafka_seconds,
+            must_read=must_read,
         )
 
 
@@ -264,18 +269,20 @@ class ChangesStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
-        yield from _read(self.options, partition.part)
+        yield from _read(self.options, partition.part, must_read=True)
 
 
-def _read(options: ChangesOptions, part: LogRange) -> Iterator[pa.RecordBatch]:
+def _read(
+    options: ChangesOptions, part: LogRange, *, must_read: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Yields the changes of a range, then a row for each reason why some are missing.
 
     Raises:
-        KafkaUnavailable: the brokers do not answer.
+        KafkaUnavailable: as ``HistoryReading.batches``.
     """
     import pyarrow as pa
 
-    reading = options.reading(part)
+    reading = options.reading(part, must_read=must_read)
     schema = arrow_schema(COLUMNS)
     for batch in reading.batches():
         none = pa.nulls(batch.num_rows, pa.string())

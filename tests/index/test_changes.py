@@ -16,6 +16,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
+from resolver.changes import audit as history
 from resolver.changes import record
 from resolver.changes.audit import (
     ChangeFilter,
@@ -25,6 +26,8 @@ from resolver.changes.audit import (
     find_ranges,
 )
 from resolver.changes.record import Change
+from resolver.changes.registry import RegistryUnavailable
+from resolver.changes.topic_reader import TopicRecord
 from resolver.errors import InvalidArgument, NoRoute, Unavailable
 from resolver.index.changes import (
     ChangesOptions,
@@ -323,3 +326,33 @@ def test_the_same_batch_of_a_stream_has_the_same_rows(logged: Logged) -> None:
     gone = ChangesStreamReader(options)
     with pytest.raises(Unavailable, match="failures=skip"):
         gone.partitions({}, {"kc-gone": 4})
+
+
+class FramedReader:
+    """Reader of a topic of one record, framed by the id of a registry's schema."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def bounds(self) -> tuple[int, int]:
+        return 0, 1
+
+    def read(self, begin: int, _: int) -> Iterator[TopicRecord]:
+        yield TopicRecord(begin, b"/la/a", b"\0\0\0\0\1 and fields")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_stream_fails_while_the_registry_is_away_and_a_table_has_a_row_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The position of the stream would move on, and the changes be lost."""
+    monkeypatch.setattr(history, "TopicReader", FramedReader)
+    log = LogLocation("kc-la", "la", "/la", ("a:1",), "h", "s", registry="http://127.0.0.1:1")
+    options = ChangesOptions.parse({"servers": "la-1:7420", "failures": "skip"})
+    planned = RangePartition(LogRange(log, 0, 1))
+    with pytest.raises(RegistryUnavailable, match="does not answer"):
+        list(ChangesStreamReader(options).read(planned))
+    (batch,) = ChangesReader(replace(options, failures="row")).read(planned)
+    assert "1 record could not be decoded" in batch["unread_reason"][0].as_py()
