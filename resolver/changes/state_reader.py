@@ -32,6 +32,8 @@ _CLOCK_EVERY: Final = 100
 """Number of records between two checks of the time."""
 _CHECKS: Final = 100
 """Number of checks within the longest pause whether the topic's end is reached."""
+_CHECK_SECONDS: Final = 10.0
+"""Longest time between two of these checks, by which brokers that are away are noticed."""
 
 
 def boot_seconds() -> float:
@@ -255,11 +257,12 @@ class StateReader:
     def _follow(self, reader: TopicReader, log: LoadedLog) -> None:
         at = log.end
         most_pause = log.most_pause_seconds
+        check_seconds = min(most_pause / _CHECKS, _CHECK_SECONDS)
         current_at = asked_at = log.ended_at  # when it was at the end, and asked for the end
         for one in reader.follow(at):
             now = self._clock()
             if one is None:
-                if now - asked_at < most_pause / _CHECKS:
+                if now - asked_at < check_seconds:
                     continue
                 asked_at = now
                 if self._is_at_end(reader, log, at):
