@@ -136,7 +136,8 @@ class StateReader:
 
     Args:
         properties: librdkafka's, for the connection to the brokers.
-        cluster_id: that of the cluster; empty = the one of the first record.
+        cluster_id: that of the cluster; empty = the one of the newest checkpoint when a load
+            begins, since a log that was taken over begins with another cluster's records.
         registry: URL of the schema registry whose ids frame the log's records; empty = none
             (``GetChangeLogResponse.schema_registry``).
         load_seconds: longest time of a load; then it begins again.
@@ -236,7 +237,11 @@ class StateReader:
         )
         try:
             self.load_count += 1
-            fold = StateFold(self._cluster_id, self._registry)
+            cluster_id = self._cluster_id
+            if not cluster_id:
+                point = newest_checkpoint(reader, self._registry)
+                cluster_id = "" if point is None else point.cluster_id
+            fold = StateFold(cluster_id, self._registry)
             log = load_log(reader, fold, seconds=self._load_seconds, clock=self._clock)
             self._take(log)
             self._follow(reader, log)

@@ -32,3 +32,16 @@ def test_brokers_that_are_away_are_trouble_within_seconds(topic: MemoryTopic) ->
         topic.is_away = False
         now[0] += 11
         eventually(lambda: reader.trouble == "", 5)
+
+
+def test_without_a_cluster_id_a_log_that_was_taken_over_is_that_of_the_present_cluster(
+    topic: MemoryTopic,
+) -> None:
+    topic.put("kc-old", 1, 5, b"k", b"old")
+    topic.end_page("kc-la", 1)
+    topic.put("kc-la", 2, 5, b"k", b"new")
+    topic.end_page("kc-la", 2)
+    with closing(StateReader({}, "t")) as reader:
+        state = reader.loaded(5)
+    assert state.cluster_id == "kc-la"
+    assert [row.record for row in state.rows.values()] == [b"new"]
