@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from google.protobuf.message import DecodeError
 
-from resolver.changes.record import INHERITED, fact_key
+from resolver import units
+from resolver.changes.record import entry_key, fact_key, inherited_key
 from resolver.changes.state import LogState, StateRow
 from resolver.changes.state_reader import StateReader
 from resolver.client import Resolver
@@ -66,7 +67,8 @@ class EffectivePolicies:
     cluster_id: str
     revision: int
     trouble: str = ""
-    """Why the values may be outdated; empty = the log is followed."""
+    """Why the values may be outdated or incomplete; empty = the log is followed, and all of it that
+    matters can be read."""
 
 
 def effective_values(levels: Levels) -> Mapping[str, PolicyValue]:
@@ -161,7 +163,8 @@ class PolicyCache:
 
         Raises:
             Absent: the log of the owner has no such entry.
-            NotReady: the log, or what the cluster inherits, is not loaded.
+            NotReady: the log, or what the cluster inherits, is not loaded, or a record that decides
+                the answer cannot be read.
             Unimplemented: the cluster keeps no change log.
             KdirError: as ``Resolver.owner_of``.
         """
@@ -224,7 +227,7 @@ class PolicyCache:
                 effective_values(levels),
                 cluster_id,
                 0 if point is None else point.revision,
-                cluster.reader.trouble,
+                "; ".join(filter(None, (cluster.reader.trouble, _unreadable_text(state)))),
             )
 
     def _refuse_unknown_parent(
@@ -388,11 +391,13 @@ def _own_levels(state: LogState, mount: Path, path: Path) -> Levels:
 
     Raises:
         Absent, _Elsewhere
+        NotReady: a record of the way cannot be read, or one that may be of the way.
     """
     levels = []
     root = state.find_entry(0, is_topic=False, name="")
+    _refuse_unreadable(state, entry_key(state.cluster_id, _ROOT_ID), str(mount))
     if root is not None:
-        levels.append((str(mount), _entry(root.record).fields))
+        levels.append((str(mount), _read_entry(state, root, mount).fields))
     names = path.below(mount)
     at, parent_id = mount, _ROOT_ID
     for number, name in enumerate(names, 1):
@@ -402,8 +407,12 @@ def _own_levels(state: LogState, mount: Path, path: Path) -> Levels:
             row = state.find_entry(parent_id, is_topic=True, name=name)
         row = row or state.find_entry(parent_id, is_topic=False, name=name)
         if row is None:
+            # An entry of any id may be the missing one: its name is in the record.
+            for key in state.unreadable:
+                if key.startswith(f"{state.cluster_id}/e/"):
+                    _refuse_unreadable(state, key, f"{path}, or of another entry,")
             raise Absent(f"{path} does not exist, as of the change log of its cluster")
-        entry = _entry(row.record)
+        entry = _read_entry(state, row, at)
         if entry.leads_elsewhere:
             raise _Elsewhere
         levels.append((str(at), entry.fields))
@@ -411,9 +420,38 @@ def _own_levels(state: LogState, mount: Path, path: Path) -> Levels:
     return levels
 
 
+def _refuse_unreadable(state: LogState, key: str, whose: str) -> None:
+    """Raises ``NotReady`` if the newest record of a key cannot be read."""
+    reason = state.unreadable.get(key)
+    if reason is not None:
+        raise NotReady(f"the record of {whose} in the change log cannot be read: {reason}")
+
+
+def _unreadable_text(state: LogState) -> str:
+    """Returns that records which may matter to policies cannot be read, as text; empty = none."""
+    found = [key for key in state.unreadable if not key.startswith(f"{state.cluster_id}/g/")]
+    if not found:
+        return ""
+    count = units.plural(len(found), "record")
+    return f"{count} of the change log cannot be read, such as {found[0]}"
+
+
 class _Entry(NamedTuple):
     fields: Mapping[str, str | None]
     leads_elsewhere: bool
+
+
+def _read_entry(state: LogState, row: StateRow, at: Path) -> _Entry:
+    """Returns the entry of a row.
+
+    Raises:
+        NotReady: the row cannot be read, or its newest record.
+    """
+    _refuse_unreadable(state, entry_key(state.cluster_id, row.entry_id), str(at))
+    try:
+        return _entry(row.record)
+    except DecodeError as error:
+        raise NotReady(f"the row of {at} in the change log cannot be read: {error}") from None
 
 
 @lru_cache(_REMEMBERED)
@@ -446,7 +484,9 @@ def _inherited_levels(state: LogState) -> Levels:
 
 
 def _inherited_row(state: LogState) -> StateRow | None:
-    return state.rows.get(f"{state.cluster_id}/{INHERITED}")
+    key = inherited_key(state.cluster_id)
+    _refuse_unreadable(state, key, "what the cluster inherits")
+    return state.rows.get(key)
 
 
 def _fact(state: LogState, key: bytes) -> bytes | None:
