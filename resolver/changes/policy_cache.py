@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import MappingProxyType
@@ -24,7 +24,15 @@ from resolver.changes.state import LogState, StateRow
 from resolver.changes.state_reader import StateReader
 from resolver.client import Resolver
 from resolver.entry_fields import policy_fields
-from resolver.errors import Absent, NotReady, TokenExpired, Unimplemented
+from resolver.errors import (
+    Absent,
+    DeadlineExceeded,
+    KdirError,
+    NotReady,
+    TokenExpired,
+    Unavailable,
+    Unimplemented,
+)
 from resolver.lookup_options import as_path
 from resolver.path import Path
 from resolver.revision_token import Position, Token
@@ -189,7 +197,7 @@ class PolicyCache:
         For a log that is not loaded yet, the first answer from it waits.
 
         Raises:
-            NotReady: a log did not reach the token within the time.
+            NotReady: a log did not reach the token within the time. Later answers do not wait.
             TokenExpired: the token is of an earlier incarnation of a store.
             InvalidToken
         """
@@ -201,9 +209,17 @@ class PolicyCache:
                 if known is None or not is_same or known.revision < position.revision:
                     self._wanted[cluster_id] = position
                 is_open = cluster_id in self._clusters
-            if is_open:
-                with self._used(cluster_id, None, deadline) as cluster:
+            if not is_open:
+                continue
+            try:
+                with (
+                    suppress(_Elsewhere),  # closed meanwhile: the next answer loads it and waits
+                    self._used(cluster_id, None, deadline) as cluster,
+                ):
                     self._state(cluster_id, cluster, deadline)
+            except KdirError:
+                self._forget(cluster_id, position)
+                raise
 
     def _deadline(self, timeout_seconds: float | None) -> float:
         return time.monotonic() + (self._timeout if timeout_seconds is None else timeout_seconds)
@@ -336,7 +352,10 @@ class PolicyCache:
                 self._forget(cluster_id, wanted)
                 return state
             # A revision without a record is reached once all commits before it are published.
-            answer = self._ask(cluster.mount, cluster_id, deadline)
+            try:
+                answer = self._ask(cluster.mount, cluster_id, deadline)
+            except (Unavailable, DeadlineExceeded):
+                continue  # the brokers may have the revision while no directory answers
             noted = answer.state
             is_same = noted.incarnation == wanted.incarnation == answer.authority.incarnation
             is_there = answer.authority.revision >= wanted.revision and not answer.waiting_commits

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
@@ -13,7 +15,7 @@ from resolver.changes import policy_cache, state_reader
 from resolver.changes.policy_cache import PolicyCache
 from resolver.changes.record import entry_key, fact_key, grants_key
 from resolver.changes.state import place_of
-from resolver.errors import Absent, NotReady
+from resolver.errors import Absent, KdirError, NotReady
 from resolver.revision_token import Token
 from resolver.testing import MemoryDirectory
 from tests.support.memory_topic import MemoryTopic
@@ -122,3 +124,40 @@ def test_a_row_that_is_no_entry_is_an_error_of_kdir(logged: Logged) -> None:
     logged.cache.wait_for(logged.end_page())
     with pytest.raises(NotReady, match="the row of /a/t in the change log cannot be read"):
         logged.cache.effective("/a/t")
+
+
+def test_a_token_that_is_never_reached_does_not_hold_up_later_answers(logged: Logged) -> None:
+    logged.cache.effective("/a/t")
+    with pytest.raises(NotReady):
+        logged.cache.wait_for(logged.token(99), timeout_seconds=0.1)
+    assert logged.cache.effective("/a/t", timeout_seconds=0.5).revision == 1
+
+
+def test_a_wait_goes_on_while_no_directory_answers(logged: Logged) -> None:
+    logged.cache.effective("/a/t")
+    logged.directory.stop("/")
+    ended = in_thread(lambda: logged.cache.wait_for(logged.token(2)))
+    time.sleep(0.2)
+    logged.end_page()
+    assert ended() is None
+    assert logged.cache.effective("/a/t").revision == 2
+
+
+def in_thread(call: Callable[[], object]) -> Callable[[], KdirError | None]:
+    """Calls a function in a thread; returns one that waits for it and returns its error."""
+    errors: list[KdirError] = []
+
+    def run() -> None:
+        try:
+            call()
+        except KdirError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def ended() -> KdirError | None:
+        thread.join(30)
+        return errors[0] if errors else None
+
+    return ended
