@@ -24,7 +24,7 @@ from resolver.kafka.listener_choice import (
     connection,
     kafka_error_text,
     setting_layers,
-    without_brokers,
+    split_settings,
 )
 from resolver.kafka.messages import ReceivedMessage
 from resolver.path import Path
@@ -102,6 +102,8 @@ class Consumer:
         resolver: resolves the paths; ``close`` leaves it open.
         settings: Kafka's (or librdkafka's) consumer settings, with a ``group.id`` and without
             ``bootstrap.servers``. They override the policies of a path.
+            Callbacks (``oauth_cb``, …) and ``logger`` are those of confluent-kafka: each client
+            calls them.
         listener: name of the listener by which to connect to a cluster; empty = its first.
     """
 
@@ -109,7 +111,7 @@ class Consumer:
         self, resolver: Resolver, settings: Mapping[str, Any], *, listener: str = ""
     ) -> None:
         self._resolver = resolver
-        self._settings = without_brokers(settings)
+        self._settings, self._callbacks = split_settings(settings)
         if not self._settings.get("group.id"):
             raise InvalidArgument("group.id: empty; expected the name of a group")
         self._listener = listener
@@ -380,7 +382,8 @@ class Consumer:
 
     def _open(self, found: TopicLocation, settings: dict[str, str]) -> _Source:
         try:
-            return _Source(KafkaConsumer(dict(settings)), found.cluster, settings)
+            client = KafkaConsumer({**settings, **self._callbacks})
+            return _Source(client, found.cluster, settings)
         except KafkaException as error:
             message = kafka_error_text(error)
             raise InvalidArgument(f"{found.path}: Kafka's client reports: {message}") from error

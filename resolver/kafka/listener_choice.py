@@ -4,6 +4,7 @@ layers of all others.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from resolver.topic_location import TopicLocation
 
-__all__ = ["connection", "kafka_error_text", "setting_layers", "without_brokers"]
+__all__ = ["connection", "kafka_error_text", "setting_layers", "split_settings"]
 
 
 def connection(found: TopicLocation, listener: str = "") -> dict[str, str]:
@@ -39,8 +40,9 @@ def connection(found: TopicLocation, listener: str = "") -> dict[str, str]:
     return settings
 
 
-def without_brokers(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy of a program's settings, which may not name brokers.
+def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns a copy of a program's settings, which may not name brokers, without its callbacks and
+    logger, and these: confluent-kafka takes them as objects, all else is text.
 
     Raises:
         InvalidArgument: a setting names brokers.
@@ -50,7 +52,12 @@ def without_brokers(settings: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidArgument(
                 f"{name}: the path of a topic says where its brokers are; leave it out", field=name
             )
-    return dict(settings)
+    callbacks = {
+        name: value
+        for name, value in settings.items()
+        if callable(value) or isinstance(value, logging.Logger)
+    }
+    return {name: settings[name] for name in settings if name not in callbacks}, callbacks
 
 
 def kafka_error_text(error: KafkaException) -> str:

@@ -23,7 +23,7 @@ from resolver.kafka.listener_choice import (
     connection,
     kafka_error_text,
     setting_layers,
-    without_brokers,
+    split_settings,
 )
 from resolver.kafka.messages import PathMessage
 from resolver.path import Path
@@ -60,6 +60,8 @@ class Producer:
         settings: Kafka's (or librdkafka's) producer settings, without ``bootstrap.servers``. They
             override the policies of a path, which override ``acks=all``,
             ``enable.idempotence=true`` (KIP-679) and ``allow.auto.create.topics=false``.
+            Callbacks (``oauth_cb``, …) and ``logger`` are those of confluent-kafka: each client
+            calls them.
         listener: name of the listener by which to connect to a cluster; empty = its first.
 
     Deliveries are reported by ``poll``, ``flush`` and ``close``, and by a ``produce`` that waits
@@ -70,7 +72,7 @@ class Producer:
         self, resolver: Resolver, settings: Mapping[str, Any] | None = None, *, listener: str = ""
     ) -> None:
         self._resolver = resolver
-        self._settings = without_brokers(settings or {})
+        self._settings, self._callbacks = split_settings(settings or {})
         producer_settings(setting_layers(self._settings, None))  # refuses wrong settings at once
         self._listener = listener
         self._process = os.getpid()
@@ -259,7 +261,7 @@ class Producer:
                     f"transactional producer has in cluster {found.cluster}: set it in the settings"
                 )
         try:
-            client = KafkaProducer(dict(settings))
+            client = KafkaProducer({**settings, **self._callbacks})
         except KafkaException as error:
             raise InvalidArgument(
                 f"{found.path}: Kafka's client reports: {kafka_error_text(error)}"

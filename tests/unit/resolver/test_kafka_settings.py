@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from itertools import product
 from types import SimpleNamespace
 from typing import cast
 
+import kdir
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 from kdir.v1 import policies_pb2
 
 from resolver.errors import InvalidArgument
@@ -23,7 +25,9 @@ from resolver.kafka.client_settings import (
     producer_settings,
 )
 from resolver.kafka.listener_choice import setting_layers
+from resolver.testing import MemoryDirectory
 from resolver.topic_location import TopicLocation
+from tests.support.waiting import eventually
 
 POLICY = "the policies of /la/orders"
 
@@ -196,3 +200,22 @@ def test_the_rules_need_no_kafka_client() -> None:
     """The directory has them without ``kdir[kafka]``."""
     code = "import resolver.kafka.client_settings, sys; sys.exit('confluent_kafka' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_callbacks_and_a_logger_are_the_clients() -> None:
+    """As text they made confluent-kafka raise a TypeError at the first message."""
+    with MemoryDirectory() as directory:
+        directory.cluster("/la", bootstrap_servers="127.0.0.1:1")
+        directory.topic("/la/t")
+        errors: list[KafkaError] = []
+        own = {"error_cb": errors.append, "logger": logging.getLogger("of a test")}
+        producer = kdir.Producer(directory.resolver(), own)
+        producer.produce("/la/t", b"one")
+        eventually(lambda: producer.poll(0.1) or errors)
+        producer.purge()
+        producer.close(5)
+        errors.clear()
+        consumer = kdir.Consumer(directory.resolver(), {"group.id": "g", **own})
+        consumer.subscribe(["/la/t"])
+        eventually(lambda: consumer.poll(0.1) or errors)
+        consumer.close()
