@@ -73,8 +73,8 @@ class Watching:
 
     A broken connection is made again, to any server of the owner, after the last token: no change
     is lost or given twice. Iteration raises ``Resync`` if the changes after the token are no longer
-    stored (list again, then watch), and other errors that a retry cannot mend. After ``close`` it
-    ends without an error.
+    stored (list again, then watch), ``Closed`` if the resolver was closed, and other errors that a
+    retry cannot mend. After ``close`` it ends without an error.
     """
 
     def __init__(
@@ -181,7 +181,8 @@ class Watching:
 
 
 def _may_come_back(error: KdirError) -> bool:
-    return isinstance(
+    # ``Closed``: the transport that the resolver opened was closed with it.
+    return not isinstance(error, errors.Closed) and isinstance(
         error,
         errors.Unavailable
         | errors.DeadlineExceeded

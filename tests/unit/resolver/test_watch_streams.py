@@ -111,13 +111,29 @@ def test_seconds_between_checkpoints_that_no_request_can_hold_are_refused(second
 
 
 @pytest.mark.parametrize(
-    "kind", [errors.Resync, errors.PermissionDenied, errors.TokenExpired, errors.InvalidToken]
+    "kind",
+    [
+        errors.Resync,
+        errors.PermissionDenied,
+        errors.TokenExpired,
+        errors.InvalidToken,
+        errors.Closed,
+    ],
 )
 def test_what_trying_again_does_not_mend_ends_it(kind: type[KdirError]) -> None:
     log = Log(3)
     log.breaks = [kind("no")]
     with pytest.raises(kind):
         list(watching(log))
+
+
+def test_a_watch_of_a_closed_resolver_ends() -> None:
+    client = Resolver(["127.0.0.1:1"])
+    owner = Owner(Path(), True, "root", ID, Path(), ("127.0.0.1:1",), "directory")
+    watch = Watching(Path(), "", lambda _: owner, client.transport)
+    client.close()
+    with pytest.raises(errors.Closed):
+        list(watch)
 
 
 def test_another_cluster_at_the_address_is_not_believed() -> None:
