@@ -135,14 +135,15 @@ def _is_of_paths(reply: object) -> bool:
 class _Waiter:
     """Thread that waits for the result of its query."""
 
-    __slots__ = ("crew", "gone", "path", "result", "timeout_seconds", "woken")
+    __slots__ = ("crew", "deadline", "gone", "path", "result", "timeout_seconds", "woken")
 
     def __init__(self, path: Path, timeout_seconds: float) -> None:
         self.path = path
         self.timeout_seconds = timeout_seconds
+        self.deadline = time.monotonic() + timeout_seconds
         self.result: Reply | KdirError | None = None
         self.crew: list[_Waiter] = []
-        """Threads whose queries this thread is to send, its own included; else empty."""
+        """Threads whose queries this thread is to send, its own first; else empty."""
         self.gone = False
         # A held lock is the cheapest thing to wait for; released with a result or a batch to send.
         self.woken = threading.Lock()
@@ -195,7 +196,7 @@ class RequestBatcher:
         return bool(me.crew)
 
     def _send(self, crew: list[_Waiter]) -> None:
-        longest = max(waiter.timeout_seconds for waiter in crew)
+        left = max(crew[0].deadline - time.monotonic(), LEAST_SECONDS)
         results: Sequence[Reply | KdirError]
         try:
             results = batch_resolve(
@@ -203,7 +204,7 @@ class RequestBatcher:
                 self._server,
                 [waiter.path for waiter in crew],
                 self._options,
-                longest,
+                left,
             )
         except KdirError as error:
             # Each walk adds its own attempts to its error: one object for all would mix them.
@@ -219,13 +220,16 @@ class RequestBatcher:
                     waiter.woken.release()
 
     def _hand_over(self) -> None:
-        """Lets the first waiting thread send the next batch."""
+        """Lets a waiting thread send the next batch: the one with the latest deadline, which can
+        wait for the answer as long as any of the batch.
+        """
         with self._lock:
             waiting = [waiter for waiter in self._waiting if not waiter.gone]
             crew, self._waiting = waiting[:MAX_BATCH], waiting[MAX_BATCH:]
             if not crew:
                 self._flying -= 1
                 return
+            crew.sort(key=lambda waiter: waiter.deadline, reverse=True)
             crew[0].crew = crew
         crew[0].woken.release()
 

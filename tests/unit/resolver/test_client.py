@@ -2,6 +2,7 @@
 
 import pickle
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
 from typing import Any
@@ -14,6 +15,7 @@ from resolver import Resolver, TopicLocation, errors, user_config
 from resolver.error_status import to_outcome
 from resolver.errors import KdirError
 from resolver.path import Path
+from resolver.resolution_driver import RequestBatcher, Server
 from resolver.revision_token import Token
 from resolver.testing import MemoryDirectory, MemoryTransport
 from resolver.transport import Method
@@ -388,6 +390,65 @@ def test_a_waiting_question_keeps_its_own_deadline(directory: MemoryDirectory) -
     gate.open.set()
     join()
     assert all(isinstance(result, errors.Absent) for result in results)
+
+
+class Slow(MemoryTransport):
+    """Two calls wait until ``freed``; those after them time out. Notes when each would."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.freed = threading.Event()
+        self.arrived = threading.Semaphore(0)
+        self.ends: list[float] = []
+
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
+        self.ends.append(time.monotonic() + timeout_seconds)
+        self.arrived.release()
+        if len(self.ends) <= 2:
+            assert self.freed.wait(20)
+        else:
+            time.sleep(timeout_seconds)
+        raise errors.DeadlineExceeded("no answer")
+
+
+def test_no_query_outlives_its_deadline_for_another_callers() -> None:
+    transport = Slow()
+    batcher = RequestBatcher(transport, Server("127.0.0.1:1"), (0, "", False, False, False))
+    ended: dict[str, float] = {}
+
+    def ask(name: str, timeout_seconds: float) -> threading.Thread:
+        def run() -> None:
+            began = time.monotonic()
+            with pytest.raises(errors.DeadlineExceeded):
+                batcher.ask(Path.parse(f"/{name}"), timeout_seconds)
+            ended[name] = time.monotonic() - began
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        return thread
+
+    threads = [ask("first", 30), ask("second", 30)]
+    for _ in threads:
+        assert transport.arrived.acquire(timeout=20)
+    threads.append(ask("hasty", 1.0))
+    time.sleep(0.2)
+    latest_end = time.monotonic() + 3.0
+    threads.append(ask("patient", 3.0))
+    time.sleep(0.6)
+    transport.freed.set()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert ended["hasty"] < 2.0
+    assert max(transport.ends[2:]) < latest_end + 0.4
 
 
 # -- writing and reading one's writes ----------------------------------------------------------
