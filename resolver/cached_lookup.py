@@ -130,8 +130,9 @@ class CachedLookup:
         kept = self._cache.good(key, _positions(token), self._clock())
         if kept is not None:
             return _given(kept)
-        # A caller with a token of its own cannot share a walk that did not carry it.
-        flight_key = (key, token) if token else key
+        # A walk that did not carry the token of the caller's writes may have read before them.
+        sent = self.session.with_token(token)
+        flight_key = (key, sent) if sent else key
         flights = self.own_process()
         while True:
             with flights.lock:

@@ -503,6 +503,33 @@ def test_what_was_written_is_read(directory: MemoryDirectory) -> None:
     assert place.revision == scribe.cluster.revision
 
 
+def test_what_was_written_is_read_while_another_thread_reads_what_was_before(
+    directory: MemoryDirectory,
+) -> None:
+    scribe = Scribe(directory, "/ny/tracking")
+    resolver = directory.resolver("/ny/tracking", timeout_seconds=5)
+    has_read, may_answer = threading.Event(), threading.Event()
+
+    def answer(method: str, request: Any) -> Any:
+        response = scribe.answer(method, request)
+        if method == "ResolveService.Resolve" and not has_read.is_set():
+            has_read.set()
+            assert may_answer.wait(20)
+        return response
+
+    directory.transport.serve(scribe.cluster.endpoint, answer)
+    results = together(1, lambda _: resolver.resolve("/ny/tracking/new"))
+    assert has_read.wait(20)
+    resolver.call("/ny/tracking/new", "DirectoryService.CreateEntry", create())
+    try:
+        assert resolver.resolve("/ny/tracking/new").topic == "new"
+    finally:
+        may_answer.set()
+        join()
+    assert isinstance(results[0], errors.Absent)
+    assert resolver.resolve("/ny/tracking/new").topic == "new"
+
+
 def test_the_parents_that_a_write_made_are_read(directory: MemoryDirectory) -> None:
     Scribe(directory, "/ny/tracking")
     resolver = directory.resolver("/la")
