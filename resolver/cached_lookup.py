@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from resolver import errors
 from resolver.answer_cache import Cache, CachedAnswer, FreshnessMark
@@ -42,6 +42,9 @@ caller its whole deadline.
 _NO_POSITIONS: Final[Mapping[str, Position]] = {}
 _MOST_WRITTEN: Final = 32
 """Most clusters whose last write is remembered: servers refuse a token of more than 64."""
+
+
+_Result = TypeVar("_Result")
 
 
 class Freshness(Protocol):
@@ -186,13 +189,13 @@ class CachedLookup:
         """Returns an ended resolution that no other caller shares and that reads this session's
         writes.
         """
-        question = self.question(wanted, token)
         rules = rules.for_token(token)
+        question = self.question(wanted, token)
         walk = self.walker.resolve(path, rules, question, deadline)
-        if question.token and _is_expired(walk) and not token:
-            # The token is of this session's writes, not the caller's: their store is gone.
-            self.session.clear()
-            walk = self.walker.resolve(path, rules, self.question(wanted, ""), deadline)
+        if question.token != token and _is_expired(walk):
+            self.session.clear()  # the store that this client wrote to may be gone
+            question = question._replace(token=token)
+            walk = self.walker.resolve(path, rules, question, deadline)
         return walk
 
     def question(self, wanted: LookupOptions, token: str) -> ResolveRequestOptions:
@@ -235,7 +238,32 @@ class CachedLookup:
         self.own_process()
         question = self.question(wanted, token)
         rules = self._rules(wanted).for_token(token)
-        return self.walker.walk_many(paths, rules, question, deadline)
+        walks = self.walker.walk_many(paths, rules, question, deadline)
+        expired = [place for place, walk in enumerate(walks) if _is_expired(walk)]
+        if question.token != token and expired:
+            self.session.clear()  # as for one path
+            again = [paths[place] for place in expired]
+            question = question._replace(token=token)
+            retried = self.walker.walk_many(again, rules, question, deadline)
+            for place, walk in zip(expired, retried, strict=True):
+                walks[place] = walk
+        return walks
+
+    def call_with_session(self, token: str, call: Callable[[str], _Result]) -> _Result:
+        """Returns the result of a call with the caller's token merged with the session's; if that
+        has expired, of one with the caller's only.
+
+        Raises:
+            KdirError: of the call; TokenExpired if the caller's own token has expired.
+        """
+        sent = self.session.with_token(token)
+        try:
+            return call(sent)
+        except errors.TokenExpired:
+            if sent == token:
+                raise
+        self.session.clear()  # as for one path
+        return call(token)
 
     # -- remembering -----------------------------------------------------------------------
 

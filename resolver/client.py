@@ -464,9 +464,13 @@ class Resolver:
         if path:
             answer = self.call(path, name, request, timeout_seconds=timeout_seconds)
         else:
-            request.token = self._lookups.session.with_token("")
             deadline = self._deadline(timeout_seconds)
-            answer = self._owners.call_owner(self.servers, method(name), request, deadline)
+
+            def ask(sent: str) -> Any:
+                request.token = sent
+                return self._owners.call_owner(self.servers, method(name), request, deadline)
+
+            answer = self._lookups.call_with_session("", ask)
         return bool(answer.allowed)
 
     # -- reading more than one place -------------------------------------------------------
@@ -555,10 +559,11 @@ class Resolver:
         locator = ReverseLookup(
             self.transport, self.health, self._allow.why_not_allowed, self._clock
         )
-        session = self._lookups.session.with_token(token)
         deadline = self._deadline(timeout_seconds)
         try:
-            return locator.locate(self.servers, cluster, topic, session, deadline)
+            return self._lookups.call_with_session(
+                token, lambda sent: locator.locate(self.servers, cluster, topic, sent, deadline)
+            )
         except errors.NoRoute as error:
             try:
                 answer = self._owners.call(

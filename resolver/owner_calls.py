@@ -176,9 +176,9 @@ class OwnerCalls:
         try:
             return self._once(call, deadline, fresh=False)
         except errors.TokenExpired:
-            if call.token:
+            if getattr(call.request, "token", "") == call.token:
                 raise  # it is the caller's own
-            self._lookups.session.clear()  # the store that this client wrote to is gone
+            self._lookups.session.clear()  # the store that this client wrote to may be gone
             return self._once(call, deadline, fresh=False)
         except _MOVED as error:
             # The path's mount may have moved since the lookup, or the cache was wrong. A walk that

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import Message
-from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
+from kdir.v1 import access_pb2, directory_pb2, entry_pb2, resolve_pb2
 
 from resolver import Resolver, TopicLocation, errors, user_config
 from resolver.error_status import to_outcome
@@ -628,6 +628,57 @@ def test_an_own_token_of_a_store_that_is_gone_is_dropped(directory: MemoryDirect
         resolver.resolve(
             "/ny/tracking/maps", token=str(Token.from_position("kc-ny-tracking", "x", 1))
         )
+
+
+@pytest.mark.parametrize("own", ["", "memory"])
+@pytest.mark.parametrize("verb", ["resolve", "resolve_many", "which", "list", "call"])
+def test_an_own_token_of_a_store_that_is_gone_fails_no_call(
+    directory: MemoryDirectory, verb: str, own: str
+) -> None:
+    """Whether or not the caller gives a token, if that is a good one."""
+    real = directory.at("/ny/tracking")
+
+    def answer(method: str, request: Any) -> Any:
+        places = Token.parse(request.token).positions
+        if "kc-restored" in places:
+            raise errors.TokenExpired("restored since")
+        assert bool(places) == bool(own)
+        return real.answer(method, request)
+
+    directory.transport.serve(real.endpoint, answer)
+    resolver = directory.resolver("/ny/tracking")
+    resolver.session.wrote(str(Token.from_position("kc-restored", "before", 9)))
+    path, token = "/ny/tracking/maps", ""
+    if own:
+        token = str(Token.from_position("kc-ny-tracking", own, 1))
+    match verb:
+        case "resolve":
+            assert resolver.resolve(path, token=token).topic == "maps"
+        case "resolve_many":
+            (found,) = resolver.resolve_many([path], token=token)
+            assert isinstance(found, TopicLocation)
+        case "which":
+            assert resolver.which("", "maps", token=token).path == path
+        case "list":
+            assert "/ny/tracking/maps" in names(resolver.list("/ny/tracking", token=token))
+        case _:
+            request = directory_pb2.ListEntriesRequest(token=token)
+            rpc = "DirectoryService.ListEntries"
+            assert resolver.call("/ny/tracking", rpc, request).entries
+
+
+def test_an_own_token_of_a_store_that_is_gone_fails_no_check_of_the_start_servers(
+    directory: MemoryDirectory,
+) -> None:
+    def answer(method: str, request: Any) -> Any:
+        if request.token:
+            raise errors.TokenExpired("restored since")
+        return access_pb2.AuthorizeAnyResponse(allowed=True)
+
+    directory.transport.serve(directory.at("/la").endpoint, answer)
+    resolver = directory.resolver("/la")
+    resolver.session.wrote(str(Token.from_position("kc-la", "before", 9)))
+    assert resolver.authorize_any("User:alice", "read")
 
 
 def test_a_callers_token_is_not_answered_from_older_memory(directory: MemoryDirectory) -> None:
