@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kdir.v1 import watch_pb2
 
@@ -47,6 +47,8 @@ _RENEW_SECONDS: Final = 15.0
 """Time before the end of the parent's confirmation at which the parent is asked again."""
 _FRESH_SECONDS: Final = 15.0
 """Time after a message for which answers are fresh without another: three checkpoints."""
+_REFUSED_SECONDS: Final = 60.0
+"""Time after a refused stream for which the cluster's answers have only their lifetimes."""
 _GRACE_SECONDS: Final = 1.0
 """Time to wait for the end of a thread, beyond the time for finding an owner."""
 CHECKPOINT_SECONDS: Final = 5
@@ -305,6 +307,8 @@ class CacheRefresher:
         self._lock = threading.Lock()
         self._clusters: dict[str, FollowedCluster] = {}
         self._threads: dict[FollowedCluster, threading.Thread] = {}
+        self._refused_until: dict[str, float] = {}
+        """Time on the clock until which a cluster is not followed, by its id."""
         self._closed = False
 
     def freshness_of(self, end: AnswerResult | AbsentResult, since: float) -> FreshnessMark | None:
@@ -320,13 +324,18 @@ class CacheRefresher:
         return cluster.taking(sender, since + end.basis_ttl_seconds)
 
     def follow(self, sender: Sender, grounds_until: float) -> FollowedCluster | None:
-        """Follows a sender's cluster from its revision on; None = closed, or too many clusters."""
+        """Follows a sender's cluster from its revision on; None = closed, too many clusters, or its
+        stream was refused a short time ago.
+        """
         with self._lock:
             known = self._clusters.get(sender.cluster_id)
             if known is not None:
                 return known
             if self._closed or len(self._clusters) >= MOST_CLUSTERS:
                 return None
+            if self._refused_until.get(sender.cluster_id, 0.0) > self._clock():
+                return None
+            self._refused_until.pop(sender.cluster_id, None)
             token = str(Token.from_position(sender.cluster_id, sender.incarnation, sender.revision))
             cluster = FollowedCluster(
                 sender,
@@ -357,6 +366,8 @@ class CacheRefresher:
             cluster.run()
         finally:
             with self._lock:
+                if cluster.is_refused:
+                    self._refused_until[cluster.cluster_id] = self._clock() + _REFUSED_SECONDS
                 if self._clusters.get(cluster.cluster_id) is cluster:
                     del self._clusters[cluster.cluster_id]
                 self._threads.pop(cluster, None)
@@ -398,19 +409,26 @@ class FollowedCluster:
         self.followed = FreshnessMark(sender.incarnation, sender.revision)
         self.grounds_until = grounds_until
         """Time on the clock until which the parent's confirmation of the mount is valid."""
+        self.is_refused = False
+        """True if the stream ended with an error that a new stream would meet again."""
+        self._listeners = _listeners_of(sender.payload)
+        """Listeners of the cluster's last answer, or of its stream's last authority."""
         self._cache = cache
         self._prove = prove
         self._clock = clock
 
     def taking(self, sender: Sender, grounds_until: float) -> FreshnessMark | None:
-        """Returns the mark for an answer; None when it is of another incarnation of the store, or
-        of another mount.
+        """Returns the mark for an answer; None when it is of another incarnation of the store, of
+        another mount, or stale, or names other brokers than the cluster's stream.
         """
-        if sender.incarnation != self.followed.incarnation or sender.mount != self.mount:
+        followed = self.followed  # before the listeners: with others there is another mark
+        if sender.incarnation != followed.incarnation or sender.mount != self.mount:
+            return None
+        if sender.stale or _listeners_of(sender.payload) != self._listeners:
             return None
         # Each resolution brings the parent's confirmation; the one that is valid longest counts.
         self.grounds_until = max(self.grounds_until, grounds_until)
-        return self.followed
+        return followed
 
     def run(self) -> None:
         """Applies changes until the stream ends for good."""
@@ -419,14 +437,17 @@ class FollowedCluster:
                 self._take(changes)
                 if not self._renew():
                     return
+        except (errors.Resync, errors.TokenExpired, errors.Absent):
+            self._cache.drop_cluster(self.cluster_id)  # cached answers may have missed changes
         except KdirError:
-            # Resync, or the watch is refused: cached answers may have missed changes.
-            self._cache.drop_cluster(self.cluster_id)
+            self.is_refused = True  # answers end with the lifetimes that they came with
         finally:
             self.followed.until = 0.0
             self.watching.close()
 
     def _take(self, changes: WatchedChanges) -> None:
+        if changes.authority is not None:
+            self._note_listeners(changes.authority)
         followed = self.followed
         place = Token.parse(changes.token).positions.get(self.cluster_id)
         if place is None or place.incarnation != followed.incarnation:
@@ -439,6 +460,19 @@ class FollowedCluster:
         followed.applied = followed.revision
         now = self._clock()
         followed.until = min(now + _FRESH_SECONDS, self.grounds_until)
+
+    def _note_listeners(self, authority: resolve_pb2.Authority) -> None:
+        """Drops the cluster's answers if they name other listeners: these are of the server's
+        config, so that no change reports them.
+        """
+        listeners = _listeners_of(authority)
+        if listeners != self._listeners:
+            self._listeners = listeners
+            # With a new mark, since an answer with the old listeners may be cached after the drop.
+            old = self.followed
+            self.followed = FreshnessMark(old.incarnation, old.revision)
+            old.until = 0.0
+            self._cache.drop_cluster(self.cluster_id)
 
     def _apply(self, event: watch_pb2.ChangeEvent) -> None:
         from kdir.v1 import entry_pb2
@@ -476,3 +510,10 @@ class FollowedCluster:
             return False
         self.grounds_until = max(self.grounds_until, since + seconds)
         return True
+
+
+def _listeners_of(authority: Any) -> tuple[bytes, ...]:
+    """Returns the listeners of an answer's or a stream's authority, to be compared."""
+    if authority is None:
+        return ()
+    return tuple(one.SerializeToString(deterministic=True) for one in authority.cluster.listeners)

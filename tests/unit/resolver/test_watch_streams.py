@@ -229,6 +229,10 @@ class Live:
         self.after: list[str] = []
         self.refusal: KdirError | None = None
         """What all but the streams is answered with."""
+        self.stream_refusal: KdirError | None = None
+        """What each stream is answered with."""
+        self.bootstrap = "old:9092"
+        self.stale = False
         self.directory.transport.serve(self.cluster.endpoint, self.answer)
         self._news = threading.Condition()
         self._ended = False
@@ -237,16 +241,35 @@ class Live:
         if method != "WatchService.Watch":
             if self.refusal is not None:
                 raise self.refusal
-            return self.cluster.answer(method, request)
+            response = self.cluster.answer(method, request)
+            if method == "ResolveService.Resolve":
+                response.authority.cluster.CopyFrom(self.config(response.authority.cluster))
+                response.authority.stale = self.stale
+            return response
         self.after.append(request.after_token)
+        if self.stream_refusal is not None:
+            raise self.stream_refusal
         return self.stream(request.after_token)
+
+    def config(self, cluster: entry_pb2.Cluster) -> entry_pb2.Cluster:
+        """Returns the cluster with the brokers of the server's config."""
+        listener = entry_pb2.Listener(
+            name="memory",
+            bootstrap_servers=[self.bootstrap],
+            security_protocol="PLAINTEXT",
+        )
+        copy = entry_pb2.Cluster()
+        copy.CopyFrom(cluster)
+        del copy.listeners[:]
+        copy.listeners.append(listener)
+        return copy
 
     def stream(self, after: str) -> Iterator[watch_pb2.WatchResponse]:
         queue: list[watch_pb2.WatchResponse | KdirError] = []
         self.streams.append(queue)
         yield watch_pb2.WatchResponse(
             token=after or token(self.cluster.revision),
-            authority=resolve_pb2.Authority(cluster=entry_pb2.Cluster(cluster_id=ID)),
+            authority=resolve_pb2.Authority(cluster=self.config(entry_pb2.Cluster(cluster_id=ID))),
         )
         while True:
             with self._news:
@@ -435,6 +458,66 @@ def test_after_a_gap_nothing_is_taken_for_fresh(live: Live, how: str) -> None:
     client.resolve("/a/b")
     assert live.calls() > 0
     followed(live, client)  # it begins anew
+
+
+def test_after_a_restart_with_other_brokers_no_answer_names_the_old_ones(live: Live) -> None:
+    """The brokers are in the server's config: no change reports them."""
+    client = live.resolver(watch=True)
+    assert client.resolve("/a/b").bootstrap_servers == "old:9092"
+    followed(live, client)
+    client.resolve("/a/b")
+    live.bootstrap = "new:9092"
+    live.fail(errors.Unreachable("restarts"))
+    eventually(lambda: len(live.streams) > 1)
+    eventually(lambda: client.resolve("/a/b").bootstrap_servers == "new:9092")
+    cluster = followed(live, client)
+    first = client.resolve("/a/b")
+    live.now += 10
+    live.report()
+    eventually(lambda: cluster.followed.until > live.now + 10)
+    assert client.resolve("/a/b") is first
+
+
+def test_an_answer_with_other_brokers_than_the_stream_has_only_its_lifetime(live: Live) -> None:
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    live.bootstrap = "new:9092"  # of another server of the cluster, which has restarted
+    client.resolve("/a/c")
+    assert client.cache.answers["/a/c"].followed is None
+
+
+def test_an_answer_of_a_server_without_its_store_is_not_kept_fresh(live: Live) -> None:
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    live.stale = True
+    assert client.resolve("/a/c").stale
+    assert client.cache.answers["/a/c"].followed is None
+
+
+@pytest.mark.parametrize(
+    "kind", [errors.LimitExceeded, errors.PermissionDenied, errors.Unimplemented]
+)
+def test_where_the_stream_is_refused_answers_have_their_lifetimes(
+    live: Live, kind: type[KdirError]
+) -> None:
+    live.stream_refusal = kind("no")
+    client = live.resolver(watch=True)
+    following = client.following
+    assert following is not None
+    first = client.resolve("/a/b")
+    eventually(lambda: len(live.after) == 1 and following.followed(ID) is None)
+    live.calls()
+    for _ in range(20):
+        assert client.resolve("/a/b") is first
+    client.resolve("/a/c")
+    assert live.calls() == 1
+    assert len(live.after) == 1, "no other stream"
+    live.stream_refusal = None
+    live.now += 61
+    client.resolve("/a/b")
+    followed(live, client)
 
 
 def test_when_the_stream_falls_silent_lifetimes_count_again(live: Live) -> None:
