@@ -190,12 +190,14 @@ class CachedLookup:
         writes.
         """
         rules = rules.for_token(token)
+        written = self.session.text
         question = self.question(wanted, token)
         walk = self.walker.resolve(path, rules, question, deadline)
         if question.token != token and _is_expired(walk):
-            self.session.clear()  # the store that this client wrote to may be gone
             question = question._replace(token=token)
             walk = self.walker.resolve(path, rules, question, deadline)
+            if not _is_expired(walk):  # else it may be the caller's own that has
+                self.session.clear(written)
         return walk
 
     def question(self, wanted: LookupOptions, token: str) -> ResolveRequestOptions:
@@ -236,17 +238,19 @@ class CachedLookup:
     ) -> list[ResolutionStateMachine]:
         """Returns an ended resolution for each path; other callers do not share them."""
         self.own_process()
+        written = self.session.text
         question = self.question(wanted, token)
         rules = self._rules(wanted).for_token(token)
         walks = self.walker.walk_many(paths, rules, question, deadline)
         expired = [place for place, walk in enumerate(walks) if _is_expired(walk)]
         if question.token != token and expired:
-            self.session.clear()  # as for one path
             again = [paths[place] for place in expired]
             question = question._replace(token=token)
             retried = self.walker.walk_many(again, rules, question, deadline)
             for place, walk in zip(expired, retried, strict=True):
                 walks[place] = walk
+            if not all(map(_is_expired, retried)):
+                self.session.clear(written)
         return walks
 
     def call_with_session(self, token: str, call: Callable[[str], _Result]) -> _Result:
@@ -256,14 +260,16 @@ class CachedLookup:
         Raises:
             KdirError: of the call; TokenExpired if the caller's own token has expired.
         """
+        written = self.session.text
         sent = self.session.with_token(token)
         try:
             return call(sent)
         except errors.TokenExpired:
             if sent == token:
                 raise
-        self.session.clear()  # as for one path
-        return call(token)
+        result = call(token)
+        self.session.clear(written)
+        return result
 
     # -- remembering -----------------------------------------------------------------------
 
@@ -403,10 +409,11 @@ class Session:
             self._token = Token(dict(recent))
             self.text = str(self._token)
 
-    def clear(self) -> None:
-        """Forgets what was written."""
+    def clear(self, written: str) -> None:
+        """Forgets what was written, whose store is gone; not if ``text`` is no more ``written``."""
         with self._lock:
-            self._token, self.text = Token(), ""
+            if self.text == written:
+                self._token, self.text = Token(), ""
 
     def is_after(self, read: ReadPositions) -> bool:
         """True if something on the way to an answer is older than this session's writes."""

@@ -173,13 +173,16 @@ class OwnerCalls:
         raise not_ready
 
     def _found(self, call: _Call, deadline: float) -> Any:
+        session = self._lookups.session
+        written = session.text
         try:
             return self._once(call, deadline, fresh=False)
         except errors.TokenExpired:
             if getattr(call.request, "token", "") == call.token:
                 raise  # it is the caller's own
-            self._lookups.session.clear()  # the store that this client wrote to may be gone
-            return self._once(call, deadline, fresh=False)
+            answer = self._once(call, deadline, fresh=False, token=call.token)
+            session.clear(written)  # the store that this client wrote to is gone
+            return answer
         except _MOVED as error:
             # The path's mount may have moved since the lookup, or the cache was wrong. A walk that
             # itself ended lame has restarted once already.
@@ -187,8 +190,10 @@ class OwnerCalls:
                 raise
             return self._once(call, deadline, fresh=True)
 
-    def _once(self, call: _Call, deadline: float, *, fresh: bool) -> Any:
-        """Finds the owner and calls it, with the missing fields of the request filled in."""
+    def _once(self, call: _Call, deadline: float, *, fresh: bool, token: str | None = None) -> Any:
+        """Finds the owner and calls it, with the missing fields of the request filled in;
+        ``token``: in place of the caller's merged with the session's.
+        """
         request = call.request
         if call.at_parent and not call.path.is_root:
             above = call.wanted._replace(prefer=0, no_follow=False)
@@ -206,7 +211,8 @@ class OwnerCalls:
             )
             request.new_path = str(target.path.child(call.new_path.name))
         if _has(request, "token"):
-            request.token = self._lookups.session.with_token(call.token)
+            merged = self._lookups.session.with_token(call.token)
+            request.token = merged if token is None else token
         patient = call.wanted.for_writes
         return self.call_owner(
             owner.endpoints,

@@ -667,6 +667,42 @@ def test_an_own_token_of_a_store_that_is_gone_fails_no_call(
             assert resolver.call("/ny/tracking", rpc, request).entries
 
 
+@pytest.mark.parametrize("verb", ["resolve", "resolve_many", "which", "call"])
+def test_for_an_expired_token_of_the_callers_the_own_writes_stay_known(
+    directory: MemoryDirectory, verb: str
+) -> None:
+    real = directory.at("/ny/tracking")
+
+    def answer(method: str, request: Any) -> Any:
+        if "kc-restored" in Token.parse(request.token).positions:
+            raise errors.TokenExpired("restored since")
+        return real.answer(method, request)
+
+    directory.transport.serve(real.endpoint, answer)
+    resolver = directory.resolver("/ny/tracking")
+    written = str(Token.from_position("kc-ny-tracking", "memory", 1))
+    resolver.session.wrote(written)
+    path, token = "/ny/tracking/maps", str(Token.from_position("kc-restored", "before", 9))
+
+    def ask() -> object:
+        match verb:
+            case "resolve":
+                return resolver.resolve(path, token=token)
+            case "resolve_many":
+                (found,) = resolver.resolve_many([path], token=token)
+                assert isinstance(found, KdirError)
+                raise found
+            case "which":
+                return resolver.which("", "maps", token=token)
+            case _:
+                request = directory_pb2.ListEntriesRequest(token=token)
+                return resolver.call("/ny/tracking", "DirectoryService.ListEntries", request)
+
+    with pytest.raises(errors.TokenExpired):
+        ask()
+    assert resolver.session.text == written
+
+
 def test_an_own_token_of_a_store_that_is_gone_fails_no_check_of_the_start_servers(
     directory: MemoryDirectory,
 ) -> None:
