@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path as FilePath
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -393,13 +394,13 @@ def test_a_waiting_question_keeps_its_own_deadline(directory: MemoryDirectory) -
 
 
 class Slow(MemoryTransport):
-    """Two calls wait until ``freed``; those after them time out. Notes when each would."""
+    """Two calls wait until ``freed``; those after them are not answered. Notes their times."""
 
     def __init__(self) -> None:
         super().__init__()
         self.freed = threading.Event()
         self.arrived = threading.Semaphore(0)
-        self.ends: list[float] = []
+        self.timeouts: list[float] = []
 
     def call(
         self,
@@ -410,45 +411,50 @@ class Slow(MemoryTransport):
         *,
         cluster_id: str = "",
     ) -> Any:
-        self.ends.append(time.monotonic() + timeout_seconds)
+        self.timeouts.append(timeout_seconds)
         self.arrived.release()
-        if len(self.ends) <= 2:
+        if len(self.timeouts) <= 2:
             assert self.freed.wait(20)
-        else:
-            time.sleep(timeout_seconds)
         raise errors.DeadlineExceeded("no answer")
 
 
-def test_no_query_outlives_its_deadline_for_another_callers() -> None:
+def test_no_query_outlives_its_deadline_for_another_callers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, asked = 0.0, threading.Semaphore(0)
+
+    def monotonic() -> float:
+        asked.release()
+        return now
+
+    monkeypatch.setattr("resolver.resolution_driver.time", SimpleNamespace(monotonic=monotonic))
     transport = Slow()
     batcher = RequestBatcher(transport, Server("127.0.0.1:1"), (0, "", False, False, False))
-    ended: dict[str, float] = {}
 
-    def ask(name: str, timeout_seconds: float) -> threading.Thread:
+    def ask(timeout_seconds: float) -> threading.Thread:
         def run() -> None:
-            began = time.monotonic()
             with pytest.raises(errors.DeadlineExceeded):
-                batcher.ask(Path.parse(f"/{name}"), timeout_seconds)
-            ended[name] = time.monotonic() - began
+                batcher.ask(Path.parse("/x"), timeout_seconds)
 
         thread = threading.Thread(target=run)
         thread.start()
         return thread
 
-    threads = [ask("first", 30), ask("second", 30)]
+    threads = [ask(60), ask(60)]
     for _ in threads:
         assert transport.arrived.acquire(timeout=20)
-    threads.append(ask("hasty", 1.0))
-    time.sleep(0.2)
-    latest_end = time.monotonic() + 3.0
-    threads.append(ask("patient", 3.0))
-    time.sleep(0.6)
+    while asked.acquire(blocking=False):
+        pass
+    for timeout_seconds in (20, 30):
+        threads.append(ask(timeout_seconds))
+        assert asked.acquire(timeout=20)
+        time.sleep(0.1)  # it has its deadline, and waits
+    now = 10.0
     transport.freed.set()
     for thread in threads:
         thread.join(20)
         assert not thread.is_alive()
-    assert ended["hasty"] < 2.0
-    assert max(transport.ends[2:]) < latest_end + 0.4
+    assert transport.timeouts[2:] == [20.0], "one call, until the latest deadline of its callers"
 
 
 # -- writing and reading one's writes ----------------------------------------------------------
