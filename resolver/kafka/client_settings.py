@@ -18,6 +18,7 @@ from typing import Final
 from resolver.errors import InvalidArgument
 from resolver.printable import cut_name, cut_shown
 from resolver.setting_types import (
+    INTEGER,
     SettingType,
     boolean,
     int_of,
@@ -198,6 +199,43 @@ _OTHER_VALUES: Final[Mapping[tuple[str, str], str]] = {
     ("socket.send.buffer.bytes", "-1"): "0",
 }
 """librdkafka's value for one of Kafka's, by librdkafka's name of the setting."""
+_INT_MAX: Final = 2**31 - 1
+_RANGES: Final[Mapping[str, tuple[int, int]]] = {
+    "auto.commit.interval.ms": (0, 86_400_000),
+    "batch.size": (1, _INT_MAX),
+    "connections.max.idle.ms": (0, _INT_MAX),
+    "fetch.max.bytes": (0, 2_147_483_135),
+    "fetch.min.bytes": (1, 100_000_000),
+    "fetch.wait.max.ms": (0, 300_000),
+    "heartbeat.interval.ms": (1, 3_600_000),
+    "linger.ms": (0, 900_000),
+    _IN_FLIGHT: (1, 1_000_000),
+    "max.partition.fetch.bytes": (1, 1_000_000_000),
+    "max.poll.interval.ms": (1, 86_400_000),
+    "message.max.bytes": (1_000, 1_000_000_000),
+    "metadata.max.age.ms": (1, 86_400_000),
+    "metadata.recovery.rebootstrap.trigger.ms": (0, _INT_MAX),
+    "reconnect.backoff.max.ms": (0, 3_600_000),
+    "reconnect.backoff.ms": (0, 3_600_000),
+    "request.timeout.ms": (1, 900_000),
+    "retry.backoff.max.ms": (1, 300_000),
+    "retry.backoff.ms": (1, 300_000),
+    "session.timeout.ms": (1, 3_600_000),
+    "socket.connection.setup.timeout.ms": (1_000, _INT_MAX),
+    "socket.receive.buffer.bytes": (0, 100_000_000),
+    "socket.send.buffer.bytes": (0, 100_000_000),
+    "transaction.timeout.ms": (1_000, _INT_MAX),
+}
+"""Least and most of librdkafka's settings of which Kafka has a wider range, by librdkafka's name: a
+value that is valid in Kafka must not keep a client from starting."""
+_AT_LEAST: Final[Mapping[str, tuple[int, str, int, int]]] = {
+    "delivery.timeout.ms": (300_000, "linger.ms", 5, 1),
+    "fetch.max.bytes": (52_428_800, "message.max.bytes", 1_000_000, 0),
+    "max.poll.interval.ms": (300_000, "session.timeout.ms", 45_000, 0),
+    "reconnect.backoff.max.ms": (10_000, "reconnect.backoff.ms", 100, 0),
+}
+"""librdkafka's settings that must be as large as another one: their default, the other setting, its
+default, and by how much they must be larger."""
 
 _NO_TOPICS: Final = {"allow.auto.create.topics": "false"}
 """Default of both clients: a topic that is missing in Kafka is not created by asking for it."""
@@ -283,10 +321,30 @@ def consumer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
 
 def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
     """Returns the settings by librdkafka's names and with its values, without those that it does
-    not have.
+    not have. A number that only Kafka's Java client has becomes the nearest one of librdkafka.
     """
     named = ((_NOT_LIBRDKAFKAS.get(name, name), value) for name, value in settings.items())
-    return {name: _OTHER_VALUES.get((name, value), value) for name, value in named if name}
+    found = {name: _librdkafkas(name, value) for name, value in named if name}
+    for name, (default, other, others_default, more) in _AT_LEAST.items():
+        if name in found or other in found:
+            value = _number(found.get(name, ""), default)
+            least = _number(found.get(other, ""), others_default) + more
+            # A delivery timeout of 0 is an endless one.
+            if value < least and not (more and value == 0):
+                found[name] = str(least)
+    return found
+
+
+def _librdkafkas(name: str, value: str) -> str:
+    value = _OTHER_VALUES.get((name, value), value)
+    if name not in _RANGES or not INTEGER.fullmatch(value.strip()):
+        return value
+    least, most = _RANGES[name]
+    return value if least <= int(value) <= most else str(min(max(int(value), least), most))
+
+
+def _number(text: str, default: int) -> int:
+    return int(text) if INTEGER.fullmatch(text.strip()) else default
 
 
 def _put_together(layers: Sequence[SettingLayer]) -> dict[str, _SourcedValue]:

@@ -141,6 +141,48 @@ def test_a_producer_makes_no_topics_unless_its_program_wants_it() -> None:
     assert asked["allow.auto.create.topics"] == "true"
 
 
+BOTH = (
+    "connections.max.idle.ms", "metadata.max.age.ms", "metadata.recovery.rebootstrap.trigger.ms",
+    "receive.buffer.bytes", "reconnect.backoff.max.ms", "reconnect.backoff.ms",
+    "request.timeout.ms", "retry.backoff.max.ms", "retry.backoff.ms", "send.buffer.bytes",
+    "socket.connection.setup.timeout.ms",
+)  # fmt: skip
+PRODUCER = (
+    "batch.size", "delivery.timeout.ms", "linger.ms", "max.in.flight.requests.per.connection",
+    "max.request.size", "queue.buffering.max.kbytes", "queue.buffering.max.messages", "retries",
+    "transaction.timeout.ms",
+)  # fmt: skip
+CONSUMER = (
+    "auto.commit.interval.ms", "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes",
+    "heartbeat.interval.ms", "max.partition.fetch.bytes", "max.poll.interval.ms",
+    "session.timeout.ms",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["0", "1", "10", "1000", "299999", "899999", "2147483647"])
+def test_every_number_that_a_policy_may_set_starts_a_client(value: str) -> None:
+    where = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
+    for name in (*BOTH, *PRODUCER):
+        if not problem_with(Client.PRODUCER, name, value):
+            Producer({**where, **for_librdkafka(settings({}, **{name: value}))})
+    for name in (*BOTH, *CONSUMER):
+        if not problem_with(Client.CONSUMER, name, value):
+            found = for_librdkafka(consumer_settings([SettingLayer(POLICY, {name: value})]))
+            Consumer({**where, "group.id": "g", **found}).close()
+
+
+def test_only_a_number_that_librdkafka_refuses_is_changed() -> None:
+    texts = {"linger.ms": "0.5", "batch.size": "16384", "delivery.timeout.ms": "0"}
+    assert for_librdkafka(texts) == texts
+    out_of_range = {"batch.size": "0", "max.request.size": "10", "linger.ms": "1000000"}
+    assert for_librdkafka(out_of_range) == {
+        "batch.size": "1",
+        "message.max.bytes": "1000",
+        "linger.ms": "900000",
+        "delivery.timeout.ms": "900001",
+    }
+
+
 def test_a_consumer_makes_no_topics() -> None:
     assert consumer_settings([])["allow.auto.create.topics"] == "false"
     assert consumer_settings([SettingLayer("p", {"group.id": "g"})])["group.id"] == "g"
