@@ -27,13 +27,11 @@ from resolver.errors import (
     KafkaUnavailable,
     KdirError,
     Lame,
-    NoRoute,
     Unreachable,
 )
 from resolver.index.arrow_rows import no_collector
 from resolver.index.cluster_discovery import (
     ASK_SECONDS,
-    FederationClusters,
     ReachableCluster,
     channel_to,
     discover_clusters,
@@ -225,7 +223,7 @@ def find_ranges(
         Unreachable: as ``discover_clusters``.
     """
     found = discover_clusters(servers, ask_seconds=ask_seconds)
-    mounts = _mounts_at(found, wanted.below)
+    mounts = found.mounts_at(wanted.below)
     asked = [one for one in found.answered.values() if one.mount in mounts]
     asked.sort(key=lambda one: (one.state.mount, one.state.cluster_id))
     unread = [
@@ -247,16 +245,6 @@ def find_ranges(
                 for reason in reasons
             ]
     return ranges, sorted(unread, key=lambda one: (one.mount, one.cluster_id))
-
-
-def _mounts_at(found: FederationClusters, below: Path) -> set[Path]:
-    mounts = {one.mount for one in found.answered.values()}
-    mounts |= {one.mount for one in found.silent.values()}
-    owner = max((one for one in mounts if one.is_prefix_of(below)), key=len, default=None)
-    concerned = {one for one in mounts if below.is_prefix_of(one) or one == owner}
-    if not concerned:
-        raise NoRoute(f"{below}: no cluster that the servers lead to has this path")
-    return concerned
 
 
 def _find_range(

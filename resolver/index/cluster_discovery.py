@@ -36,6 +36,7 @@ from resolver.errors import (
     InvalidPath,
     KdirError,
     Lame,
+    NoRoute,
     NotReady,
     Unmounted,
     Unreachable,
@@ -115,6 +116,20 @@ class FederationClusters:
         if owner is None or len(owner.mount) <= above or owner.state.stale:
             return None
         return owner
+
+    def mounts_at(self, below: Path) -> set[Path]:
+        """Returns the mounts of the cluster that owns a path and of those at or below it.
+
+        Raises:
+            NoRoute: no cluster that was found has this path.
+        """
+        mounts = {one.mount for one in self.answered.values()}
+        mounts |= {one.mount for one in self.silent.values()}
+        owner = max((one for one in mounts if one.is_prefix_of(below)), key=len, default=None)
+        concerned = {one for one in mounts if below.is_prefix_of(one) or one == owner}
+        if not concerned:
+            raise NoRoute(f"{below}: no cluster that the servers lead to has this path")
+        return concerned
 
 
 def discover_clusters(

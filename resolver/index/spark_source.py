@@ -13,15 +13,16 @@ a stream of changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from resolver.errors import Absent, KdirError, NoRoute, Unreachable
+from resolver.errors import Absent, KdirError, Unreachable
 from resolver.extras import missing_extra
 from resolver.index.arrow_rows import unread_batch, with_cluster
 from resolver.index.changes import ChangesSource
-from resolver.index.cluster_discovery import ASK_SECONDS, FederationClusters, discover_clusters
+from resolver.index.cluster_discovery import ASK_SECONDS, UnreachableCluster, discover_clusters
 from resolver.index.cluster_scan import PAGE_ROWS, SHARD_ROWS, Shard, read_pages, shards_of
 from resolver.index.row_schema import ClusterState, spark_schema
 from resolver.index.spark_options import (
@@ -125,10 +126,12 @@ class KdirReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self.options
         found_clusters = discover_clusters(options.servers, ask_seconds=options.ask_seconds)
-        owner_id = _owner_id(found_clusters, options.below)
+        mounts = found_clusters.mounts_at(options.below)
+        owns_path = not any(options.below.is_prefix_of(mount) for mount in mounts)
         shards = [
-            ShardPartition(shard, one.state.cluster_id == owner_id)
+            ShardPartition(shard, owns_path)
             for one in found_clusters.answered.values()
+            if one.mount in mounts
             for shard in shards_of(
                 one,
                 below=options.below,
@@ -136,7 +139,8 @@ class KdirReader(DataSourceReader):
                 page_rows=options.page_rows,
             )
         ]
-        return [*shards, *self._unread(found_clusters)]
+        silent = [one for one in found_clusters.silent.values() if one.mount in mounts]
+        return [*shards, *self._unread(silent, found_clusters.started_at)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         match partition:
@@ -171,13 +175,9 @@ class KdirReader(DataSourceReader):
                 case _:
                     pass
 
-    def _unread(self, found_clusters: FederationClusters) -> list[InputPartition]:
-        below = self.options.below
-        silent = [
-            one
-            for one in found_clusters.silent.values()
-            if below.is_prefix_of(one.mount) or one.mount.is_prefix_of(below)
-        ]
+    def _unread(
+        self, silent: Sequence[UnreachableCluster], since: datetime
+    ) -> list[InputPartition]:
         if silent and self.options.failures == "raise":
             raise Unreachable(f"{silent[0].cluster or silent[0].cluster_id}: {silent[0].reason}")
         if self.options.failures == "skip":
@@ -189,25 +189,9 @@ class KdirReader(DataSourceReader):
                     one.cluster,
                     str(one.mount),
                     stale=True,
-                    stale_since=found_clusters.started_at,
+                    stale_since=since,
                     stale_reason=one.reason,
                 )
             )
             for one in silent
         ]
-
-
-def _owner_id(found_clusters: FederationClusters, below: Path) -> str:
-    """Returns the id of the cluster that owns a path; empty if any is mounted at or below it.
-
-    Raises:
-        NoRoute: no cluster that was found owns the path, or is mounted at or below it.
-    """
-    places = {key: one.mount for key, one in found_clusters.answered.items()}
-    places |= {key: one.mount for key, one in found_clusters.silent.items()}
-    if any(below.is_prefix_of(place) for place in places.values()):
-        return ""
-    above = [key for key, place in places.items() if place.is_prefix_of(below)]
-    if not above:
-        raise NoRoute(f"{below}: no cluster that the servers lead to has this path")
-    return max(above, key=lambda key: len(places[key]))

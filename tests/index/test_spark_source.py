@@ -133,6 +133,18 @@ def test_what_lies_beside_the_wanted_path_need_not_answer(
     assert {row.kind for row in read(spark, tree, "/la", failures="raise")} == {"topic"}
 
 
+def test_a_cluster_above_the_owner_is_not_scanned_for_its_path(
+    tree: dict[str, FakeCluster],
+) -> None:
+    """Where one process hosts both, the owner would answer for the cluster above."""
+    options = Options((tree["/"].endpoint,), Path.parse("/la/tracking/d3"), failures="raise")
+    [part] = KdirReader(options).partitions()
+    assert isinstance(part, ShardPartition)
+    assert (part.shard.state.mount, part.owns_path) == ("/la/tracking", True)
+    tree["/la"].stop()
+    assert len(KdirReader(options).partitions()) == 1
+
+
 def test_spark_and_arrow_have_the_same_columns_in_the_same_order(spark: SparkSession) -> None:
     declared = StructType.fromDDL(spark_schema())
     assert isinstance(declared, StructType)
