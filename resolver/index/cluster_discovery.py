@@ -362,7 +362,8 @@ class _ClusterCrawl:
 
         Where the owner of a mount answered, its list decides: a cluster that it does not list is
         not in the tree, whatever an older table or the cluster itself answers. A cluster that it
-        lists at another path would be read under wrong paths, and counts as unreachable.
+        lists at another path would be read under wrong paths, as would those mounted below it: they
+        count as unreachable, at the path that the owner lists.
         """
         silent: dict[str, UnreachableCluster] = {}
         for cluster_id, mount in self._unanswered():
@@ -372,23 +373,33 @@ class _ClusterCrawl:
                 silent[cluster_id] = UnreachableCluster(
                     cluster_id, name, mount, self._why(cluster_id)
                 )
-        answered: dict[str, ReachableCluster] = {}
-        first = FederationClusters(self.started_at, self.answered, dict(silent))
-        for cluster_id, one in self.answered.items():
-            owner = first.owner_of(one.mount)
-            if owner is None or owner.mounts.get(one.state.mount) == cluster_id:
-                answered[cluster_id] = one
+        unanswered = dict(silent)
+        kept: dict[str, ReachableCluster] = {}
+        moved: dict[str, ReachableCluster] = {}
+        for one in sorted(self.answered.values(), key=lambda one: len(one.mount)):
+            cluster_id = one.state.cluster_id
+            # At one mount, a cluster that its owner lists there goes before a moved one.
+            owner = FederationClusters(
+                self.started_at, {**kept, **self.answered}, unanswered
+            ).owner_of(one.mount)
+            if owner is None or (
+                owner.state.cluster_id not in moved
+                and owner.mounts.get(one.state.mount) == cluster_id
+            ):
+                kept[cluster_id] = one
                 continue
             for place, listed in owner.mounts.items():
                 if listed == cluster_id:
-                    reason = (
-                        f"believes to be mounted at {one.mount}; {owner.state.cluster} says that "
-                        f"it is mounted at {place}"
-                    )
-                    silent[cluster_id] = UnreachableCluster(
-                        cluster_id, one.state.cluster, one.mount, reason
-                    )
-        return FederationClusters(self.started_at, answered, silent)
+                    moved[cluster_id] = one
+                    silent[cluster_id] = _displaced(one, place, owner, silent)
+        for cluster_id, away in unanswered.items():
+            owner = FederationClusters(
+                self.started_at, {**kept, **self.answered}, unanswered
+            ).owner_of(away.mount)
+            if owner is not None and owner.state.cluster_id in moved:
+                mount = _rebased(away.mount, owner, silent)
+                silent[cluster_id] = replace(away, mount=mount)
+        return FederationClusters(self.started_at, kept, silent)
 
     def _unanswered(self) -> list[tuple[str, Path]]:
         """Returns the clusters that did not answer, with their mounts; highest mounts first."""
@@ -402,6 +413,34 @@ class _ClusterCrawl:
     def _why(self, cluster_id: str) -> str:
         error = self.failed.get(cluster_id)
         return error.message if error is not None else "it was not asked"
+
+
+def _displaced(
+    one: ReachableCluster,
+    place: str,
+    owner: ReachableCluster,
+    silent: Mapping[str, UnreachableCluster],
+) -> UnreachableCluster:
+    """Returns a cluster that answered as unreachable, at the mount that its owner lists."""
+    listed = _path(place)
+    mount = _rebased(one.mount if listed is None else listed, owner, silent)
+    reason = (
+        f"believes to be mounted at {one.mount}; {owner.state.cluster} says that it is mounted at "
+        f"{mount}"
+    )
+    if owner.state.cluster_id in silent:
+        reason = f"is mounted below {owner.state.cluster}, which does not know its mount yet"
+    return UnreachableCluster(one.state.cluster_id, one.state.cluster, mount, reason)
+
+
+def _rebased(path: Path, owner: ReachableCluster, silent: Mapping[str, UnreachableCluster]) -> Path:
+    """Returns a path that the owner of it knows, at the mount where its own owner lists it."""
+    moved = silent.get(owner.state.cluster_id)
+    if moved is None or not owner.mount.is_prefix_of(path):
+        return path
+    for name in path.below(owner.mount):
+        moved = replace(moved, mount=moved.mount.child(name))
+    return moved.mount
 
 
 def _path(text: str) -> Path | None:

@@ -107,9 +107,38 @@ def test_a_cluster_that_disagrees_with_its_parent_about_its_mount_is_silent(
         one.known.pop("/ny/tracking", None)
     tree["/ny"].children = {"/ny/tracks": moved}
     found_clusters = discover_clusters([tree["/"].endpoint])
-    reason = found_clusters.silent["kc-ny-tracking"].reason
-    assert "/ny/tracking" in reason
-    assert "/ny/tracks" in reason
+    silent = found_clusters.silent["kc-ny-tracking"]
+    assert "/ny/tracking" in silent.reason
+    assert "/ny/tracks" in silent.reason
+    assert str(silent.mount) == "/ny/tracks"
+
+
+@pytest.mark.parametrize("down", [True, False])
+def test_what_is_mounted_below_a_moved_cluster_is_silent_with_it(down: bool) -> None:
+    mounts = ("/", "/ny", "/ny/tracking", "/ny/tracking/ads", "/ny/tracking/ads/eu")
+    with federation({mount: [] for mount in mounts}) as tree:
+        for one in tree.values():
+            for mount in mounts[2:]:
+                one.known.pop(mount, None)
+        tree["/ny"].children = {"/ny/tracks": tree["/ny/tracking"]}
+        if down:
+            tree["/ny/tracking/ads/eu"].stop()
+        found_clusters = discover_clusters([tree["/"].endpoint])
+    silent = {"/ny/tracks", "/ny/tracks/ads", "/ny/tracks/ads/eu"}
+    assert found(found_clusters) == ({"/", "/ny"}, silent)
+
+
+def test_another_cluster_where_a_moved_one_was_is_read_with_those_below_it() -> None:
+    mounts = ("/", "/ny", "/ny/ads", "/ny/ads/eu")
+    with federation({mount: [] for mount in mounts}) as tree:
+        moved = FakeCluster("/ny/ads", cluster="moved")
+        moved.start()
+        for one in tree.values():
+            one.known["/ny/sold"] = moved
+        tree["/ny"].children["/ny/sold"] = moved
+        found_clusters = discover_clusters([tree["/"].endpoint])
+        moved.stop()
+    assert found(found_clusters) == (set(mounts), {"/ny/sold"})
 
 
 @pytest.mark.parametrize("down", [True, False])
