@@ -142,7 +142,7 @@ class UnreadLog:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.mount} ({self.cluster or self.cluster_id}): {self.reason}"
+        return f"{self.mount} ({self.cluster or self.cluster_id or 'id unknown'}): {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)

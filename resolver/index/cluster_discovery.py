@@ -90,6 +90,7 @@ class UnreachableCluster:
     """Cluster that is known to be mounted but cannot be read, with the reason."""
 
     cluster_id: str
+    """Empty for a parent that has never answered its child."""
     cluster: str
     mount: Path
     reason: str
@@ -102,6 +103,7 @@ class FederationClusters:
     started_at: datetime
     answered: Mapping[str, ReachableCluster] = field(default_factory=dict)
     silent: Mapping[str, UnreachableCluster] = field(default_factory=dict)
+    """A parent whose id is not known has its mount as key."""
 
     def owner_of(self, mount: Path, also: Iterable[Path] = ()) -> ReachableCluster | None:
         """Returns the cluster whose answer decides what is mounted at ``mount``: the known cluster
@@ -237,6 +239,8 @@ class _ClusterCrawl:
     answered: dict[str, ReachableCluster] = field(default_factory=dict)
     targets: dict[str, _CrawlTarget] = field(default_factory=dict)
     failed: dict[str, KdirError] = field(default_factory=dict)
+    nameless: dict[str, UnreachableCluster] = field(default_factory=dict)
+    """By mount: parents without a known id that did not answer."""
     asked: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -264,11 +268,19 @@ class _ClusterCrawl:
                     except KdirError as error:
                         refused.append(f"{','.join(target.endpoints)}: {error.message}")
                         self.failed[target.cluster_id] = error
+                        self._keep_nameless(target, error)
                         continue
                     self.answered.setdefault(answer.state.cluster_id, answer)
                     submit(others)
         if not self.answered:
             raise Unreachable(f"no directory answered: {'; '.join(refused)}")
+
+    def _keep_nameless(self, target: _CrawlTarget, error: KdirError) -> None:
+        mount = _path(target.mount) if target.mount else None
+        if mount is not None and not target.cluster_id:
+            self.nameless[target.mount] = UnreachableCluster(
+                "", target.cluster, mount, error.message
+            )
 
     def _is_new(self, target: _CrawlTarget) -> bool:
         """Records a target unless a newer one is known; returns whether it is still to be asked."""
@@ -321,7 +333,7 @@ class _ClusterCrawl:
             )
             others = [_target(row) for row in rows]
             if status.parent.configured and status.parent.cluster_id not in self.answered:
-                others += self._upwards(channel)
+                others += self._upwards(channel, endpoint, status.authority.cluster.cluster_id)
         now = self.clock()
         answer = ReachableCluster(
             state=cluster_state_from_authority(status.authority, now),
@@ -333,19 +345,21 @@ class _ClusterCrawl:
         )
         return answer, others
 
-    def _upwards(self, channel: grpc.Channel) -> list[_CrawlTarget]:
+    def _upwards(self, channel: grpc.Channel, endpoint: str, cluster_id: str) -> list[_CrawlTarget]:
         """Returns the target of the server's referral for ``/``: its parent, which its mount
-        table does not have.
+        table does not have. Where the same process hosts the root, the root itself answers.
         """
         try:
             answer = resolve_pb2_grpc.ResolveServiceStub(channel).Resolve(
                 resolve_pb2.ResolveRequest(path=str(ROOT)), timeout=self.ask_seconds
             )
-        except grpc.RpcError:
-            return []  # without it the discovery is smaller, not wrong
-        referral = answer.outcome.referral
-        if not referral.endpoints:
+        except grpc.RpcError as failure:
+            self._keep_nameless(_CrawlTarget((), mount=str(ROOT)), from_rpc_error(failure))
             return []
+        found = answer.authority.cluster
+        referral = answer.outcome.referral
+        if not referral.mount and found.cluster_id not in {"", cluster_id}:
+            return [_CrawlTarget((endpoint,), found.cluster_id, found.cluster, found.mount)]
         return [
             _CrawlTarget(
                 tuple(referral.endpoints),
@@ -399,6 +413,9 @@ class _ClusterCrawl:
             if owner is not None and owner.state.cluster_id in moved:
                 mount = _rebased(away.mount, owner, silent)
                 silent[cluster_id] = replace(away, mount=mount)
+        found = {one.mount for one in self.answered.values()}
+        found |= {one.mount for one in silent.values()}
+        silent |= {key: one for key, one in self.nameless.items() if one.mount not in found}
         return FederationClusters(self.started_at, kept, silent)
 
     def _unanswered(self) -> list[tuple[str, Path]]:

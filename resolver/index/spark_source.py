@@ -179,7 +179,8 @@ class KdirReader(DataSourceReader):
         self, silent: Sequence[UnreachableCluster], since: datetime
     ) -> list[InputPartition]:
         if silent and self.options.failures == "raise":
-            raise Unreachable(f"{silent[0].cluster or silent[0].cluster_id}: {silent[0].reason}")
+            one = silent[0]
+            raise Unreachable(f"{one.cluster or one.cluster_id or one.mount}: {one.reason}")
         if self.options.failures == "skip":
             return []
         return [

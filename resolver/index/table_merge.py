@@ -48,6 +48,7 @@ class NoAnswer:
     """Result that the cluster could not be read: its rows stay and become stale."""
 
     cluster_id: str
+    """Empty if it is not known: then the table gets no row."""
     cluster: str
     mount: str
     reason: str
@@ -157,6 +158,11 @@ def _no_answer(
     finding: NoAnswer,
     empty_file: Callable[[str], DataFile],
 ) -> None:
+    if not finding.cluster_id:  # a row would stay once the id is known
+        state = ClusterState("", finding.cluster, finding.mount)
+        state = state.silent(finding.at, finding.reason)
+        changes.lines.append(_line(ClusterFiles(state, ()), Outcome.NEVER_READ))
+        return
     if held is None:
         state = ClusterState(finding.cluster_id, finding.cluster, finding.mount)
         state = state.silent(finding.at, finding.reason)

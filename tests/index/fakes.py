@@ -60,6 +60,8 @@ class FakeCluster:
     known: dict[str, "FakeCluster"] = field(default_factory=dict)
     """By mount point: what its parent handed down."""
     parent: "FakeCluster | None" = None
+    hosts_parent: bool = False
+    """Whether its process hosts its parent, too; the parent must not be started then."""
     revision: int = 1
     incarnation: str = "life-1"
     state: admin_pb2.ReplicaState = admin_pb2.REPLICA_STATE_SERVING
@@ -130,6 +132,9 @@ class FakeCluster:
     def GetStatus(
         self, request: admin_pb2.GetStatusRequest, context: grpc.ServicerContext
     ) -> admin_pb2.GetStatusResponse:
+        above = self.parent
+        if above is not None and self.hosts_parent and request.cluster == above.cluster_id:
+            return above.GetStatus(request, context)
         return admin_pb2.GetStatusResponse(
             authority=self.authority(),
             replica_state=self.state,
@@ -177,6 +182,8 @@ class FakeCluster:
             abort(context, NoRoute("nothing leads there"))
         above = self.parent
         assert above is not None
+        if self.hosts_parent:
+            return resolve_pb2.ResolveResponse(authority=above.authority())
         referral = resolve_pb2.Referral(
             kind=resolve_pb2.REFERRAL_KIND_UP,
             mount=above.mount,

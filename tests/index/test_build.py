@@ -155,6 +155,17 @@ def test_a_cluster_that_was_never_read_is_known_as_such(
     assert topics(table) == below(*TREE)
 
 
+def test_a_parent_without_a_known_id_is_reported_and_has_no_row(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    tree["/"].stop()
+    tree["/"].cluster_id = ""
+    report = run()
+    [unread] = report.unread
+    assert (unread.cluster_id, unread.mount, unread.outcome) == ("", "/", Outcome.NEVER_READ)
+    assert find(table, "").stale == ()
+
+
 def test_a_cluster_that_dies_while_it_is_read_keeps_its_old_rows(
     run: Build, tree: dict[str, FakeCluster], table: str
 ) -> None:

@@ -3,12 +3,13 @@
 import socket
 from collections.abc import Iterator
 
+import grpc
 import pytest
 from kdir.v1 import admin_pb2
 
-from resolver.errors import InvalidArgument, Unreachable
+from resolver.errors import InvalidArgument, NotReady, Unreachable
 from resolver.index.cluster_discovery import FederationClusters, discover_clusters
-from tests.index.fakes import FakeCluster, federation
+from tests.index.fakes import FakeCluster, abort, federation
 from tests.support.tcp import TcpServer
 
 TREE = {
@@ -167,6 +168,42 @@ def test_a_cluster_on_its_own_is_counted_alone() -> None:
     with federation({"/la/tracking": ["/la/tracking/clicks"]}) as clusters:
         found_clusters = discover_clusters([clusters["/la/tracking"].endpoint])
     assert found(found_clusters) == ({"/la/tracking"}, set())
+
+
+def test_a_root_in_the_process_of_its_child_is_found(tree: dict[str, FakeCluster]) -> None:
+    tree["/"].stop()
+    tree["/la"].hosts_parent = True
+    tree["/la"].known["/la"] = tree["/la"]  # one list of mounts for all that the process hosts
+    found_clusters = discover_clusters([tree["/la"].endpoint])
+    assert found(found_clusters) == (set(TREE), set())
+
+
+def test_a_parent_that_never_answered_is_silent_without_an_id(
+    tree: dict[str, FakeCluster],
+) -> None:
+    tree["/"].stop()
+    tree["/"].cluster_id = ""
+    found_clusters = discover_clusters([tree["/la"].endpoint])
+    assert found(found_clusters) == (set(TREE) - {"/"}, {"/"})
+    [silent] = found_clusters.silent.values()
+    assert (silent.cluster_id, str(silent.mount)) == ("", "/")
+    assert "refused" in silent.reason
+
+
+def test_a_server_that_does_not_return_its_parent_leaves_the_root_silent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_: FakeCluster, __: object, context: grpc.ServicerContext) -> None:
+        abort(context, NotReady("its tree is loading"))
+
+    monkeypatch.setattr(FakeCluster, "Resolve", refuse)
+    with federation(TREE) as clusters:
+        found_clusters = discover_clusters([clusters["/la"].endpoint])
+        assert found(found_clusters)[1] == {"/"}
+        [silent] = found_clusters.silent.values()
+        assert "loading" in silent.reason
+        servers = [clusters["/la"].endpoint, clusters["/"].endpoint]
+        assert found(discover_clusters(servers)) == (set(TREE), set())
 
 
 def test_a_server_whose_store_is_away_answers_as_of_when_it_was_not(
