@@ -182,8 +182,8 @@ class PolicyCache:
         if near is not None:
             try:
                 return self._answer(near, wanted, deadline)
-            except _Elsewhere:
-                pass
+            except (_Elsewhere, Absent):
+                pass  # what is absent here may be behind a site link of the servers
         owner = self._resolver.owner_of(wanted, timeout_seconds=_left(deadline))
         try:
             return self._answer(owner.cluster_id, owner.path, deadline, owner)

@@ -27,7 +27,7 @@ def federation(
     with Federation(tmp_path_factory.mktemp("policies")) as made:
         made.start("/", change_log=log)
         away = {"bootstrap": ["127.0.0.1:1"], "ceiling": ["create"]}
-        made.join("/la", "/", change_log=log, kafka=away)
+        made.join("/la", "/", change_log=log, kafka=away, links={"/mine": "/la/a"})
         made.join("/none", "/")
         set_policies(made["/"], "/", owner="root", contact="ops")
         child = made["/la"]
@@ -94,6 +94,15 @@ def test_P4_P8_it_gives_what_the_servers_answer(federation: Federation) -> None:
         foreign = Token.from_position(child.cluster_id, "another", 1)
         with pytest.raises(NotReady):
             cache.wait_for(str(foreign), timeout_seconds=0.5)
+
+
+def test_a_site_link_does_not_depend_on_which_logs_are_open(federation: Federation) -> None:
+    with PolicyCache(federation["/la"].address, timeout_seconds=60.0) as cache:
+        assert cache.effective("/mine/b").path == "/la/a/b"
+        cache.effective("/")
+        assert cache.effective("/mine/b").path == "/la/a/b"
+        with pytest.raises(Absent):
+            cache.effective("/mine/nothing")
 
 
 def test_P16_what_it_gives_never_changes(federation: Federation) -> None:
