@@ -196,7 +196,7 @@ class CachedLookup:
         if question.token != token and _is_expired(walk):
             question = question._replace(token=token)
             walk = self.walker.resolve(path, rules, question, deadline)
-            if not _is_expired(walk):  # else it may be the caller's own that has
+            if _is_answered(walk):  # else it may be the caller's own token that has expired
                 self.session.clear(written)
         return walk
 
@@ -249,7 +249,7 @@ class CachedLookup:
             retried = self.walker.walk_many(again, rules, question, deadline)
             for place, walk in zip(expired, retried, strict=True):
                 walks[place] = walk
-            if not all(map(_is_expired, retried)):
+            if any(map(_is_answered, retried)):
                 self.session.clear(written)
         return walks
 
@@ -465,6 +465,10 @@ def _may_give_old(error: KdirError) -> bool:
 def _is_expired(walk: ResolutionStateMachine) -> bool:
     end = walk.next_query()
     return isinstance(end, FailedResult) and isinstance(end.error, errors.TokenExpired)
+
+
+def _is_answered(walk: ResolutionStateMachine) -> bool:
+    return isinstance(walk.next_query(), AnswerResult | AbsentResult)
 
 
 def _others(paths: tuple[Path, ...], asked: Path, canonical: Path) -> tuple[Path, ...]:

@@ -231,7 +231,7 @@ class WatchStreams:
         """Follows the cluster that owns a path; see ``Resolver.follow``."""
         since = self._clock()
         sender, seconds = self._prove(path, deadline)
-        self.follow_all(automatic=False).follow(sender, since + seconds)
+        self.follow_all(automatic=False).follow(sender, since + seconds, despite_refusal=True)
 
     def follow_all(self, *, automatic: bool) -> CacheRefresher:
         """Returns the refresher; ``automatic``: it follows each cluster that answers."""
@@ -323,9 +323,11 @@ class CacheRefresher:
             return None
         return cluster.taking(sender, since + end.basis_ttl_seconds)
 
-    def follow(self, sender: Sender, grounds_until: float) -> FollowedCluster | None:
+    def follow(
+        self, sender: Sender, grounds_until: float, *, despite_refusal: bool = False
+    ) -> FollowedCluster | None:
         """Follows a sender's cluster from its revision on; None = closed, too many clusters, or its
-        stream was refused a short time ago.
+        stream was refused a short time ago, unless ``despite_refusal``.
         """
         with self._lock:
             known = self._clusters.get(sender.cluster_id)
@@ -333,9 +335,10 @@ class CacheRefresher:
                 return known
             if self._closed or len(self._clusters) >= MOST_CLUSTERS:
                 return None
-            if self._refused_until.get(sender.cluster_id, 0.0) > self._clock():
+            refused_until = self._refused_until.pop(sender.cluster_id, 0.0)
+            if refused_until > self._clock() and not despite_refusal:
+                self._refused_until[sender.cluster_id] = refused_until
                 return None
-            self._refused_until.pop(sender.cluster_id, None)
             token = str(Token.from_position(sender.cluster_id, sender.incarnation, sender.revision))
             cluster = FollowedCluster(
                 sender,

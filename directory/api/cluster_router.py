@@ -67,7 +67,7 @@ class ClusterRouter:
             self.limits.max_blocked_reads, self.limits.principal_blocked_reads
         )
         threads = self.limits.write_threads
-        # Half of these threads may wait for Kafka: together, the two kinds of waits leave some.
+        # Half of these threads may wait for Kafka: from 3 on, the two kinds of waits leave some.
         self.write_places = CallerSlots(max(1, threads * 3 // 8), max(1, threads // 4))
 
     def cluster_for_path(self, path: Path) -> Cluster:

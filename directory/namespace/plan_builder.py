@@ -464,6 +464,7 @@ class PlanBuilder:
         # The root directory exists without a record until something is set on it; an unreadable
         # record can be replaced.
         if ROOT_KEY in self._unreadable:
+            self.expect_nothing_newer(ROOT_KEY)
             return
         root = self.snapshot.root.directory
         stored = root != Directory(entry_id=ROOT_ID)

@@ -194,10 +194,11 @@ class PolicyCache:
 
     def wait_for(self, token: str, *, timeout_seconds: float | None = None) -> None:
         """Returns once all later answers are at least as new as a token, such as that of a write.
-        For a log that is not loaded yet, the first answer from it waits.
+        For a log that is not loaded yet, each answer waits until the token is reached.
 
         Raises:
-            NotReady: a log did not reach the token within the time. Later answers do not wait.
+            NotReady: a log did not reach the token within the time. Later answers do not wait,
+                unless an earlier call asked for the same.
             TokenExpired: the token is of an earlier incarnation of a store.
             InvalidToken
         """
@@ -206,7 +207,8 @@ class PolicyCache:
             with self._lock:
                 known = self._wanted.get(cluster_id)
                 is_same = known is not None and known.incarnation == position.incarnation
-                if known is None or not is_same or known.revision < position.revision:
+                is_new = known is None or not is_same or known.revision < position.revision
+                if is_new:
                     self._wanted[cluster_id] = position
                 is_open = cluster_id in self._clusters
             if not is_open:
@@ -218,7 +220,8 @@ class PolicyCache:
                 ):
                     self._state(cluster_id, cluster, deadline)
             except KdirError:
-                self._forget(cluster_id, position)
+                if is_new:
+                    self._forget(cluster_id, position)
                 raise
 
     def _deadline(self, timeout_seconds: float | None) -> float:

@@ -322,9 +322,15 @@ class _ClusterCrawl:
         self, endpoint: str, target: _CrawlTarget
     ) -> tuple[ReachableCluster, list[_CrawlTarget]]:
         with channel_to(endpoint, target.cluster_id, self.named) as channel:
-            status = admin_pb2_grpc.AdminServiceStub(channel).GetStatus(
-                admin_pb2.GetStatusRequest(cluster=target.cluster_id), timeout=self.ask_seconds
-            )
+            try:
+                status = admin_pb2_grpc.AdminServiceStub(channel).GetStatus(
+                    admin_pb2.GetStatusRequest(cluster=target.cluster_id), timeout=self.ask_seconds
+                )
+            except grpc.RpcError as failure:
+                error = from_rpc_error(failure)
+                if isinstance(error, InvalidArgument) and error.metadata.get("field") == "cluster":
+                    raise Lame(f"{endpoint} does not serve {target.cluster_id}") from None
+                raise error from None
             _check(status, target)
             rows = (
                 federation_pb2_grpc.FederationServiceStub(channel)
@@ -406,6 +412,9 @@ class _ClusterCrawl:
                 if listed == cluster_id:
                     moved[cluster_id] = one
                     silent[cluster_id] = _displaced(one, place, owner, silent)
+            if cluster_id not in moved:
+                # It may be below a cluster that moved away from here.
+                silent |= _below_moved(one, moved, silent)
         for cluster_id, away in unanswered.items():
             owner = FederationClusters(
                 self.started_at, {**kept, **self.answered}, unanswered
@@ -413,9 +422,16 @@ class _ClusterCrawl:
             if owner is not None and owner.state.cluster_id in moved:
                 mount = _rebased(away.mount, owner, silent)
                 silent[cluster_id] = replace(away, mount=mount)
-        found = {one.mount for one in self.answered.values()}
-        found |= {one.mount for one in silent.values()}
-        silent |= {key: one for key, one in self.nameless.items() if one.mount not in found}
+        # A mount without an id is a guess of a child that was never linked: where another cluster
+        # owns the path, that one knows better.
+        found = FederationClusters(self.started_at, self.answered, dict(silent))
+        mounts = {one.mount for one in self.answered.values()}
+        mounts |= {one.mount for one in silent.values()}
+        silent |= {
+            key: one
+            for key, one in self.nameless.items()
+            if one.mount not in mounts and found.owner_of(one.mount) is None
+        }
         return FederationClusters(self.started_at, kept, silent)
 
     def _unanswered(self) -> list[tuple[str, Path]]:
@@ -430,6 +446,19 @@ class _ClusterCrawl:
     def _why(self, cluster_id: str) -> str:
         error = self.failed.get(cluster_id)
         return error.message if error is not None else "it was not asked"
+
+
+def _below_moved(
+    one: ReachableCluster,
+    moved: Mapping[str, ReachableCluster],
+    silent: Mapping[str, UnreachableCluster],
+) -> dict[str, UnreachableCluster]:
+    """Returns a cluster that answered as unreachable, by its id, if a moved one lists it."""
+    for above in moved.values():
+        for place, listed in above.mounts.items():
+            if listed == one.state.cluster_id:
+                return {listed: _displaced(one, place, above, silent)}
+    return {}
 
 
 def _displaced(

@@ -332,7 +332,22 @@ def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
             # A delivery timeout of 0 is an endless one.
             if value < least and not (more and value == 0):
                 found[name] = str(least)
+    if found.get(_TRANSACTION):
+        _fit_transaction(found)
     return found
+
+
+def _fit_transaction(found: dict[str, str]) -> None:
+    """Lowers the times that librdkafka refuses for a transaction that ends before them."""
+    most = _number(found.get("transaction.timeout.ms", ""), 60_000)
+    limits = {
+        "socket.timeout.ms": most + 100,
+        "delivery.timeout.ms": most,
+        "linger.ms": most - 1,
+    }
+    for name, limit in limits.items():
+        if _number(found.get(name, ""), 0) > limit:
+            found[name] = str(limit)
 
 
 def _librdkafkas(name: str, value: str) -> str:

@@ -9,6 +9,7 @@ from kdir.v1 import admin_pb2
 
 from resolver.errors import InvalidArgument, NotReady, Unreachable
 from resolver.index.cluster_discovery import FederationClusters, discover_clusters
+from resolver.path import Path
 from tests.index.fakes import FakeCluster, abort, federation
 from tests.support.tcp import TcpServer
 
@@ -142,6 +143,21 @@ def test_another_cluster_where_a_moved_one_was_is_read_with_those_below_it() -> 
     assert found(found_clusters) == (set(mounts), {"/ny/sold"})
 
 
+def test_what_is_below_a_moved_cluster_is_silent_where_another_cluster_is_there_now() -> None:
+    with federation({mount: [] for mount in ("/", "/ny", "/ny/ads", "/ny/ads/eu")}) as tree:
+        moved, below = FakeCluster("/ny/ads", cluster="moved"), tree["/ny/ads/eu"]
+        moved.start()
+        moved.known["/ny/ads/eu"] = below
+        for one in tree.values():
+            one.known["/ny/sold"] = moved
+            one.known.pop("/ny/ads/eu", None)
+        tree["/ny"].children["/ny/sold"] = moved
+        tree["/ny/ads"].children.pop("/ny/ads/eu", None)
+        found_clusters = discover_clusters([tree["/"].endpoint, below.endpoint])
+        moved.stop()
+    assert found(found_clusters) == ({"/", "/ny", "/ny/ads"}, {"/ny/sold", "/ny/sold/eu"})
+
+
 @pytest.mark.parametrize("down", [True, False])
 def test_a_cluster_that_its_owner_does_not_list_is_not_of_the_tree(
     tree: dict[str, FakeCluster], down: bool
@@ -188,6 +204,20 @@ def test_a_parent_that_never_answered_is_silent_without_an_id(
     [silent] = found_clusters.silent.values()
     assert (silent.cluster_id, str(silent.mount)) == ("", "/")
     assert "refused" in silent.reason
+
+
+def test_a_mount_that_a_child_only_guesses_hides_no_owner_that_answered() -> None:
+    """A child that was never linked guesses that its parent is mounted right above it."""
+    with federation({"/": [], "/ny/tracking": []}) as clusters:
+        guess = FakeCluster("/ny", cluster="guess")
+        guess.cluster_id = ""
+        clusters["/ny/tracking"].parent = guess
+        servers = [clusters["/"].endpoint, clusters["/ny/tracking"].endpoint]
+        found_clusters = discover_clusters(servers)
+        owner = found_clusters.owner_of(Path.parse("/ny/other"))
+    assert found(found_clusters) == ({"/", "/ny/tracking"}, set())
+    assert owner is not None
+    assert str(owner.mount) == "/"
 
 
 def test_a_server_that_does_not_return_its_parent_leaves_the_root_silent(

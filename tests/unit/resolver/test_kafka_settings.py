@@ -152,6 +152,8 @@ PRODUCER = (
     "max.request.size", "queue.buffering.max.kbytes", "queue.buffering.max.messages", "retries",
     "transaction.timeout.ms",
 )  # fmt: skip
+TRANSACTIONLESS = {"max.in.flight.requests.per.connection", "retries"}
+"""Some values of these are refused with a transaction, as Kafka's producer does."""
 CONSUMER = (
     "auto.commit.interval.ms", "fetch.max.bytes", "fetch.max.wait.ms", "fetch.min.bytes",
     "heartbeat.interval.ms", "max.partition.fetch.bytes", "max.poll.interval.ms",
@@ -165,6 +167,9 @@ def test_every_number_that_a_policy_may_set_starts_a_client(value: str) -> None:
     for name in (*BOTH, *PRODUCER):
         if not problem_with(Client.PRODUCER, name, value):
             Producer({**where, **for_librdkafka(settings({}, **{name: value}))})
+            if name not in TRANSACTIONLESS:
+                own = settings({"transactional.id": "t"}, **{name: value})
+                Producer({**where, **for_librdkafka(own)})
     for name in (*BOTH, *CONSUMER):
         if not problem_with(Client.CONSUMER, name, value):
             found = for_librdkafka(consumer_settings([SettingLayer(POLICY, {name: value})]))
