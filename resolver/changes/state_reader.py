@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Final, NamedTuple
 
 from resolver import units
@@ -114,10 +114,11 @@ def newest_checkpoint(reader: TopicReader, registry: SchemaRegistry | None = Non
     schemas = Schemas(registry)
     for records in reader.tails():
         newest = None
-        for one in records:
-            if (one.key or b"").endswith(f"/{CHECKPOINT}".encode()) and one.value is not None:
-                with suppress(UndecodableRecord):
-                    newest = schemas.decode(one.value)
+        with closing(records):  # before the reader is, also where decoding fails
+            for one in records:
+                if (one.key or b"").endswith(f"/{CHECKPOINT}".encode()) and one.value is not None:
+                    with suppress(UndecodableRecord):
+                        newest = schemas.decode(one.value)
         if newest is not None:
             return newest
     return None

@@ -146,7 +146,7 @@ class TopicReader:
             raise self._unavailable(found.error)
         return found.offset if found.offset >= 0 else self.bounds()[1]
 
-    def read(self, begin: int, end: int) -> Iterator[TopicRecord]:
+    def read(self, begin: int, end: int) -> Generator[TopicRecord, None, None]:
         """Yields the records from offset ``begin`` up to ``end``, exclusive. Offsets without a
         record (compacted, or of transaction markers) are skipped.
 
@@ -174,7 +174,7 @@ class TopicReader:
                     )
         raise KafkaUnavailable(f"{self._topic}: the read was ended before offset {end}")
 
-    def tails(self) -> Iterator[Iterator[TopicRecord]]:
+    def tails(self) -> Iterator[Generator[TopicRecord, None, None]]:
         """Yields iterators over the last records, each from further back; the last one has all
         records. Each must be read to its end before the next.
 
