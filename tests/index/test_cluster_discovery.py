@@ -172,6 +172,25 @@ def test_a_cluster_that_its_owner_does_not_list_is_not_of_the_tree(
     assert "/ny/tracking" in set().union(*found(discover_clusters([tree["/"].endpoint])))
 
 
+def test_a_server_of_another_cluster_at_a_known_address_is_named_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answer = FakeCluster.GetStatus
+
+    def get_status(
+        one: FakeCluster, request: admin_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.GetStatusResponse:
+        if one.mount == "/ny" and request.cluster:
+            abort(context, InvalidArgument("cluster: found 'kc-ny'", field="cluster"))
+        return answer(one, request, context)
+
+    monkeypatch.setattr(FakeCluster, "GetStatus", get_status)
+    with federation(TREE) as clusters:
+        found_clusters = discover_clusters([clusters["/"].endpoint])
+        endpoint = clusters["/ny"].endpoint
+    assert found_clusters.silent["kc-ny"].reason == f"{endpoint} does not serve kc-ny"
+
+
 def test_an_unmounted_and_a_loading_cluster_say_so(tree: dict[str, FakeCluster]) -> None:
     tree["/la/metrics"].unmounted = True
     tree["/ny"].state = admin_pb2.REPLICA_STATE_LOADING

@@ -16,8 +16,9 @@ from directory.namespace.entry import (
     Policies,
     Topic,
 )
-from directory.namespace.keys import directory_range, entry_key
+from directory.namespace.keys import directory_range, entry_key, mounted_key
 from directory.namespace.lookup import DirectoryAt, Missing, TopicAt, Unreadable, lookup
+from directory.namespace.mounted import is_mount_unreadable
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Delete, Put, Write
@@ -204,3 +205,14 @@ def test_S21_a_root_whose_record_cannot_be_read_forbids_all() -> None:
         assert mended.root.directory == closed
         plain = snapshot.apply(2, [Delete(ROOT_KEY)])
         assert plain.root.directory == Directory(entry_id=ROOT_ID)
+
+
+def test_S21_a_claim_without_a_mount_counts_only_while_entries_cannot_be_read() -> None:
+    """Else it is left over, and would keep its child mounted for ever."""
+    claim = Put(mounted_key("kc-1"), b"0000000000000010 1 /la/m")
+    spoiled = Put(entry_key(ROOT_ID, Kind.MOUNT, "m"), b"\xff")
+    for snapshot in both(claim):
+        assert not is_mount_unreadable(snapshot, "kc-1")
+    for snapshot in both(claim, spoiled):
+        assert is_mount_unreadable(snapshot, "kc-1")
+        assert not is_mount_unreadable(snapshot, "kc-2")

@@ -408,3 +408,12 @@ def test_S21_a_root_that_cannot_be_read_is_replaced_by_what_an_operator_names(
     assert not root.policies.manage
     assert not cluster.snapshot.unreadable_values
     cluster.do(CreateDirectory(path=path("/la/d/e")))
+
+
+def test_S21_a_root_that_was_replaced_meanwhile_is_not_replaced_again(cluster: Cluster) -> None:
+    cluster.rows.commit((), [Put(ROOT_KEY, b"\xff")])
+    cluster.snapshot = unreadable = cluster.loaded()
+    cluster.do(update("/la", {"policies.read_only": False, "directory.closed": True}))
+    late = cluster.plan(update("/la", {"policies.read_only": False}), unreadable)
+    assert not cluster.rows.commit(late.guards, late.writes)
+    assert cluster.loaded().root.directory.closed

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import Message
-from kdir.v1 import access_pb2, directory_pb2, entry_pb2, resolve_pb2
+from kdir.v1 import access_pb2, admin_pb2, directory_pb2, entry_pb2, resolve_pb2
 
 from resolver import Resolver, TopicLocation, errors, user_config
 from resolver.error_status import to_outcome
@@ -1051,3 +1051,22 @@ def test_a_cluster_in_memory_has_an_endpoint_of_its_own_after_an_unmount() -> No
         with pytest.raises(ValueError, match="no cluster is mounted above"):
             directory.unmount("/")
         assert directory.mounts == {"/", "/b", "/c"}
+
+
+@pytest.mark.parametrize(
+    ("name", "request_type", "confirms"),
+    [
+        ("AdminService.SkipChangeLog", admin_pb2.SkipChangeLogRequest, True),
+        ("AdminService.DetachParent", admin_pb2.DetachParentRequest, True),
+        ("DirectoryService.DeleteEntry", directory_pb2.DeleteEntryRequest, True),
+        ("DirectoryService.GetEntry", directory_pb2.GetEntryRequest, False),
+    ],
+)
+def test_what_changes_the_directory_passes_confirmed_links_only(
+    directory: MemoryDirectory, name: str, request_type: Any, confirms: bool
+) -> None:
+    scribe = Scribe(directory, "/la")
+    with directory.resolver("/la") as client, pytest.raises(KdirError):
+        client.call("/la/nothing/here", name, request_type(), timeout_seconds=5)
+    asked = [one.confirm_links for method, one in scribe.requests if method.endswith(".Resolve")]
+    assert set(asked) == {confirms}

@@ -520,6 +520,19 @@ def test_where_the_stream_is_refused_answers_have_their_lifetimes(
     followed(live, client)
 
 
+def test_who_asks_to_follow_after_a_refusal_is_not_kept_waiting(live: Live) -> None:
+    live.stream_refusal = errors.LimitExceeded("no")
+    client = live.resolver(watch=True)
+    following = client.following
+    assert following is not None
+    client.resolve("/a/b")
+    eventually(lambda: len(live.after) == 1 and following.followed(ID) is None)
+    live.stream_refusal = None
+    client.follow("/a/b")
+    assert following.followed(ID) is not None
+    followed(live, client)
+
+
 def test_when_the_stream_falls_silent_lifetimes_count_again(live: Live) -> None:
     client = live.resolver(watch=True)
     client.resolve("/a/b")
