@@ -674,6 +674,31 @@ def test_an_own_token_of_a_store_that_is_gone_fails_no_call(
             assert resolver.call("/ny/tracking", rpc, request).entries
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_where_nothing_answers_without_the_own_token_it_is_kept(
+    directory: MemoryDirectory, many: bool
+) -> None:
+    asked = 0
+
+    def answer(_: str, __: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        raise errors.TokenExpired("restored since") if asked == 1 else errors.Unreachable("gone")
+
+    directory.transport.serve(directory.at("/ny/tracking").endpoint, answer)
+    resolver = directory.resolver("/ny/tracking")
+    written = str(Token.from_position("kc-ny-tracking", "memory", 1))
+    resolver.session.wrote(written)
+    path = "/ny/tracking/maps"
+    if many:
+        assert isinstance(resolver.resolve_many([path])[0], errors.Unreachable)
+    else:
+        with pytest.raises(errors.Unreachable):
+            resolver.resolve(path)
+    assert asked > 1
+    assert resolver.session.text == written
+
+
 @pytest.mark.parametrize("verb", ["resolve", "resolve_many", "which", "call"])
 def test_for_an_expired_token_of_the_callers_the_own_writes_stay_known(
     directory: MemoryDirectory, verb: str
