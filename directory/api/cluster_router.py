@@ -64,11 +64,15 @@ class ClusterRouter:
         self.access_control = AccessControl()
         self._kept: dict[Cluster, ResponseCache] = {}
         self.places = CallerSlots(
-            self.limits.max_blocked_reads, self.limits.principal_blocked_reads
+            self.limits.max_blocked_reads,
+            self.limits.principal_blocked_reads,
+            "limits.max_blocked_reads, limits.principal_blocked_reads",
         )
         threads = self.limits.write_threads
         # Half of these threads may wait for Kafka: from 3 on, the two kinds of waits leave some.
-        self.write_places = CallerSlots(max(1, threads * 3 // 8), max(1, threads // 4))
+        self.write_places = CallerSlots(
+            max(1, threads * 3 // 8), max(1, threads // 4), "limits.write_threads"
+        )
 
     def cluster_for_path(self, path: Path) -> Cluster:
         """Returns the cluster whose mount is the longest prefix of the path; without one the
@@ -192,7 +196,6 @@ class ClusterRouter:
             call,
             None if streams else self.write_places if writes else self.places,
             self.waiting,
-            _WRITE_SETTING if writes else _READ_SETTINGS,
         )
 
     def decide(
@@ -320,7 +323,9 @@ class ClusterRouter:
             NotReady: too many calls wait already.
             StoreUnavailable, NotReady, DeadlineExceeded: see ``Writer.decide``.
         """
-        refusal = TooManyWaiting(f"too many calls wait for the store already ({_READ_SETTINGS})")
+        refusal = TooManyWaiting(
+            f"too many calls wait for the store already ({self.places.settings})"
+        )
         with self.places.hold(call, refusal), self.waiting():
             seconds = call.seconds_left(LONGEST_WAIT_SECONDS)
             return cluster.writer.decide(answer, seconds, ask_first=True)
@@ -428,10 +433,6 @@ thread longer.
 """
 
 
-_READ_SETTINGS: Final = "limits.max_blocked_reads, limits.principal_blocked_reads"
-_WRITE_SETTING: Final = "limits.write_threads"
-
-
 def choose_snapshot(
     replica: Replica,
     cluster_id: str,
@@ -440,13 +441,11 @@ def choose_snapshot(
     call: Call,
     places: CallerSlots | None = None,
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
-    settings: str = _READ_SETTINGS,
 ) -> Snapshot:
     """Returns the snapshot to answer from, at least as new as the token's position of this cluster.
 
     Positions of other clusters are ignored. ``places`` limits how many calls wait at a time, in all
-    and for each caller; None: no limit. ``settings`` are those that set it. ``waiting`` is a
-    context manager around each wait.
+    and for each caller; None: no limit. ``waiting`` is a context manager around each wait.
 
     Raises:
         NotReady: nothing is loaded yet, or too many calls wait already.
@@ -480,7 +479,7 @@ def choose_snapshot(
     else:
         refusal = TooManyWaiting(
             f"revision {position.revision} is not known here yet, and too many calls wait for "
-            f"theirs already ({settings})",
+            f"theirs already ({places.settings})",
             revision=position.revision,
         )
         with places.hold(call, refusal), waiting():

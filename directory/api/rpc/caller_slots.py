@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from directory.api.rpc.call_context import Call
 from resolver.errors import KdirError, NotReady
@@ -26,7 +27,15 @@ def caller_key(call: Call) -> str:
 
 
 class CallerSlots(KeyedSlots):
-    """Slots with callers as keys."""
+    """Slots with callers as keys.
+
+    Args:
+        settings: names of the settings that set the numbers, for refusals.
+    """
+
+    def __init__(self, most: int, per_caller: int, settings: str = "") -> None:
+        super().__init__(most, per_caller)
+        self.settings: Final = settings
 
     @contextmanager
     def hold(self, call: Call, refusal: KdirError) -> Iterator[None]:
