@@ -132,7 +132,7 @@ def test_what_was_written_is_dropped_from_memory_and_a_query_has_all_of_it(
     asked = "SELECT sum(memory_usage_bytes)::BIGINT held, current_setting('memory_limit') most "
     with AuditDatabase() as database:
         (stored,) = folder.glob("*/changes.duckdb")
-        for _ in range(6):
+        for _ in range(12):  # so many that the newest, which may be in use, are few
             rows = [decoded(path=f"/la/{os.urandom(400).hex()}") for _ in range(2_000)]
             database.add_changes(change_batch(rows, "la"))
         pages = database.query(asked + "FROM duckdb_memory() WHERE tag = 'BASE_TABLE'")
