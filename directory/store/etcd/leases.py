@@ -26,9 +26,10 @@ from directory.store.base import (
 )
 from directory.store.etcd.connection import EtcdConnection, EtcdRefused
 from directory.store.etcd.etcd3_stubs import etcdrpc, transactions
+from directory.store.etcd.guarded_commit import GuardFailed, TransactionDraft, commit_guarded
 from directory.store.etcd.incarnation import Incarnation
 from directory.store.etcd.key_layout import end_of
-from directory.store.etcd.keyspace import READ_SECONDS, GuardFailed, Keyspace, TransactionDraft
+from directory.store.etcd.keyspace import READ_SECONDS, Keyspace
 from directory.store.etcd.transaction import (
     compares_of,
     delete,
@@ -208,7 +209,7 @@ def elect(keyspace: Keyspace, leases: Leases, role: str, candidate: str) -> Etcd
     free = is_absent(alive)
     operations = [put(alive, value, lease.id), put(layout.row(role_key(role)), value)]
     try:
-        done = keyspace.write(lambda _: TransactionDraft([free], operations))
+        done = commit_guarded(keyspace, lambda _: TransactionDraft([free], operations))
     except BaseException:
         leases.revoke(lease)
         raise
@@ -265,7 +266,7 @@ def create_ephemeral(
         )
 
     try:
-        done = keyspace.write(draft)
+        done = commit_guarded(keyspace, draft)
     except BaseException:
         leases.revoke(lease)
         raise
@@ -313,7 +314,7 @@ class EtcdAnnouncement:
         """Executes a write if the key is still this announcement's; returns whether it was."""
         announced = self._keyspace.layout.announced + self._key
         mine = has_value(announced, self._token)
-        done = self._keyspace.write(lambda _: TransactionDraft([mine], operations))
+        done = commit_guarded(self._keyspace, lambda _: TransactionDraft([mine], operations))
         return isinstance(done, Committed)
 
 
@@ -350,7 +351,7 @@ def _remove(keyspace: Keyspace, dead: Sequence[Any]) -> int:
         key = kv.key.removeprefix(layout.announced)
         compares += [has_value(kv.key, kv.value), is_absent(layout.alive + kv.value)]
         operations += [delete(kv.key), delete(layout.row(key))]
-    done = keyspace.write(lambda _: TransactionDraft(compares, operations))
+    done = commit_guarded(keyspace, lambda _: TransactionDraft(compares, operations))
     return len(dead) if isinstance(done, Committed) else 0
 
 
@@ -363,5 +364,5 @@ def _remove_stray(keyspace: Keyspace, stray: Sequence[Any]) -> int:
         same = transactions.Mod(kv.key) == kv.mod_revision
         compares += [same.build_message(), is_absent(layout.announced + key)]
     operations = [delete(kv.key) for kv in stray]
-    done = keyspace.write(lambda _: TransactionDraft(compares, operations))
+    done = commit_guarded(keyspace, lambda _: TransactionDraft(compares, operations))
     return len(stray) if isinstance(done, Committed) else 0

@@ -30,9 +30,10 @@ from directory.store.etcd.connection import (
 )
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
+from directory.store.etcd.guarded_commit import GuardFailed, TransactionDraft, commit_guarded
 from directory.store.etcd.incarnation import Incarnation
 from directory.store.etcd.key_layout import Layout, end_of
-from directory.store.etcd.keyspace import READ_SECONDS, GuardFailed, Keyspace, TransactionDraft
+from directory.store.etcd.keyspace import READ_SECONDS, Keyspace
 from directory.store.etcd.leases import (
     LEASE_SECONDS,
     EtcdAnnouncement,
@@ -267,7 +268,7 @@ class EtcdStore:
                 reads_of(layout, incarnation, guards),
             )
 
-        done = self._keyspace.write(draft, timeout_seconds)
+        done = commit_guarded(self._keyspace, draft, timeout_seconds)
         return done.conflict(guards) if isinstance(done, GuardFailed) else done
 
     def elect(self, role: str, candidate: str) -> EtcdLeadership | None:
@@ -329,8 +330,11 @@ class EtcdStore:
         return filled
 
     def _change(self, operations: list[Any]) -> None:
-        done = self._keyspace.write(
-            lambda _: TransactionDraft((), operations), _SEALED_SECONDS, filling=True
+        done = commit_guarded(
+            self._keyspace,
+            lambda _: TransactionDraft((), operations),
+            _SEALED_SECONDS,
+            filling=True,
         )
         if not isinstance(done, Committed):
             raise StoreUnreachable(f"{self._connection}: was changed in this moment")

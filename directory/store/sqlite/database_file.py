@@ -13,6 +13,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -50,6 +51,8 @@ __all__ = [
     "WriterLockFile",
     "away_on_error",
     "find_identity",
+    "is_directory",
+    "status_of",
 ]
 
 BUSY_SECONDS: Final = 5.0
@@ -91,6 +94,30 @@ def _unreadable(path: Path, error: sqlite3.DatabaseError) -> IncompatibleStore:
     return IncompatibleStore(f"{path}: is no sqlite database ({error})")
 
 
+def status_of(path: Path) -> os.stat_result | None:
+    """Returns the status of what is at a path; None: nothing is there.
+
+    Unlike ``Path.exists`` from Python 3.14 on, it does not take for absent what cannot be read.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def is_directory(path: Path) -> bool:
+    """True if a directory is at the path.
+
+    Raises:
+        OSError: as ``status_of``.
+    """
+    status = status_of(path)
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
 def find_identity(path: Path) -> Identity | None:
     """Returns the identity of the store in the file, read now; None: no file, or nothing in it.
 
@@ -99,7 +126,8 @@ def find_identity(path: Path) -> Identity | None:
         StoreUnreachable
     """
     try:
-        if not path.exists() or not path.stat().st_size:
+        status = status_of(path)
+        if status is None or not status.st_size:
             return None
         # Not read-only: a file whose writer was killed is only whole with its log.
         uri = f"{path.as_uri()}?mode=rw"
@@ -499,13 +527,13 @@ class DatabaseFile:
         """
         folder = self.path.parent
         try:
-            if not folder.is_dir():
+            if not is_directory(folder):
                 raise IncompatibleStore(
                     f"{self.path}: there is no directory {folder}; make it first"
                 )
-            if self.path.is_dir():
+            if is_directory(self.path):
                 raise IncompatibleStore(f"{self.path}: is a directory; name a file in it")
-            if not self.path.exists() or self.path.stat().st_size == 0:
+            if self._is_empty_or_gone():
                 return
             with closing(self._connect("ro")) as connection:
                 self._refuse_foreign(connection)
@@ -534,7 +562,7 @@ class DatabaseFile:
         note = self._incarnation.read()
         if note is None or self._cluster_id is not None:
             return
-        if not self.path.exists() or self.path.stat().st_size == 0:
+        if self._is_empty_or_gone():
             self._incarnation.close()
             beside = f"{self.path.name}{_INCARNATION_SUFFIX}"
             raise IncompatibleStore(
@@ -542,6 +570,10 @@ class DatabaseFile:
                 f"{note.revision}; put the file or a backup there (kdir restore), or remove "
                 f"{beside} to begin a new cluster"
             )
+
+    def _is_empty_or_gone(self) -> bool:
+        status = status_of(self.path)
+        return status is None or not status.st_size
 
     def _create_privately(self) -> None:
         """Creates the file so that only its owner can read it and the files that sqlite puts beside

@@ -13,10 +13,8 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, Self
 
@@ -38,7 +36,12 @@ from directory.store.base import (
     batches_to_fill,
 )
 from directory.store.schema import Head, begin_incarnation, head_of, sealed_of, trim_log
-from directory.store.sqlite.database_file import BUSY_SECONDS, DatabaseFile, away_on_error
+from directory.store.sqlite.database_file import (
+    BUSY_SECONDS,
+    DatabaseFile,
+    away_on_error,
+    is_directory,
+)
 from directory.store.sqlite.ephemeral_keys import (
     LivenessFile,
     SqliteAnnouncement,
@@ -47,7 +50,7 @@ from directory.store.sqlite.ephemeral_keys import (
     remove_strays,
     unannounced,
 )
-from directory.store.sqlite.transaction import SqliteTransaction, key_range
+from directory.store.sqlite.transaction import GroupCommit, SqliteTransaction, key_range
 from directory.store.sqlite.watch import CommitSignal, SqliteWatch
 
 __all__ = ["HISTORY_WRITES", "LIMITS", "SqliteStore", "database_path"]
@@ -60,8 +63,6 @@ _CLEARED_ROWS: Final = 20_000
 _FILLED_ROWS: Final = 5_000
 _FILLED_BYTES: Final = 8 * 1024 * 1024
 _SEALED_SECONDS: Final = 30.0
-_ROWS_AT_ONCE: Final = 1_000
-"""Rows from which a batch takes no further transaction: each of its callers waits for all of it."""
 _REVISION_ROWS: Final = 100
 """Rows of one revision when filling: change events are rows, read in pages by revision."""
 _ROLE: Final = re.compile(r"[a-z0-9-]{1,64}")
@@ -87,7 +88,7 @@ def database_path(address: str) -> Path:
     path = Path(text).resolve()  # two names of one file must not have two locks
     rooted = Path(f"/{text}")
     try:
-        slash_is_missing = not path.parent.is_dir() and rooted.parent.is_dir()
+        slash_is_missing = not is_directory(path.parent) and is_directory(rooted.parent)
     except OSError as error:
         raise IncompatibleStore(f"{path}: cannot be read ({error.strerror})") from error
     if slash_is_missing:
@@ -96,16 +97,6 @@ def database_path(address: str) -> Path:
             f" slashes, {_SCHEME}{rooted}"
         )
     return path
-
-
-@dataclass(slots=True, eq=False)
-class _Queued:
-    """A transaction that waits to be committed, and how that ended."""
-
-    transaction: Transaction
-    outcome: Committed | Conflict | None = None
-    trouble: BaseException | None = None
-    is_over: bool = False
 
 
 class SqliteStore:
@@ -129,10 +120,7 @@ class SqliteStore:
         self._clock: Final = clock
         self._history_writes: Final = history_writes
         self._news: Final = CommitSignal(clock)
-        self._queue: Final[deque[_Queued]] = deque()
-        """Transactions that nobody commits yet, in the order in which they came."""
-        self._write_lock: Final = threading.Lock()
-        """Held by the thread that commits the queue: its own transaction and those of others."""
+        self._commits: Final = GroupCommit(self._changing, path, clock)
 
     @classmethod
     def open(cls, address: str, cluster: str, cluster_id: str | None = None) -> Self:
@@ -160,7 +148,7 @@ class SqliteStore:
     @property
     def queued(self) -> int:
         """Transactions that nobody commits yet."""
-        return len(self._queue)
+        return self._commits.queued
 
     def close(self) -> None:
         self._file.close()
@@ -196,55 +184,7 @@ class SqliteStore:
         self, transaction: Transaction, timeout_seconds: float = 5.0
     ) -> Committed | Conflict:
         transaction.refuse_invalid(LIMITS)
-        deadline = self._clock() + timeout_seconds
-        mine = _Queued(transaction)
-        self._queue.append(mine)
-        if self._write_lock.acquire(timeout=max(0.0, timeout_seconds)):
-            try:
-                while not mine.is_over:
-                    self._commit_batch(mine, deadline - self._clock())
-            finally:
-                self._write_lock.release()
-        elif not mine.is_over:
-            with suppress(ValueError):
-                self._queue.remove(mine)  # else it is being committed: nobody knows how that ends
-            raise StoreUnreachable(f"{self._file.path}: others wrote for {timeout_seconds:g} s")
-        if (trouble := mine.trouble) is not None:
-            kind = type(trouble) if isinstance(trouble, StoreUnreachable) else StoreUnreachable
-            raise kind(str(trouble)) from trouble
-        assert mine.outcome is not None  # noqa: S101 - it is over
-        return mine.outcome
-
-    def _commit_batch(self, mine: _Queued, seconds: float) -> None:
-        """Commits what is queued, up to a bound, in one transaction of sqlite: each at a revision
-        of its own, under its guards, as if one after the other. ``mine`` may be behind the bound.
-
-        Raises:
-            StoreUnreachable: ``mine`` failed, with all others of its batch.
-        """
-        taken: list[_Queued] = []
-        try:
-            with self._changing(seconds) as change:
-                rows = 0
-                while rows < _ROWS_AT_ONCE:
-                    try:
-                        one = self._queue.popleft()
-                    except IndexError:
-                        break  # a thread that waited too long removed its own
-                    taken.append(one)
-                    rows += len(one.transaction.writes)
-                    one.outcome = change.commit(one.transaction)
-        except BaseException as trouble:
-            for one in taken:
-                one.trouble = trouble
-            if taken and mine not in taken and isinstance(trouble, Exception):
-                return  # theirs failed: mine is in the next batch
-            with suppress(ValueError):
-                self._queue.remove(mine)
-            raise
-        finally:
-            for one in taken:
-                one.is_over = True
+        return self._commits.commit(transaction, timeout_seconds)
 
     @contextmanager
     def _changing(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[SqliteTransaction]:

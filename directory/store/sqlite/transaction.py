@@ -1,11 +1,21 @@
-"""One transaction of a sqlite store, from its guards to its log."""
+"""Transactions of a sqlite store, from the guards to the log, and their group commit.
+
+Group commit: what threads bring while one of them commits is committed by the next, in one
+transaction of sqlite and with one wait for the disk. Each has a revision of its own, and its guards
+are checked as if they came one after the other. If the transaction of sqlite fails, all of them do.
+"""
 
 from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Mapping, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Final, assert_never
 
 from directory.store.base import (
@@ -16,16 +26,19 @@ from directory.store.base import (
     Guard,
     KeyEquals,
     Put,
+    StoreUnreachable,
     Transaction,
     UnchangedSince,
     Write,
 )
 from directory.store.schema import Head
 
-__all__ = ["SqliteTransaction", "key_range"]
+__all__ = ["GroupCommit", "SqliteTransaction", "key_range"]
 
 _KEYS_AT_ONCE: Final = 100
 """Guarded keys that are read by one statement; any further ones are read one by one."""
+_ROWS_AT_ONCE: Final = 1_000
+"""Rows from which a batch takes no further transaction: each of its callers waits for all of it."""
 _PRUNE_WRITES: Final = 4_000  # about so many a commit, so that no single one is slow
 
 
@@ -165,3 +178,95 @@ def _written_after(
     query = f"""SELECT 1 FROM log CROSS JOIN kv ON kv.key = log.key
         WHERE log.revision > ? AND {where} LIMIT 1"""  # noqa: S608 - our own text
     return connection.execute(query, (revision, *bounds)).fetchone() is not None
+
+
+@dataclass(slots=True, eq=False)
+class _Queued:
+    """A transaction that waits to be committed, and how that ended."""
+
+    transaction: Transaction
+    outcome: Committed | Conflict | None = None
+    trouble: BaseException | None = None
+    is_over: bool = False
+
+
+class GroupCommit:
+    """The transactions that one process brings to one file. Thread-safe."""
+
+    def __init__(
+        self,
+        changing: Callable[[float], AbstractContextManager[SqliteTransaction]],
+        path: Path,
+        clock: Callable[[], float],
+    ) -> None:
+        """``changing`` begins a transaction of sqlite, in so many seconds at most, and commits it
+        at the end of its block.
+        """
+        self._changing: Final = changing
+        self._path: Final = path
+        self._clock: Final = clock
+        self._queue: Final[deque[_Queued]] = deque()
+        """Transactions that nobody commits yet, in the order in which they came."""
+        self._write_lock: Final = threading.Lock()
+        """Held by the thread that commits the queue: its own transaction and those of others."""
+
+    @property
+    def queued(self) -> int:
+        """Number of transactions that nobody commits yet."""
+        return len(self._queue)
+
+    def commit(self, transaction: Transaction, timeout_seconds: float) -> Committed | Conflict:
+        """Commits a transaction, together with others or in the batch of another thread.
+
+        Raises:
+            StoreUnreachable: effect unknown, or others wrote for all of the time.
+        """
+        deadline = self._clock() + timeout_seconds
+        mine = _Queued(transaction)
+        self._queue.append(mine)
+        if self._write_lock.acquire(timeout=max(0.0, timeout_seconds)):
+            try:
+                while not mine.is_over:
+                    self._commit_batch(mine, deadline - self._clock())
+            finally:
+                self._write_lock.release()
+        elif not mine.is_over:
+            with suppress(ValueError):
+                self._queue.remove(mine)  # else it is being committed: nobody knows how that ends
+            raise StoreUnreachable(f"{self._path}: others wrote for {timeout_seconds:g} s")
+        if (trouble := mine.trouble) is not None:
+            kind = type(trouble) if isinstance(trouble, StoreUnreachable) else StoreUnreachable
+            raise kind(str(trouble)) from trouble
+        assert mine.outcome is not None  # noqa: S101 - it is over
+        return mine.outcome
+
+    def _commit_batch(self, mine: _Queued, seconds: float) -> None:
+        """Commits what is queued, up to a bound, in one transaction of sqlite: each at a revision
+        of its own, under its guards, as if one after the other. ``mine`` may be behind the bound.
+
+        Raises:
+            StoreUnreachable: ``mine`` failed, with all others of its batch.
+        """
+        taken: list[_Queued] = []
+        try:
+            with self._changing(seconds) as change:
+                rows = 0
+                while rows < _ROWS_AT_ONCE:
+                    try:
+                        one = self._queue.popleft()
+                    except IndexError:
+                        break  # a thread that waited too long removed its own
+                    taken.append(one)
+                    rows += len(one.transaction.writes)
+                    one.outcome = change.commit(one.transaction)
+        except BaseException as trouble:
+            for one in taken:
+                one.trouble = trouble
+            if taken and mine not in taken and isinstance(trouble, Exception):
+                return  # theirs failed: mine is in the next batch
+            with suppress(ValueError):
+                self._queue.remove(mine)
+            raise
+        finally:
+            for one in taken:
+                one.is_over = True

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -116,22 +117,20 @@ def test_where_one_fails_none_is_made_and_each_gets_the_error(store: SqliteStore
 
 
 def test_a_batch_is_bounded_also_by_what_was_queued_before(store: SqliteStore) -> None:
-    batches: list[int] = []
-    changing = SqliteStore._changing
+    batches: Counter[SqliteTransaction] = Counter()
+    write = SqliteTransaction.write
 
-    @contextmanager
-    def counted(of: SqliteStore, seconds: float) -> Iterator[SqliteTransaction]:
-        with changing(of, seconds) as change:
-            yield change
-            batches.append(sum(len(one.writes) for one in change.made))
+    def counted(change: SqliteTransaction, writes: tuple[Put, ...]) -> None:
+        batches[change] += len(writes)
+        write(change, writes)
 
     rows = [tuple(put(1_000 * one + row) for row in range(600)) for one in range(COUNT)]
-    with mock.patch.object(SqliteStore, "_changing", counted):
+    with mock.patch.object(SqliteTransaction, "write", counted):
         done = together(store, [Transaction((), some) for some in rows])
         revisions = {one.result().revision for one in done}
     assert len(revisions) == COUNT
-    assert sum(batches) == 600 * COUNT
-    assert max(batches) <= 1_200, "two of 600 are beyond the bound of 1,000"
+    assert batches.total() == 600 * COUNT
+    assert max(batches.values()) <= 1_200, "two of 600 are beyond the bound of 1,000"
 
 
 def test_who_waits_for_too_long_gets_an_error_and_nothing_is_made(
