@@ -16,6 +16,7 @@ import grpc
 
 from resolver import errors
 from resolver.errors import DOMAIN, KdirError
+from resolver.handshake_errors import unreachable_error
 from resolver.printable import printable
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> K
         text, facts = _clean(_without_preamble(message)), {"code": code.name}
         if kind is errors.Unreachable:
             known = secure if message.startswith(_CONNECTING) else None
-            return _unreachable(text, facts, secure=known)
+            return unreachable_error(text, facts, secure=known)
         if code is grpc.StatusCode.CANCELLED and text in _CANCELLED_BY_PEER:
             return errors.Unreachable("the server ended the call: is it stopping?", metadata=facts)
         if code is grpc.StatusCode.INTERNAL and text == _UNREADABLE:
@@ -110,41 +111,12 @@ def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> K
     return _rebuilt(info[0], code.name, message, info[1])
 
 
-def _unreachable(text: str, facts: dict[str, str], *, secure: bool | None) -> KdirError:
-    """Returns the error of an unreachable server, or of a failed handshake if the text has one."""
-    peer = re.match(r"(?:ipv4|ipv6|unix|dns):[^ ]*?(?=: )", text)
-    where = f"{peer[0]}: " if peer else ""
-    for sign, message in _HANDSHAKES.items():
-        if sign in text:
-            return errors.HandshakeFailed(f"{where}{message}", metadata=facts)
-    if "handshake failed" in text or "Custom verification check failed" in text:
-        return errors.HandshakeFailed(text, metadata=facts)
-    if secure is not None and text.endswith(("Socket closed", "Connection reset by peer")):
-        # A connection was made and no more: a peer that refuses a handshake sends no reason.
-        if secure:
-            message = f"{text}; does it not take the certificate of this side, or want one?"
-            return errors.HandshakeFailed(message, metadata=facts)
-        text += "; does it want TLS? there is none on this side"
-    return errors.Unreachable(text, metadata=facts)
-
-
 # If this side cancels, gRPC's text has the cause ("Locally cancelled by application!", "Channel
 # closed!"). If a server stops in the middle of a call, sometimes only the bare code is received.
 _CANCELLED_BY_PEER: Final = frozenset({"", "CANCELLED"})
 _UNREADABLE: Final = "Exception deserializing response!"
 """Text of gRPC, on this side, for an answer that is no message of the method."""
 _CONNECTING: Final = "failed to connect to all addresses"
-_HANDSHAKES: Final[Mapping[str, str]] = {
-    "Hostname Verification Check failed": "its certificate is not for the name that was dialled",
-    "certificate has expired": "its certificate has expired",
-    "certificate is not yet valid": "its certificate is not valid yet",
-    "certificate signature failure": "its certificate is of no CA that is trusted here",
-    "CERTIFICATE_VERIFY_FAILED": "its certificate is of no CA that is trusted here",
-    "WRONG_VERSION_NUMBER": "it does not use TLS",
-    "ALERT_CERTIFICATE_EXPIRED": "it says that the certificate of this side has expired",
-    "ALERT_UNKNOWN_CA": "it does not know the CA of this side's certificate",
-    "CERTIFICATE_REQUIRED": "it wants a client certificate",
-}
 
 
 def _without_preamble(message: str) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resolver.endpoints import LEAST_SECONDS
 from resolver.errors import DeadlineExceeded, HandshakeFailed, KdirError, Unreachable
+from resolver.handshake_errors import why_not_trusted
 from resolver.host_port import parse_endpoint
 from resolver.keyed_slots import KeyedSlots
 
@@ -189,7 +190,7 @@ def read_certificate(endpoint: str, cluster_id: str, material: TlsMaterial) -> b
             names = (peer.getpeercert() or {}).get("subjectAltName", ())
             shown = peer.getpeercert(binary_form=True) or b""
     except ssl.SSLCertVerificationError as error:
-        raise HandshakeFailed(f"{endpoint}: {_why(error)}") from None
+        raise HandshakeFailed(f"{endpoint}: {why_not_trusted(error)}") from None
     except ssl.SSLError as error:
         raise HandshakeFailed(f"{endpoint}: the handshake failed: {error.reason}") from None
     except TimeoutError:
@@ -243,20 +244,3 @@ def _context(material: TlsMaterial) -> ssl.SSLContext:
         with contextlib.suppress(ssl.SSLError, OSError):
             context.load_cert_chain(material.cert_file, material.key_file, password="")
     return context
-
-
-def _why(error: ssl.SSLCertVerificationError) -> str:
-    """Returns why a certificate is refused; in the text of ``resolver.error_status``, if any."""
-    other = f"its certificate is not trusted: {error.verify_message}"
-    return _REFUSED.get(error.verify_code, other)
-
-
-_OTHER_NAME: Final = "its certificate is not for the name that was dialled"
-_NO_CA: Final = "its certificate is of no CA that is trusted here"
-_REFUSED: Final = {
-    9: "its certificate is not valid yet",
-    10: "its certificate has expired",
-    **dict.fromkeys((18, 19, 20, 21), _NO_CA),  # the chain ends at no certificate of the CA's file
-    **dict.fromkeys((62, 64), _OTHER_NAME),  # host name, IP address
-}
-"""By X509_V_ERR."""

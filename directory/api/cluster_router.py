@@ -15,9 +15,7 @@ from kdir.v1 import federation_pb2, resolve_pb2
 from directory.api.access_control import AccessControl, check_owned
 from directory.api.resolve_answers import (
     ResponseCache,
-    encode_error,
     kind_from_number,
-    with_authority_index,
 )
 from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.caller_slots import CallerSlots, TooManyWaiting
@@ -30,17 +28,19 @@ from resolver.errors import (
     InvalidArgument,
     InvalidPath,
     KdirError,
-    LimitExceeded,
     TokenExpired,
     Unreachable,
 )
 from resolver.path import Path
 from resolver.revision_token import Position, Token
 
-__all__ = ["LONGEST_WAIT_SECONDS", "ClusterRouter", "answers_full", "choose_snapshot"]
-
-_LOOK: Final = 256
-"""Paths of a batch that are answered between two checks of the deadline and the size."""
+__all__ = [
+    "LONGEST_WAIT_SECONDS",
+    "ClusterRouter",
+    "choose_snapshot",
+    "leads_through_link",
+    "syntax_error",
+]
 
 T = TypeVar("T")
 
@@ -60,7 +60,8 @@ class ClusterRouter:
         self.waiting = waiting
         self.clusters = tuple(clusters)
         self.limits: Limits = self.clusters[0].config.limits
-        self._only = self.clusters[0] if len(self.clusters) == 1 else None
+        self.only = self.clusters[0] if len(self.clusters) == 1 else None
+        """The cluster, if there is one only."""
         self.access_control = AccessControl()
         self._kept: dict[Cluster, ResponseCache] = {}
         self.places = CallerSlots(
@@ -79,8 +80,8 @@ class ClusterRouter:
         topmost cluster, which refers the caller: an *up* referral from a lower one could lead back
         to this very address.
         """
-        if self._only is not None:
-            return self._only
+        if self.only is not None:
+            return self.only
         owners = [one for one in self.clusters if one.mount.is_prefix_of(path)]
         if owners:
             return _meant(max(owners, key=lambda one: len(one.mount)))
@@ -90,8 +91,8 @@ class ClusterRouter:
         """Returns the cluster whose tree has the entry at a path: for a mount the cluster above it,
         also if this process hosts the child.
         """
-        if self._only is not None:
-            return self._only
+        if self.only is not None:
+            return self.only
         holders = [
             one for one in self.clusters if one.mount.is_prefix_of(path) and one.mount != path
         ]
@@ -126,8 +127,8 @@ class ClusterRouter:
         Raises:
             InvalidArgument: there is none, or none is named and there are several.
         """
-        if not cluster and self._only is not None:
-            return self._only
+        if not cluster and self.only is not None:
+            return self.only
         for one in self.clusters:
             if cluster in (one.cluster_id, one.config.cluster):
                 return one
@@ -234,10 +235,10 @@ class ClusterRouter:
 
     def resolve(self, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
         """Resolves one path; returns the bytes of the ResolveResponse."""
-        cluster = self._only or self.cluster_for_path(Path.parse(request.path))
+        cluster = self.only or self.cluster_for_path(Path.parse(request.path))
         answer = self._resolve(cluster, request, call)
-        if request.confirm_links and _leads_through_link(answer):
-            return self._confirmed(cluster, call, lambda: self._resolve(cluster, request, call))
+        if request.confirm_links and leads_through_link(answer):
+            return self.confirmed(cluster, call, lambda: self._resolve(cluster, request, call))
         return answer
 
     def _resolve(self, cluster: Cluster, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
@@ -246,77 +247,18 @@ class ClusterRouter:
             cluster.check_mounted()
             snapshot = self.read_snapshot(cluster, request.token, call)
         except KdirError as error:
-            raise _error_of(text) or error from None
+            raise syntax_error(text) or error from None
         tree = self.access_control.tree(cluster, snapshot, call)
         is_shown = tree.shows_any_at(text)
         authority = cluster.encoded_authority(snapshot)
-        ready = self._ready(cluster, tree)
+        ready = self.response_cache(cluster, tree)
         number, no_follow = request.prefer, request.no_follow
         prefer = kind_from_number(number) if number else None
         if is_shown:
             return authority + ready.outcome_bytes(text, prefer, no_follow=no_follow)
         return authority + ready.outcome_for(tree, text, prefer, no_follow=no_follow)
 
-    def batch(self, request: resolve_pb2.BatchResolveRequest, call: Call) -> bytes:
-        """Resolves many paths, those of one cluster on one snapshot; returns the bytes of the
-        BatchResolveResponse.
-        """
-        paths = list(request.paths)
-        if self._only is not None:
-            left = self.limits.answer_bytes
-            authority, outcomes = self._confirmed_outcomes(self._only, paths, request, call, left)
-            return b"".join([authority, *outcomes])
-        outcomes = [b""] * len(paths)
-        left = self.limits.answer_bytes
-        places: dict[Cluster, list[int]] = {}
-        for place, text in enumerate(paths):
-            if place % _LOOK == 0:
-                call.check()
-            try:
-                places.setdefault(self.cluster_for_path(Path.parse(text)), []).append(place)
-            except InvalidPath as invalid:
-                error: KdirError = invalid
-                if left < 0:
-                    error = answers_full(self.limits.answer_bytes)
-                outcomes[place] = encode_error(error)
-                left -= len(outcomes[place])
-        authorities: list[bytes] = []
-        for cluster, asked in places.items():
-            texts = [paths[place] for place in asked]
-            authority, answers = self._confirmed_outcomes(cluster, texts, request, call, left)
-            left -= sum(map(len, answers))
-            index = len(authorities)
-            if authority:
-                authorities.append(authority)
-            for place, answer in zip(asked, answers, strict=True):
-                outcomes[place] = with_authority_index(answer, index) if index else answer
-        return b"".join([*authorities, *outcomes])
-
-    def _confirmed_outcomes(
-        self,
-        cluster: Cluster,
-        paths: Sequence[str],
-        request: resolve_pb2.BatchResolveRequest,
-        call: Call,
-        most_bytes: int,
-    ) -> tuple[bytes, list[bytes]]:
-        """Returns what ``_outcomes`` does, by links that the store has if the request wants it. If
-        the store cannot be asked, that is the outcome of each path that leads through a link.
-        """
-
-        def answer() -> tuple[bytes, list[bytes]]:
-            return self._outcomes(cluster, paths, request, call, most_bytes)
-
-        authority, outcomes = answer()
-        if not request.confirm_links or not any(map(_leads_through_link, outcomes)):
-            return authority, outcomes
-        try:
-            return self._confirmed(cluster, call, answer)
-        except KdirError as error:
-            refused = encode_error(error)
-            return authority, [refused if _leads_through_link(one) else one for one in outcomes]
-
-    def _confirmed(self, cluster: Cluster, call: Call, answer: Callable[[], T]) -> T:
+    def confirmed(self, cluster: Cluster, call: Call, answer: Callable[[], T]) -> T:
         """Returns ``answer()``, of a tree as new as the store was when this was called.
 
         Raises:
@@ -330,76 +272,12 @@ class ClusterRouter:
             seconds = call.seconds_left(LONGEST_WAIT_SECONDS)
             return cluster.writer.decide(answer, seconds, ask_first=True)
 
-    def _outcomes(
-        self,
-        cluster: Cluster,
-        paths: Sequence[str],
-        request: resolve_pb2.BatchResolveRequest,
-        call: Call,
-        most_bytes: int,
-    ) -> tuple[bytes, list[bytes]]:
-        """Returns one cluster's outcomes of a batch; no authority if the cluster cannot answer at
-        all.
-
-        Paths left when the outcomes reach ``most_bytes`` get LIMIT_EXCEEDED.
-        """
-        try:
-            cluster.check_mounted()
-            snapshot = self.read_snapshot(cluster, request.token, call)
-        except KdirError as error:
-            parts = []
-            for place, text in enumerate(paths):
-                if place % _LOOK == 0:
-                    call.check()
-                parts.append(encode_error(_error_of(text) or error))
-            return b"", self._cut(parts, len(parts), most_bytes - sum(map(len, parts)))
-        tree = self.access_control.tree(cluster, snapshot, call)
-        authority = cluster.encoded_authority(snapshot)
-        ready = self._ready(cluster, tree)
-        prefer = kind_from_number(request.prefer)
-        no_follow = request.no_follow
-        outcomes: list[bytes] = []
-        for start in range(0, len(paths), _LOOK):
-            call.check()
-            texts = paths[start : start + _LOOK]
-            parts = ready.outcomes(tree, texts, prefer, no_follow=no_follow)
-            most_bytes -= sum(map(len, parts))
-            outcomes += parts
-            if most_bytes < 0:
-                return authority, self._cut(outcomes, len(paths), most_bytes)
-        return authority, outcomes
-
-    def _cut(self, outcomes: list[bytes], count: int, over_bytes: int) -> list[bytes]:
-        """Returns as many outcomes as fit; the others are LIMIT_EXCEEDED. The first is kept in any
-        case, so that a caller that asks for the rest again gets further.
-        """
-        kept = len(outcomes)
-        while kept > 1 and over_bytes < 0:
-            kept -= 1
-            over_bytes += len(outcomes[kept])
-        if kept == count:
-            return outcomes
-        return [
-            *outcomes[:kept],
-            *[encode_error(answers_full(self.limits.answer_bytes))] * (count - kept),
-        ]
-
-    def _ready(self, cluster: Cluster, tree: OpenTree) -> ResponseCache:
+    def response_cache(self, cluster: Cluster, tree: OpenTree) -> ResponseCache:
         """Returns the response cache of this snapshot; replaces that of another one."""
         ready = self._kept.get(cluster)
         if ready is None or ready.snapshot is not tree.snapshot:
             ready = self._kept[cluster] = ResponseCache(cluster, tree.whole, ready)
         return ready
-
-
-def answers_full(most_bytes: int) -> LimitExceeded:
-    """Returns the error of a path for which the response has no room."""
-    return LimitExceeded(
-        f"the answers before it have {most_bytes} bytes, as many as one call gets "
-        f"(limits.answer_bytes); ask for it in another",
-        field="paths",
-        limit=most_bytes,
-    )
 
 
 def _meant(cluster: Cluster) -> Cluster:
@@ -410,15 +288,15 @@ def _meant(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def _leads_through_link(part: bytes) -> bool:
-    """True for an encoded outcome that is a rewrite by a link of the tree; a site link is the
+def leads_through_link(part: bytes) -> bool:
+    """True if an encoded outcome is a rewrite by a link of the tree; a site link is the
     server's configuration.
     """
     outcome = resolve_pb2.ResolveResponse.FromString(part).outcome
     return outcome.HasField("rewrite") and not outcome.rewrite.site_link
 
 
-def _error_of(text: str) -> KdirError | None:
+def syntax_error(text: str) -> KdirError | None:
     """Returns the syntax error of a path, which is reported first."""
     try:
         Path.parse(text)

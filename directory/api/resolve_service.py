@@ -21,7 +21,8 @@ from google.protobuf.message import Message
 from kdir.v1 import entry_pb2, resolve_pb2
 
 from directory.access.principals import ANONYMOUS
-from directory.api.cluster_router import ClusterRouter, answers_full
+from directory.api.batch_resolve import BatchResolve, answers_full
+from directory.api.cluster_router import ClusterRouter
 from directory.api.resolve_answers import ResolveAnswers, refer_to_cluster
 from directory.api.rpc.call_context import CURRENT, REQUEST_ID_KEY, Call
 from directory.api.rpc.caller_slots import CallerSlots
@@ -60,6 +61,7 @@ class ResolveService(Service):
 
     def __init__(self, router: ClusterRouter) -> None:
         self._router = router
+        self._batch = BatchResolve(router)
         self._recursion = RecursiveResolver(
             router.clusters[0].endpoints,
             {
@@ -102,7 +104,7 @@ class ResolveService(Service):
             )
         if self._recurses(request, call):
             return self._recursion.batch_resolve(request, call)
-        return self._router.batch(request, call)
+        return self._batch.answer(request, call)
 
     def _recurses(
         self, request: resolve_pb2.ResolveRequest | resolve_pb2.BatchResolveRequest, call: Call
@@ -125,7 +127,7 @@ class ResolveService(Service):
     def _batch_resolve_in_place(
         self, request: resolve_pb2.BatchResolveRequest, call: Call
     ) -> resolve_pb2.BatchResolveResponse:
-        return resolve_pb2.BatchResolveResponse.FromString(self._router.batch(request, call))
+        return resolve_pb2.BatchResolveResponse.FromString(self._batch.answer(request, call))
 
     def locate(self, request: resolve_pb2.LocateRequest, call: Call) -> resolve_pb2.LocateResponse:
         """Returns the path of a physical topic."""
