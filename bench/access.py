@@ -27,7 +27,7 @@ from bench.ground import FIRST_DIRECTORY, SHOWN, TOPICS
 from bench.load import RESOLVE, Load, channel_to, method_of, resolves
 from bench.rows import Row, at_most
 from directory.access.authorizer import Authorizer
-from directory.access.decision import CompiledGrants
+from directory.access.compiled_grants import CompiledGrants
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.grants import Grant, Operation, Permission
 from directory.access.principals import Caller

@@ -20,7 +20,7 @@ from typing import Final
 
 from bench.rows import Row, at_most
 from directory.access.authorizer import Authorizer
-from directory.access.decision import AccessQuestion, CompiledGrants
+from directory.access.compiled_grants import AccessQuestion, CompiledGrants
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.grants import Grant, Operation, Permission
 from directory.access.principals import Caller

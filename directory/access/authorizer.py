@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from directory.access.decision import (
+from directory.access.compiled_grants import (
     SUPER_USER,
     AccessMode,
     AccessQuestion,

@@ -16,7 +16,7 @@ from directory.access.authorizer import (
     GrantEvaluator,
     InheritedGrantLevel,
 )
-from directory.access.decision import AccessQuestion, Decision, DecisionReason
+from directory.access.compiled_grants import AccessQuestion, Decision, DecisionReason
 from directory.access.grant_tree import EntryPlace, GrantNode
 from directory.access.grants import Grant, Permission
 from directory.access.principals import ANY_HOST, EVERYBODY, Caller

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import immutables
 
-from directory.access.decision import NO_RULES, CompiledGrants
+from directory.access.compiled_grants import NO_RULES, CompiledGrants
 from directory.access.grants import Grant
 
 __all__ = [

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from directory.access.authorizer import Authorizer, GrantEvaluator, InheritedGrantLevel
-from directory.access.decision import AccessQuestion
+from directory.access.compiled_grants import AccessQuestion
 from directory.access.grant_tree import EMPTY_NODE, EntryPlace, GrantNode
 from directory.access.grants import Operation, ResourceType
 from directory.access.principals import ANY_HOST, EVERYBODY, Caller, key_of

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from directory.access.authorizer import Authorizer
-from directory.access.decision import (
+from directory.access.compiled_grants import (
     AccessMode,
     AccessQuestion,
     CompiledGrants,

@@ -9,7 +9,7 @@ from typing import Final, cast
 from kdir.v1 import access_pb2
 
 from directory.access.authorizer import Authorizer
-from directory.access.decision import AccessQuestion, Decision, DecisionReason
+from directory.access.compiled_grants import AccessQuestion, Decision, DecisionReason
 from directory.access.explain import Effect, Explanation, explain
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Operation, ResourceType

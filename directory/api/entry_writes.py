@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 from kdir.v1 import access_pb2, directory_pb2
 
 from directory.access.authorizer import Authorizer
-from directory.access.decision import AccessQuestion
+from directory.access.compiled_grants import AccessQuestion
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Grant, Operation, ResourceType
 from directory.access.principals import ANONYMOUS

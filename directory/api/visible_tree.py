@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import ClassVar, Final, NamedTuple
 
 from directory.access.authorizer import MOUNT_ROOT, Authorizer, DirectoryAuthorization
-from directory.access.decision import AccessQuestion, Decision
+from directory.access.compiled_grants import AccessQuestion, Decision
 from directory.access.explain import AuditLevel, audit_line
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Operation, ResourceType

@@ -21,7 +21,7 @@ from typing import Final
 from kdir.v1 import federation_pb2
 
 from directory.access.authorizer import InheritedGrantLevel as EvaluatedLevel
-from directory.access.decision import NO_RULES, CompiledGrants
+from directory.access.compiled_grants import NO_RULES, CompiledGrants
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Grant
 from directory.federation.link_records import (

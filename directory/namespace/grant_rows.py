@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from directory.access.decision import NO_RULES, CompiledGrants
+from directory.access.compiled_grants import NO_RULES, CompiledGrants
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.grants import Grant, Operation, Permission, ResourceType
 from directory.access.principals import ANY_HOST, EVERYBODY

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from kdir.v1 import entry_pb2, federation_pb2, resolve_pb2
 
 from directory.access.authorizer import Authorizer
-from directory.access.decision import AccessMode
+from directory.access.compiled_grants import AccessMode
 from directory.change_log.log_state import published_revision, refuse_full_outbox
 from directory.federation import inheritance, parent_state
 from directory.federation.child_links import ChildLinks

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import inf
 from typing import Any, Final, TypeVar
 
-from directory.access.decision import AccessMode
+from directory.access.compiled_grants import AccessMode
 from directory.change_log.settings import ChangeLogConfig, change_log_of
 from directory.namespace.bounds import (
     DEFAULT_BOUNDS,

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from directory.access.decision import AccessMode
+from directory.access.compiled_grants import AccessMode
 from directory.federation import inheritance
 from directory.store.replica import ReplicaState
 from resolver.errors import NotReady

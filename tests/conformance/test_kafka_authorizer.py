@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from directory.access.authorizer import MOUNT_ROOT, Authorizer
-from directory.access.decision import AccessMode, AccessQuestion, Decision, DecisionReason
+from directory.access.compiled_grants import AccessMode, AccessQuestion, Decision, DecisionReason
 from directory.access.explain import audit_line
 from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantTree
 from directory.access.grants import (

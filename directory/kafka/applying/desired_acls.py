@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from directory.access.decision import CompiledGrants
+from directory.access.compiled_grants import CompiledGrants
 from directory.access.grant_tree import GrantNode
 from directory.access.grants import IMPLIED_BY, Grant, Operation, Permission, ResourceType
 from directory.access.principals import ANY_HOST, EVERYBODY

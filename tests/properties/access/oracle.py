@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
-from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
+from directory.access.compiled_grants import AccessMode, AccessQuestion, CompiledGrants
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.grants import Grant, Operation, Permission, ResourceType
 from directory.access.principals import Caller

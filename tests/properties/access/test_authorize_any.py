@@ -10,7 +10,7 @@ import pytest
 
 from directory.access import grant_tree as grant_tree_module
 from directory.access.authorizer import MOUNT_ROOT
-from directory.access.decision import AccessQuestion
+from directory.access.compiled_grants import AccessQuestion
 from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantChildren, GrantNode, GrantTree
 from directory.access.grants import Operation, ResourceType
 from tests.properties.access.oracle import (

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
-from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
+from directory.access.compiled_grants import AccessMode, AccessQuestion, CompiledGrants
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Grant, Operation, Permission
 from directory.access.permission_diff import DiffSide, diff_permissions

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from directory.access.decision import CompiledGrants
+from directory.access.compiled_grants import CompiledGrants
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Grant, Operation, Permission
 from directory.maintenance.verify_store import StoreComparison

@@ -14,7 +14,7 @@ from typing import Any, cast
 from kdir.v1 import entry_pb2, watch_pb2
 
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
-from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
+from directory.access.compiled_grants import AccessMode, AccessQuestion, CompiledGrants
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Grant, Operation, Permission
 from directory.access.principals import Caller

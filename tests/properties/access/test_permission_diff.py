@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from directory.access import grant_tree
-from directory.access.decision import AccessMode, AccessQuestion
+from directory.access.compiled_grants import AccessMode, AccessQuestion
 from directory.access.grant_tree import EntryPlace, GrantTree
 from directory.access.grants import Grant, Operation, Permission, ResourceType
 from directory.access.permission_diff import AccessChange, DiffSide, diff_permissions

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from directory.access.authorizer import Authorizer
-from directory.access.decision import AccessMode, AccessQuestion
+from directory.access.compiled_grants import AccessMode, AccessQuestion
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Grant, Operation, Permission
 from directory.access.principals import Caller

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
+from directory.access.compiled_grants import AccessMode, AccessQuestion, CompiledGrants
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Operation, Permission, ResourceType
 from directory.access.principals import Caller

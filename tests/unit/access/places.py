@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
-from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
+from directory.access.compiled_grants import AccessMode, AccessQuestion, CompiledGrants
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.grants import Grant, Operation, Permission, ResourceType
 from resolver.path import Path

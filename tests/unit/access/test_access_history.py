@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from directory.access.authorizer import Authorizer, InheritedGrantLevel
-from directory.access.decision import CompiledGrants
+from directory.access.compiled_grants import CompiledGrants
 from directory.access.grant_tree import NO_GRANTS, GrantTree
 from directory.access.grants import Grant, Operation, Permission
 from directory.namespace.keys import GRANTS_MARK, INHERITED

@@ -11,7 +11,7 @@ import pytest
 from kdir.v1 import policies_pb2
 
 from directory.access.authorizer import Authorizer
-from directory.access.decision import AccessMode
+from directory.access.compiled_grants import AccessMode
 from resolver.errors import Absent, PermissionDenied, VanishGuard
 from tests.unit.access.conftest import ADMIN, House, topic
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from directory.access.decision import AccessQuestion
+from directory.access.compiled_grants import AccessQuestion
 from directory.access.explain import AuditLevel, audit_line
 from directory.access.grants import Operation, ResourceType
 from directory.access.principals import Caller

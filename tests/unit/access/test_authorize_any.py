@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from directory.access.authorizer import Authorizer
-from directory.access.decision import AccessMode, AccessQuestion, CompiledGrants
+from directory.access.compiled_grants import AccessMode, AccessQuestion, CompiledGrants
 from directory.access.grant_tree import EntryPlace, GrantedEntry, GrantTree
 from directory.access.grants import Operation, ResourceType
 from directory.access.principals import Caller

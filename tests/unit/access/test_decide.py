@@ -1,4 +1,4 @@
-"""Decisions: each rule of ``decision.py`` by itself, with what decided."""
+"""Decisions: each rule of ``compiled_grants.py`` by itself, with what decided."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from directory.access.authorizer import MOUNT_ROOT, Authorizer
-from directory.access.decision import AccessMode, AccessQuestion, DecisionReason
+from directory.access.compiled_grants import AccessMode, AccessQuestion, DecisionReason
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Operation, ResourceType
 from directory.access.principals import Caller

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from directory.access.decision import AccessQuestion, DecisionReason
+from directory.access.compiled_grants import AccessQuestion, DecisionReason
 from directory.access.explain import Effect, explain
 from directory.access.grants import Operation, ResourceType
 from directory.access.principals import Caller

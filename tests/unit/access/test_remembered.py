@@ -7,7 +7,7 @@ import random
 from kdir.v1 import federation_pb2
 
 from directory.access.authorizer import Authorizer
-from directory.access.decision import AccessQuestion
+from directory.access.compiled_grants import AccessQuestion
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Operation
 from directory.access.principals import Caller

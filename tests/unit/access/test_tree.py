@@ -6,7 +6,7 @@ import random
 import threading
 
 from directory.access.authorizer import MOUNT_ROOT, Authorizer
-from directory.access.decision import CompiledGrants
+from directory.access.compiled_grants import CompiledGrants
 from directory.access.grant_tree import NO_GRANTS, GrantedEntry, GrantTree
 from directory.access.grants import Grant, Operation, add_grants, remove_grants
 from directory.access.principals import Caller

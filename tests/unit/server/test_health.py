@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from kdir.v1 import federation_pb2
 
-from directory.access.decision import AccessMode
+from directory.access.compiled_grants import AccessMode
 from directory.federation.link_records import encode_record
 from directory.namespace.keys import INHERITED
 from directory.namespace.snapshot import Snapshot

@@ -1,4 +1,4 @@
-"""Decision: whether an operation is allowed, and the grant that decided.
+"""Compiled grants of one entry, and the question and the decision about an operation.
 
 ``CompiledGrants`` are the grants of one entry, sorted by principal and host, their operations as
 bits; ``authorizer.GrantEvaluator`` combines those of one path level by level. A bit is one
