@@ -15,7 +15,7 @@ from resolver.errors import InvalidArgument
 from resolver.host_port import Endpoint, is_host_name, parse_endpoint
 from resolver.printable import cut_shown
 
-__all__ = ["LEAST_SECONDS", "AllowList", "ServerHealth", "per_server_timeout"]
+__all__ = ["AllowList", "ServerHealth"]
 
 _METADATA_NAMES: Final = frozenset({"metadata", "metadata.google.internal", "instance-data"})
 FAILED_SECONDS: Final = 2.0
@@ -28,14 +28,6 @@ GOOD_SECONDS: Final = 600.0
 """Time for which a server that answered is tried first; then the choice is free again, so that
 clients return to a restarted server.
 """
-FIRST_TRY_SECONDS: Final = 0.5
-"""First timeout of a server that can be tried again after the others: a healthy one needs some
-milliseconds, and a first connection across an ocean three round trips.
-"""
-_BATCH_PATHS_A_SECOND: Final = 2_000.0
-"""Rate by which a large batch gets more time: its answer must be transferred, too."""
-LEAST_SECONDS: Final = 0.01
-"""Shortest timeout of a call."""
 _MOST_REMEMBERED: Final = 1000
 
 
@@ -161,21 +153,6 @@ class AllowList:
         ):
             return f"not in the allow list ({self.shown})"
         return ""
-
-
-def per_server_timeout(
-    left_seconds: float, share: float, *, hurried: bool = False, paths: int = 1
-) -> float:
-    """Returns the timeout for one server: its share of the remaining time and, while others of its
-    kind were not tried yet (``hurried``), no more than a healthy one needs.
-
-    As in a DNS stub resolver: a short first round, a longer second one; so a hanging server with an
-    open port costs half a second instead of half of the deadline.
-    """
-    part = left_seconds * share
-    if hurried:
-        part = min(part, left_seconds / 4, FIRST_TRY_SECONDS + (paths - 1) / _BATCH_PATHS_A_SECOND)
-    return max(part, LEAST_SECONDS)
 
 
 class ServerHealth:

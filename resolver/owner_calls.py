@@ -23,6 +23,7 @@ from resolver.lookup_options import LookupOptions
 from resolver.path import Path
 from resolver.resolution.state_machine import ResolutionOptions
 from resolver.resolution.values import AbsentResult, Answer, AnswerResult, FailedResult, Sender
+from resolver.server_timeouts import per_server_timeout, time_share
 from resolver.transport import Method, Transport, method
 
 __all__ = ["Owner", "OwnerCalls"]
@@ -263,9 +264,9 @@ class OwnerCalls:
             if left <= 0:
                 break
             try:
-                share = 1 if patient else min(len(order) - position, 4)
+                share = 1 if patient else time_share(len(order) - position)
                 answer = self._transport.call(
-                    endpoint, rpc, request, left / share, cluster_id=cluster_id
+                    endpoint, rpc, request, per_server_timeout(left, share), cluster_id=cluster_id
                 )
             except KdirError as error:
                 attempts.append(f"{endpoint}: {error}")

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resolver import errors, reply_decoding
-from resolver.endpoints import LEAST_SECONDS, ServerHealth, per_server_timeout
+from resolver.endpoints import ServerHealth
 from resolver.errors import KdirError
 from resolver.nearest_names import nearest_names
 from resolver.path import ROOT, Path
-from resolver.resolution.referral_checks import Hop, ServerFailure, first_endpoints, is_above
+from resolver.resolution.hop_errors import Hop, ServerFailure
+from resolver.resolution.referral_checks import first_endpoints, is_above
 from resolver.resolution.state_machine import MAX_HOPS
 from resolver.resolution.values import (
     Absent,
@@ -27,6 +28,7 @@ from resolver.resolution.values import (
     Reply,
     Rewrite,
 )
+from resolver.server_timeouts import LEAST_SECONDS, per_server_timeout, time_share
 from resolver.topic_location import TopicLocation, location_of
 from resolver.transport import Transport, method
 
@@ -126,14 +128,14 @@ class _Search:
                     f"cluster {self._request.cluster!r}: the deadline passed before {hop.label} "
                     "could be asked"
                 )
-            share = min(len(hop.queue) + 1, 4)
+            share = time_share(len(hop.queue) + 1)
             self._asked.add(endpoint)
             try:
                 response = self._locator.transport.call(
                     endpoint,
                     method("ResolveService.Locate"),
                     self._request,
-                    per_server_timeout(left, 1 / share, hurried=hurried),
+                    per_server_timeout(left, share, hurried=hurried),
                     cluster_id=hop.cluster_id,
                 )
                 return self._judge(hop, endpoint, reply_decoding.decode_reply(response))

@@ -249,8 +249,8 @@ class Session:
         """
         import time
 
-        from resolver.endpoints import per_server_timeout
         from resolver.errors import DeadlineExceeded, Unavailable
+        from resolver.server_timeouts import per_server_timeout, time_share
         from resolver.transport import method
 
         wanted = method(method_name)
@@ -266,7 +266,7 @@ class Session:
             left = deadline - time.monotonic()
             if server in refused or (left <= 0 and last is not None):
                 continue
-            share = 1 / min(len(passes) - position, 4)
+            share = time_share(len(passes) - position)
             try:
                 limit = per_server_timeout(left, share, hurried=hurried)
                 answer = self.transport.call(server, wanted, request, limit, cluster_id=cluster_id)

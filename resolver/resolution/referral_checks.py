@@ -1,27 +1,19 @@
-"""Checks of one hop of a resolution: its servers, the referral's validity, and the error if all of
-them fail. Pure.
-
-The servers of a hop are queried until one gives a usable answer. If none does, the error is the
-first of these that applies: NotReady, then StoreUnavailable or TokenFromFuture (the owner was
-reached); Unreachable (a server that did not answer may be the owner); a server's own error;
-ReferralLoop; BadReferral; NoRoute; Lame.
-"""
+"""Checks of referrals and replies: which are followed, and for how many hops. Pure."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, assert_never
+from typing import Final, NamedTuple
 
 from resolver import errors
 from resolver.errors import KdirError
 from resolver.host_port import MAX_ENDPOINTS
 from resolver.path import Path
+from resolver.resolution.hop_errors import Hop, ServerFailure
 from resolver.resolution.values import (
     Absent,
     Answer,
-    AnswerStatus,
     AskedBecause,
     Query,
     Referral,
@@ -29,142 +21,17 @@ from resolver.resolution.values import (
     Rewrite,
     Sender,
 )
-from resolver.revision_token import NOTHING_READ, Position, ReadPositions
+from resolver.revision_token import NOTHING_READ, ReadPositions
 
 __all__ = [
     "MAX_HOPS",
-    "Hop",
-    "ServerFailure",
     "Trail",
     "VisitedServer",
-    "classify_error",
     "first_endpoints",
     "is_above",
     "out_of_bailiwick",
     "referral_error",
 ]
-
-
-class ServerFailure(enum.IntEnum):
-    """Reason why a server of a hop gave no usable answer; the highest of a hop decides
-    its error.
-    """
-
-    LAME = 1
-    NO_ROUTE = 2
-    BAD = 3
-    LOOP = 4
-    OTHER = 5
-    UNREACHABLE = 6
-    NOT_READY = 7
-
-
-@dataclass(slots=True)
-class Hop:
-    """Servers of one referral, or the start servers, and the failures of those queried so far."""
-
-    way: AskedBecause
-    path: Path
-    referral: Referral | None = None
-    endpoints: tuple[str, ...] = ()
-    """Those of the servers that may be called."""
-    queue: list[str] = field(default_factory=list)
-    """Servers to query next, in order; a postponed one is in it again."""
-    slow: set[str] = field(default_factory=set)
-    """Servers that were postponed once, since they did not answer quickly."""
-    again: dict[str, tuple[str, Position]] = field(default_factory=dict)
-    """By endpoint: cluster id and known position that the server's reply was older than."""
-    troubles: list[tuple[ServerFailure, KdirError]] = field(default_factory=list)
-
-    @property
-    def mount(self) -> Path | None:
-        """Mount of these servers' cluster, by the referral."""
-        return self.referral.mount if self.referral is not None else None
-
-    @property
-    def cluster_id(self) -> str:
-        """Cluster id, by the referral."""
-        return self.referral.cluster_id if self.referral is not None else ""
-
-    @property
-    def cluster(self) -> str:
-        """Cluster name, for people."""
-        return self.referral.cluster if self.referral is not None else ""
-
-    @property
-    def remaining_seconds(self) -> int | None:
-        """Remaining lifetime of the referral; None = no referral, unlimited."""
-        return self.referral.remaining_seconds if self.referral is not None else None
-
-    @property
-    def label(self) -> str:
-        """Name of the queried cluster, for people."""
-        if self.mount is None:
-            return self.cluster or (
-                "the parent" if self.way is AskedBecause.UP else "the queried servers"
-            )
-        return f"{self.cluster} at {self.mount}" if self.cluster else str(self.mount)
-
-    @property
-    def _prefix(self) -> str:
-        """Text before an error: the cluster's name; empty for the start servers."""
-        is_named = self.mount is None and not self.cluster and self.way is not AskedBecause.UP
-        return "" if is_named else f"{self.label}: "
-
-    @property
-    def only_lame(self) -> bool:
-        """True if every server answered "not mine", or was another than expected."""
-        return bool(self.troubles) and all(t is ServerFailure.LAME for t, _ in self.troubles)
-
-    def mismatch(self, sender: Sender) -> str:
-        """Returns why the sender is not the expected one; empty = it is (R12, R16)."""
-        referral = self.referral
-        if referral is None:
-            return ""
-        if referral.cluster_id and sender.cluster_id != referral.cluster_id:
-            return f"is cluster {sender.cluster_id}, not {referral.cluster_id}"
-        # A server that was never linked can only guess its parent's mount, and names no cluster id.
-        guessed = referral.way is AskedBecause.UP and not referral.cluster_id
-        if not guessed and referral.mount is not None and sender.mount != referral.mount:
-            return f"is mounted at {sender.mount}, not {referral.mount}"
-        if referral.epoch and sender.epoch and sender.epoch != referral.epoch:
-            return f"knows epoch {sender.epoch} of its mount, not {referral.epoch}"
-        return ""
-
-    def combined_error(self, asked: Path) -> KdirError:
-        """Returns the hop's error when ``asked`` is resolved: the worst failure decides."""
-        facts = {"path": str(asked)}
-        if self.mount is not None:
-            facts["mount"] = str(self.mount)
-        if self.cluster_id:
-            facts["cluster_id"] = self.cluster_id
-        if not self.troubles:
-            return errors.Unreachable(f"no servers known for {self.label}", metadata=facts)
-        worst = max(trouble for trouble, _ in self.troubles)
-        causes = [error for trouble, error in self.troubles if trouble is worst]
-        # A server that is loading will answer soon; one whose store is away may not.
-        last = next((one for one in causes if isinstance(one, errors.NotReady)), causes[0])
-        match worst:
-            case ServerFailure.NOT_READY if isinstance(last, errors.NotReady):
-                message = f"{self._prefix}not ready: {last.message}"
-                return errors.NotReady(message, metadata=facts)
-            case ServerFailure.UNREACHABLE:
-                message = f"{self._prefix}no server answered: {last.message}"
-                untrusted = isinstance(last, errors.HandshakeFailed)
-                kind = errors.HandshakeFailed if untrusted else errors.Unreachable
-                return kind(message, metadata=facts)
-            case ServerFailure.LAME:
-                return errors.Lame(f"{self._prefix}{last.message}", metadata=facts)
-            case (
-                ServerFailure.NOT_READY
-                | ServerFailure.OTHER
-                | ServerFailure.LOOP
-                | ServerFailure.BAD
-                | ServerFailure.NO_ROUTE
-            ):
-                return last
-            case _:
-                assert_never(worst)
 
 
 class VisitedServer(NamedTuple):
@@ -173,40 +40,6 @@ class VisitedServer(NamedTuple):
     endpoint: str
     sender: Sender
     hop: Hop
-
-
-def classify_error(
-    error: KdirError, way: AskedBecause, *, recursive: bool
-) -> tuple[ServerFailure | None, AnswerStatus]:
-    """Returns what an error of a server that was queried by ``way`` means: its failure, and the
-    status for its health. Failure None: other servers would return the same error.
-    """
-    match error:
-        case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():
-            return ServerFailure.NOT_READY, AnswerStatus.FAILED
-        case errors.NoRoute() if way in (AskedBecause.START, AskedBecause.UP, AskedBecause.TREE):
-            return ServerFailure.NO_ROUTE, AnswerStatus.ACCEPTED
-        case errors.Lame() if recursive:
-            return ServerFailure.UNREACHABLE, AnswerStatus.ACCEPTED
-        case (
-            errors.NotAuthoritative()
-            | errors.Unmounted()
-            | errors.Unimplemented()
-            | errors.NoRoute()
-            | errors.Lame()
-            # A path is absent only by an outcome, which names its sender.
-            | errors.Absent()
-            | errors.InvalidNamespace()
-        ):
-            return ServerFailure.LAME, AnswerStatus.LAME
-        case errors.Closed():
-            return None, AnswerStatus.ACCEPTED  # no server can be asked any more
-        case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
-            return ServerFailure.UNREACHABLE, AnswerStatus.FAILED
-        case errors.Internal() | errors.LimitExceeded():
-            return ServerFailure.OTHER, AnswerStatus.FAILED
-        case _:  # denied, invalid, expired
-            return None, AnswerStatus.ACCEPTED
 
 
 def referral_error(path: Path, sender: Path, referral: Referral, *, went_down: bool) -> str:

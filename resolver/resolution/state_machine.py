@@ -21,15 +21,9 @@ from typing import Final, assert_never
 from resolver import errors
 from resolver.errors import KdirError
 from resolver.path import Path
+from resolver.resolution.hop_errors import Hop, ServerFailure, classify_error
 from resolver.resolution.link_targets import LinkTargets, Result, enclosing_links
-from resolver.resolution.referral_checks import (
-    MAX_HOPS,
-    Hop,
-    ServerFailure,
-    Trail,
-    classify_error,
-    first_endpoints,
-)
+from resolver.resolution.referral_checks import MAX_HOPS, Trail, first_endpoints
 from resolver.resolution.values import (
     Absent,
     AbsentResult,
@@ -52,6 +46,7 @@ from resolver.resolution.values import (
     Sender,
 )
 from resolver.revision_token import NOTHING_READ, Position
+from resolver.server_timeouts import time_share
 
 __all__ = [
     "MAX_CALLS",
@@ -66,8 +61,6 @@ MAX_CALLS: Final = 50
 """Most queries of one resolution."""
 MAX_TARGETS: Final = 20
 """Most targets of one link."""
-_MOST_SHARES: Final = 4
-"""Most parts that the remaining time is split into, however many servers are left."""
 _ALWAYS: Final = 2**31
 
 
@@ -213,7 +206,7 @@ class ResolutionStateMachine:
             way=hop.way,
             mount=hop.mount,
             cluster=hop.cluster,
-            share=1 / self._shares(),
+            share=time_share(self._servers_left()),
             recursive=self._rules.recursive and hop.way is AskedBecause.START,
             after=after,
             after_cluster_id=cluster_id,
@@ -222,8 +215,8 @@ class ResolutionStateMachine:
             hurried=endpoint not in hop.slow and any(one not in hop.slow for one in hop.queue),
         )
 
-    def _shares(self) -> int:
-        """Returns the number of parts that the remaining time is split into."""
+    def _servers_left(self) -> int:
+        """Returns the number of servers that may have to be queried in the remaining time."""
         others = len(self._hop.queue) + 1
         if self._hop.way in (AskedBecause.DIRECT, AskedBecause.CACHE):
             others += 1  # what is queried if the hint fails
@@ -231,7 +224,7 @@ class ResolutionStateMachine:
         others += sum(
             fork.left for fork in links if fork.gathers or fork.rewrite.mode is LinkMode.FIRST
         )
-        return min(others, _MOST_SHARES)
+        return others
 
     def _require_query(self) -> Query:
         if self._current is None:
