@@ -61,7 +61,7 @@ from directory.store.base import (
     Write,
 )
 from directory.store.event_rows import Operation
-from directory.store.large_changes import progress_of, rules_from_proto
+from directory.store.large_change_records import progress_of, rules_from_proto
 from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument, NotReady, StoreUnavailable
 from resolver.path import Path

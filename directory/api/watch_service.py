@@ -22,7 +22,7 @@ from directory.change_log.log_state import (
     publisher_of,
     unpublished_reason,
 )
-from directory.maintenance.history import Revised
+from directory.maintenance.watch_history import Revised
 from directory.namespace.entry import Kind
 from directory.server.cluster import Cluster
 from resolver.errors import Resync, TokenExpired, Unmounted, Unreachable

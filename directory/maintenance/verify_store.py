@@ -46,7 +46,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY, is_fact
 from directory.store.event_rows import FLOOR_KEY, unpack
 from directory.store.idempotency import RequestRecord
-from directory.store.large_changes import LargeAdoption
+from directory.store.large_change_records import LargeAdoption
 from resolver.errors import KdirError
 from resolver.path import Path
 from resolver.printable import printable

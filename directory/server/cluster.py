@@ -27,9 +27,9 @@ from directory.federation.inheritance import refuse_oversized_inheritance
 from directory.federation.kafka_claims import manager_before, why_unmanaged
 from directory.federation.parent_link import LinkStatus, ParentLink
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
-from directory.maintenance.history import ChangeHistory
 from directory.maintenance.reaper import Reaper
 from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
+from directory.maintenance.watch_history import ChangeHistory
 from directory.namespace.entry import PolicyLevel
 from directory.namespace.snapshot import Snapshot
 from directory.server.access_history import AccessHistory

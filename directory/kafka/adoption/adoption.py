@@ -26,7 +26,7 @@ from directory.namespace.entry import Provision
 from directory.namespace.physical_names import is_protected
 from directory.namespace.plan_create import TAKEN_OVER
 from directory.namespace.snapshot import Snapshot
-from directory.store.large_changes import LargeAdoption
+from directory.store.large_change_records import LargeAdoption
 from resolver.path import Path
 
 __all__ = [

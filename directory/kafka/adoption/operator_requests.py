@@ -24,7 +24,13 @@ from directory.namespace.command import ObservedTopic
 from directory.namespace.physical_names import refuse_protected
 from directory.store.base import KeyEquals
 from directory.store.event_rows import Operation
-from directory.store.large_changes import LARGE, SWEEP, LargeAdoption, adoptions, rules_to_proto
+from directory.store.large_change_records import (
+    LARGE,
+    SWEEP,
+    LargeAdoption,
+    adoptions,
+    rules_to_proto,
+)
 from resolver.errors import Absent, InvalidArgument, InvalidPhysicalName, KafkaRejected
 
 __all__ = ["AdoptionResult", "OperatorRequests"]

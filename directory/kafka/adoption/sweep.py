@@ -33,7 +33,7 @@ from directory.namespace.keys import (
 from directory.namespace.physical_names import RETIRED_FOR_MS
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Guard, KeyEquals, Put, Write
-from directory.store.large_changes import LARGE, SWEEP, LargeAdoption, adoptions
+from directory.store.large_change_records import LARGE, SWEEP, LargeAdoption, adoptions
 
 __all__ = ["KafkaSweep"]
 

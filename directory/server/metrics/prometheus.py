@@ -40,7 +40,7 @@ from directory.server.health import ClusterHealth, State, healths_of
 from directory.server.membership import VERSION
 from directory.server.metrics.instrumentation import Histogram
 from directory.server.toml_table import split_address
-from directory.store.large_changes import progress_of
+from directory.store.large_change_records import progress_of
 from resolver.errors import NotReady
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import DeleteEntry, FinishDelete, UpdateEntry
 from directory.namespace.entry import Kind
 from directory.store.base import Store
-from directory.store.large_changes import SWEEP, LargeAdoption, adoptions, progress_of
+from directory.store.large_change_records import SWEEP, LargeAdoption, adoptions, progress_of
 from directory.store.sqlite.store import SqliteStore
 from tests.support.crash_points import ASKED, WRITTEN, Crash, DyingStore, Mortal, Passages
 from tests.support.large_trees import FakeKafka, TightSqlite, check_no_orphans

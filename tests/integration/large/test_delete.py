@@ -28,7 +28,7 @@ from directory.namespace.entry import DELETED_ID
 from directory.namespace.removal_records import removals
 from directory.store.addresses import open_store
 from directory.store.base import Store
-from directory.store.large_changes import progress_of
+from directory.store.large_change_records import progress_of
 from directory.store.sqlite.store import SqliteStore
 from resolver.errors import HasMounts, InvalidNamespace, KdirError, ReadOnly, WriteConflict
 from tests.support.crash_points import Crash, DyingStore

@@ -4,7 +4,7 @@ them.
 
 from typing import Self
 
-from directory.maintenance.history import ChangeHistory
+from directory.maintenance.watch_history import ChangeHistory
 from directory.namespace.command import CreateDirectory, CreateTopic
 from directory.store.base import Store
 from directory.store.replica import Replica

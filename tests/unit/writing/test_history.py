@@ -6,12 +6,12 @@ from unittest import mock
 
 import pytest
 
-from directory.maintenance.history import (
+from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
+from directory.maintenance.watch_history import (
     ChangeHistory,
     Revised,
     Subscription,
 )
-from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.namespace.keys import EVENT, REQUEST
 from directory.store.base import Put, StoreUnreachable, Transaction
 from directory.store.event_rows import event_count

@@ -7,7 +7,7 @@ import pytest
 from directory.namespace.command import CreateDirectory, CreateMount, CreateTopic, DeleteEntry
 from directory.namespace.entry import Kind
 from directory.server.metrics.prometheus import METRICS, _MetricFamilies, _tree
-from directory.store.large_changes import LARGE
+from directory.store.large_change_records import LARGE
 from tests.support.trees import Cluster, path
 
 
