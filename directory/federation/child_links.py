@@ -786,7 +786,8 @@ class ChildLinks:
             return
         # Also those whose mounts are unreadable.
         mounted = {mount.cluster_id for _, mount in snapshot.mounts()}
-        mounted |= claimed_cluster_ids(snapshot)
+        claimed = claimed_cluster_ids(snapshot)
+        mounted |= {one for one in claimed if is_mount_unreadable(snapshot, one)}
         self.federation.forget_all_but(mounted)
         with self._lock:
             for cluster_id in self._paces.keys() - mounted - self._sessions.keys():

@@ -125,6 +125,9 @@ _STRAY_GRANTS: Final = (
     "a new entry of this name would not get them, and nobody sees them: restore a backup from "
     "before, or remove the key from the store"
 )
+_STRAY_MOUNTED: Final = (
+    "the child can be mounted once all entries can be read, which replaces the claim: kdir mount"
+)
 _MOUNT: Final = "unmount the child and mount it again: kdir umount, kdir mount"
 
 
@@ -325,7 +328,7 @@ class StoreComparison:
                 "mounted",
                 "no claim: nothing is mounted so",
                 value.decode("utf-8", "replace"),
-                "the child cannot be mounted elsewhere: restore a backup, or remove the key",
+                _STRAY_MOUNTED,
             )
 
     def _stray_grants(self) -> Iterator[Difference]:

@@ -28,8 +28,8 @@ from directory.namespace.entry import (
     Provision,
     Topic,
 )
-from directory.namespace.keys import mounted_key, pushed_key
-from directory.namespace.mounted import claim_of
+from directory.namespace.keys import ENTRY, mounted_key, parse_entry_key, pushed_key
+from directory.namespace.mounted import claim_of, is_mount_unreadable
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.quotas import (
     Amount,
@@ -56,6 +56,7 @@ from resolver.errors import (
     PhysicalNameTaken,
 )
 from resolver.path import Path, is_system
+from resolver.units import count
 
 __all__ = [
     "check_name_free",
@@ -66,7 +67,7 @@ __all__ = [
     "create_topic",
 ]
 
-_SHOWN_MOUNTS = 5
+_SHOWN_PATHS = 5
 _MOST_PARTITIONS = 2**31 - 1
 _MOST_REPLICAS = 2**15 - 1
 TAKEN_OVER = frozenset({Provision.FAILED, Provision.REPLACED})
@@ -263,7 +264,9 @@ def create_link(draft: PlanBuilder, command: CreateLink) -> Plan:
 
 
 def create_mount(draft: PlanBuilder, command: CreateMount) -> Plan:
-    """Plans a mount, at a free path, of a child that this cluster has not mounted."""
+    """Plans a mount, at a free path, of a child that this cluster has not mounted. A claim that
+    outlived its mount is replaced.
+    """
     if not command.cluster_id:
         raise InvalidArgument(
             "mount.cluster_id is empty; expected the child's cluster id",
@@ -297,8 +300,10 @@ def create_mount(draft: PlanBuilder, command: CreateMount) -> Plan:
     )
     check_mount(mount, None, draft.context.bounds)
     draft.insert_entry(parent.entry_id, name, mount, command.path)
-    draft.require_value(mounted_key(mount.cluster_id), None)
-    draft.write_fact(mounted_key(mount.cluster_id), claim_of(mount, command.path))
+    # A claim that is found here is left over: no mount has it, and all entries can be read.
+    key = mounted_key(mount.cluster_id)
+    draft.require_value(key, draft.snapshot.fact(key))
+    draft.write_fact(key, claim_of(mount, command.path))
     return draft.finish(mount, command.path)
 
 
@@ -333,10 +338,34 @@ def _check_not_mounted(draft: PlanBuilder, command: CreateMount) -> None:
                 path=command.path,
                 cluster_id=command.cluster_id,
             )
+    if is_mount_unreadable(draft.snapshot, command.cluster_id):
+        raise MountLoop(
+            f"cluster {command.cluster_id} may be mounted already: it has a claim, and the record "
+            f"of its mount, or of a directory above it, may be one of those that cannot be read: "
+            f"{_unreadable_entries(draft)}; repair or remove them first: kdir verify {draft.mount}",
+            path=command.path,
+            cluster_id=command.cluster_id,
+        )
+
+
+def _unreadable_entries(draft: PlanBuilder) -> str:
+    keys = [key for key in draft.snapshot.unreadable_values if key.startswith(ENTRY)]
+    shown = [_place_of(draft, key) for key in sorted(keys)[:_SHOWN_PATHS]]
+    more = len(keys) - len(shown)
+    return ", ".join(shown) + (f" and {count(more)} more" if more else "")
+
+
+def _place_of(draft: PlanBuilder, key: bytes) -> str:
+    try:
+        place = parse_entry_key(key)
+    except ValueError:
+        return repr(key)
+    above = draft.snapshot.path_of(place.parent_id)
+    return repr(key) if above is None else str(Path((*draft.mount.segments, *above, place.name)))
 
 
 def mounts_below(
-    draft: PlanBuilder, relative: Sequence[str], most: int = _SHOWN_MOUNTS
+    draft: PlanBuilder, relative: Sequence[str], most: int = _SHOWN_PATHS
 ) -> list[Path]:
     """Returns the paths of the first mounts at or below a path, in path order."""
     prefix = tuple(relative)

@@ -31,7 +31,13 @@ from directory.federation.federation_state import FederationState, unix_ms
 from directory.federation.link_groups import LINK_GROUPS, LinkGroups
 from directory.federation.link_records import BELOW
 from directory.federation.parent_state import TableRow, table_writes
-from directory.namespace.command import CreateDirectory, CreateMount, DeleteEntry, UpdateEntry
+from directory.namespace.command import (
+    CreateDirectory,
+    CreateMount,
+    DeleteEntry,
+    ReapDeleted,
+    UpdateEntry,
+)
 from directory.namespace.entry import Kind
 from directory.namespace.keys import entry_key
 from directory.server.cluster import Cluster
@@ -648,6 +654,29 @@ def test_S21_a_child_whose_mount_cannot_be_read_is_not_unmounted(
     with pytest.raises(UnknownChild):
         children.serve(child_at("/d/e/deep"))
     assert eventually(lambda: not children.linked_count())
+    children.forget()
+    assert child_hello(cluster.replica.snapshot, "kc-deep") is None
+    children.stop()
+
+
+def test_S21_a_child_whose_unreadable_mount_was_removed_is_forgotten_with_it(
+    cluster: Cluster,
+) -> None:
+    """The claim that is left over keeps nothing: no mount can be read any more."""
+    cluster.writer.commit_command(CreateDirectory(path=path("/d")))
+    cluster.writer.commit_command(CreateMount(path=path("/d/deep"), cluster_id="kc-deep"))
+    children = children_of(cluster, Writing(cluster), 1_000.0)
+    link = opened(children, child_at("/d/deep"))
+    children.receive(link, federation_pb2.LinkRequest(mounts_below=federation_pb2.MountTable()))
+    directory_id = cluster.replica.snapshot.find_directory(["d"])
+    assert directory_id is not None
+    cluster.writer.put_facts((Put(entry_key(directory_id, Kind.MOUNT, "deep"), b"\xff\xfe"),))
+    polled(link)
+    link.close()
+    cluster.writer.commit_command(DeleteEntry(path=path("/d"), recursive=True))
+    children.forget()
+    assert child_hello(cluster.replica.snapshot, "kc-deep") is not None
+    cluster.writer.commit_command(ReapDeleted())
     children.forget()
     assert child_hello(cluster.replica.snapshot, "kc-deep") is None
     children.stop()

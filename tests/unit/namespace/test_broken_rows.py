@@ -6,6 +6,12 @@ from collections.abc import Iterable
 
 import pytest
 
+from directory.namespace.command import (
+    CreateDirectory,
+    CreateMount,
+    DeleteEntry,
+    ReapDeleted,
+)
 from directory.namespace.entry import (
     DELETED_ID,
     ROOT_ID,
@@ -18,12 +24,13 @@ from directory.namespace.entry import (
 )
 from directory.namespace.keys import directory_range, entry_key, mounted_key
 from directory.namespace.lookup import DirectoryAt, Missing, TopicAt, Unreadable, lookup
-from directory.namespace.mounted import is_mount_unreadable
+from directory.namespace.mounted import is_mount_unreadable, mounted_at
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Delete, Put, Write
 from directory.wire.entry_codec import ProtoCodec, record_to_proto
-from resolver.errors import Internal
+from resolver.errors import Internal, MountLoop
+from tests.support.trees import Cluster, path
 
 CODEC = ProtoCodec()
 GOOD = Topic(entry_id=90, physical_name="good")
@@ -216,3 +223,31 @@ def test_S21_a_claim_without_a_mount_counts_only_while_entries_cannot_be_read() 
     for snapshot in both(claim, spoiled):
         assert is_mount_unreadable(snapshot, "kc-1")
         assert not is_mount_unreadable(snapshot, "kc-2")
+
+
+def test_S21_a_child_whose_unreadable_mount_was_removed_can_be_mounted_again() -> None:
+    """Until then its claim stands, and the refusal names what cannot be read."""
+    cluster = Cluster()
+    cluster.do(
+        CreateDirectory(path=path("/la/d")),
+        CreateMount(path=path("/la/d/m"), cluster_id="kc-1"),
+    )
+    directory_id = cluster.snapshot.find_directory(("d",))
+    assert directory_id is not None
+    spoiled = Put(entry_key(directory_id, Kind.MOUNT, "m"), b"\xff")
+    cluster.rows.commit((), [spoiled])
+    cluster.snapshot = cluster.loaded()
+    again = CreateMount(path=path("/la/n"), cluster_id="kc-1")
+    with pytest.raises(MountLoop, match=r"may be mounted already.*/la/d/m; .*kdir verify /la"):
+        cluster.plan(again)
+    cluster.do(CreateMount(path=path("/la/other"), cluster_id="kc-2"))
+    cluster.do(DeleteEntry(path=path("/la/d"), recursive=True))
+    cluster.do(ReapDeleted())
+    assert not cluster.snapshot.unreadable_values
+    late = cluster.plan(again)
+    cluster.do(again)
+    assert [mount.cluster_id for _, mount in cluster.snapshot.mounts()] == ["kc-1", "kc-2"]
+    mount = cluster.entry("/la/n")
+    assert isinstance(mount, Mount)
+    assert mounted_at(cluster.snapshot, mount) == "/la/n"
+    assert not cluster.commit(late)
