@@ -176,6 +176,13 @@ class StateFold:
         was started again."""
         self.unreadable_checkpoint = ""
         """Why the newest checkpoint cannot be read; empty = it was read."""
+        self.is_checkpoint_removed = False
+        """True if the cluster's newest checkpoint was removed."""
+        self.newest_checkpoint_of = ""
+        """Id of the cluster, this or another, that the newest checkpoint is of; empty = there is
+        none."""
+        self.cluster_id = cluster_id
+        """That of the cluster; empty = no record was added."""
         self._schemas: Final = Schemas(registry)
         self._pending = {} if new_table is None else new_table()
         self._has_unreadable = False
@@ -187,7 +194,6 @@ class StateFold:
         """``Schemas.count`` when the unreadable records were last tried."""
         self._skipped = 0
         self._others: set[str] = set()  # keys of other clusters
-        self._cluster_id = cluster_id
 
     @property
     def pending_count(self) -> int:
@@ -205,12 +211,15 @@ class StateFold:
         if not name:
             self._skipped += 1
             return False
-        self._cluster_id = self._cluster_id or cluster_id
-        if cluster_id != self._cluster_id:
+        self.cluster_id = self.cluster_id or cluster_id
+        if name == CHECKPOINT and value is not None:
+            self.newest_checkpoint_of = cluster_id
+        if cluster_id != self.cluster_id:
             self._skipped += 1
             (self._others.discard if value is None else self._others.add)(text)
             return False
         if name == CHECKPOINT:
+            self.is_checkpoint_removed = value is None
             return value is not None and self._add_checkpoint(value)
         if name.startswith("s/"):
             self._add_schema(value)
@@ -286,7 +295,7 @@ class StateFold:
             self._apply(since)
         self.state = replace(
             self.state,
-            cluster_id=self._cluster_id,
+            cluster_id=self.cluster_id,
             checkpoint=point,
             unreadable=immutables.Map({key: one.reason for key, one in self._kept.items()}),
             skipped=self._skipped,
@@ -308,7 +317,7 @@ class StateFold:
         held: Any = self.state.rows_by_key
         rows: Any = held.mutate() if self._table is None else self._table
         places = self.state.rows_by_place.mutate()
-        entries = f"{self._cluster_id}/e/"
+        entries = f"{self.cluster_id}/e/"
         for key, found in chain(late.items(), self._pending.items()):
             row = self._packed(found[1:]) if found[:1] == _UNREADABLE else found
             if isinstance(row, _Unreadable):

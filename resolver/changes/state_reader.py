@@ -65,6 +65,8 @@ class LoadedLog(NamedTuple):
             if self.fold.unreadable_checkpoint:
                 return f"its checkpoint cannot be read: {self.fold.unreadable_checkpoint}"
             return "it has no checkpoint: the log was never whole"
+        if self.fold.is_checkpoint_removed:
+            return "its checkpoint was removed: another cluster is taking over the log"
         if self.fold.pending_count:
             return (
                 f"no checkpoint follows {units.plural(self.fold.pending_count, 'record')}: the "
@@ -106,21 +108,29 @@ def load_log(
 
 
 def newest_checkpoint(reader: TopicReader, registry: SchemaRegistry | None = None) -> Change | None:
-    """Returns the newest readable checkpoint of a state topic; None = there is none.
+    """Returns the newest readable checkpoint of a state topic, of those that were not removed;
+    None = there is none.
 
     Raises:
         KafkaUnavailable
     """
     schemas = Schemas(registry)
     for records in reader.tails():
-        newest = None
+        found: dict[bytes, Change] = {}  # by key; the newest is last
         with closing(records):  # before the reader is, also where decoding fails
             for one in records:
-                if (one.key or b"").endswith(f"/{CHECKPOINT}".encode()) and one.value is not None:
-                    with suppress(UndecodableRecord):
-                        newest = schemas.decode(one.value)
-        if newest is not None:
-            return newest
+                key = one.key or b""
+                if not key.endswith(f"/{CHECKPOINT}".encode()):
+                    continue
+                if one.value is None:
+                    found.pop(key, None)
+                    continue
+                with suppress(UndecodableRecord):
+                    point = schemas.decode(one.value)
+                    found.pop(key, None)
+                    found[key] = point
+        if found:
+            return next(reversed(found.values()))
     return None
 
 
@@ -137,8 +147,9 @@ class StateReader:
 
     Args:
         properties: librdkafka's, for the connection to the brokers.
-        cluster_id: that of the cluster; empty = the one of the newest checkpoint when a load
-            begins, since a log that was taken over begins with another cluster's records.
+        cluster_id: that of the cluster; empty = the one of the newest checkpoint. A log that was
+            taken over begins with another cluster's records; if it is taken over while it is
+            followed, it is read from its beginning again.
         registry: URL of the schema registry whose ids frame the log's records; empty = none
             (``GetChangeLogResponse.schema_registry``).
         load_seconds: longest time of a load; then it begins again.
@@ -261,6 +272,7 @@ class StateReader:
             self._changed.notify_all()
 
     def _follow(self, reader: TopicReader, log: LoadedLog) -> None:
+        self._refuse_other_cluster(log.fold)  # its checkpoint may have come during the load
         at = log.end
         most_pause = log.most_pause_seconds
         check_seconds = min(most_pause / _CHECKS, _CHECK_SECONDS)
@@ -290,6 +302,17 @@ class StateReader:
                 self._take(log)
             elif log.fold.has_older_checkpoint:
                 raise _BeginAgain("a checkpoint came that is older than the one before")
+            elif log.fold.is_checkpoint_removed and not self.trouble:
+                self._take(log)
+            self._refuse_other_cluster(log.fold)
+
+    def _refuse_other_cluster(self, fold: StateFold) -> None:
+        """Raises ``_BeginAgain`` if the log is that of another cluster by now, and this reader is
+        not for one cluster only.
+        """
+        newest_of = fold.newest_checkpoint_of
+        if not self._cluster_id and newest_of not in ("", fold.cluster_id):
+            raise _BeginAgain(f"cluster {newest_of} took over the log of {fold.cluster_id}")
 
     def _is_at_end(self, reader: TopicReader, log: LoadedLog, at: int) -> bool:
         try:
