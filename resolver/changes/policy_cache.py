@@ -178,13 +178,22 @@ class PolicyCache:
         """
         wanted = as_path(path)
         deadline = self._deadline(timeout_seconds)
-        near = self._nearest(wanted)
+        near, failure = self._nearest(wanted), None
         if near is not None:
             try:
                 return self._answer(near, wanted, deadline)
             except (_Elsewhere, Absent):
                 pass  # what is absent here may be behind a site link of the servers
-        owner = self._resolver.owner_of(wanted, timeout_seconds=_left(deadline))
+            except NotReady as error:
+                failure = error  # the path may be of a cluster below, whose log can answer
+        try:
+            owner = self._resolver.owner_of(wanted, timeout_seconds=_left(deadline))
+        except KdirError:
+            if failure is not None:
+                raise failure from None
+            raise
+        if failure is not None and (owner.cluster_id, owner.path) == (near, wanted):
+            raise failure
         try:
             return self._answer(owner.cluster_id, owner.path, deadline, owner)
         except _Elsewhere:
@@ -278,7 +287,9 @@ class PolicyCache:
             clusters = list(self._clusters.items())
         for cluster_id, cluster in clusters:
             state = cluster.reader.state
-            mount = (None if state is None else _mount_of(state)) or cluster.mount
+            if state is None:
+                continue
+            mount = _mount_of(state) or cluster.mount
             if len(mount.segments) > length and mount.is_prefix_of(path):
                 found, length = cluster_id, len(mount.segments)
         return found

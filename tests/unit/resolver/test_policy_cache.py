@@ -6,22 +6,42 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
-from kdir.v1 import entry_pb2, resolve_pb2, watch_pb2
+from kdir.v1 import entry_pb2, policies_pb2, resolve_pb2, watch_pb2
 
 from resolver.changes import policy_cache, state_reader
 from resolver.changes.policy_cache import PolicyCache
 from resolver.changes.record import entry_key, fact_key, grants_key
 from resolver.changes.state import place_of
-from resolver.errors import Absent, KdirError, NotReady
+from resolver.errors import Absent, KafkaUnavailable, KdirError, NotReady
 from resolver.revision_token import Token
 from resolver.testing import MemoryDirectory
 from tests.support.memory_topic import MemoryTopic
 
 CLUSTER = "kc-root"
 DAMAGED = b"\xff no record"
+
+
+def an_entry(parent_id: int, name: str, *, is_topic: bool) -> tuple[entry_pb2.Entry, bytes]:
+    """Returns a topic, or a directory, and the key of its row in the store."""
+    entry = entry_pb2.Entry(directory=entry_pb2.Directory())
+    if is_topic:
+        entry = entry_pb2.Entry(topic=entry_pb2.Topic())
+    return entry, place_of(parent_id, is_topic=is_topic, name=name)
+
+
+def change_log_answer(cluster_id: str, mount: str, revision: int) -> watch_pb2.GetChangeLogResponse:
+    """Returns a server's answer that the state topic of the cluster is called as its mount."""
+    cluster = entry_pb2.Cluster(cluster_id=cluster_id, cluster="a", mount=mount, epoch=1)
+    authority = resolve_pb2.Authority(
+        cluster=cluster, server="a-1", revision=revision, incarnation="i"
+    )
+    return watch_pb2.GetChangeLogResponse(
+        authority=authority, configured=True, state_topic=mount, bootstrap_servers=["b:1"]
+    )
 
 
 class Logged:
@@ -45,10 +65,7 @@ class Logged:
         )
 
     def put(self, entry_id: int, parent_id: int, name: str, *, is_topic: bool = False) -> None:
-        entry = entry_pb2.Entry(directory=entry_pb2.Directory())
-        if is_topic:
-            entry = entry_pb2.Entry(topic=entry_pb2.Topic())
-        key = place_of(parent_id, is_topic=is_topic, name=name)
+        entry, key = an_entry(parent_id, name, is_topic=is_topic)
         self.topic.put(CLUSTER, 1, entry_id, key, entry.SerializeToString())
 
     def end_page(self) -> str:
@@ -69,13 +86,7 @@ class Logged:
     def _answer_with_log(self, method: str, request: Any) -> Any:
         if method != "WatchService.GetChangeLog":
             return self._answer(method, request)
-        cluster = entry_pb2.Cluster(cluster_id=CLUSTER, cluster="root", mount="/", epoch=1)
-        authority = resolve_pb2.Authority(
-            cluster=cluster, server="root-1", revision=self.revision, incarnation="i"
-        )
-        return watch_pb2.GetChangeLogResponse(
-            authority=authority, configured=True, state_topic="t", bootstrap_servers=["b:1"]
-        )
+        return change_log_answer(CLUSTER, "/", self.revision)
 
 
 @pytest.fixture
@@ -141,6 +152,77 @@ def test_a_wait_goes_on_while_no_directory_answers(logged: Logged) -> None:
     logged.end_page()
     assert ended() is None
     assert logged.cache.effective("/a/t").revision == 2
+
+
+class TwoLogs:
+    """A root cluster with /rt and one at /la with /la/t, each with a change log."""
+
+    def __init__(self) -> None:
+        self.directory = MemoryDirectory()
+        self.topics: dict[str, MemoryTopic] = {}
+        self.away: set[str] = set()
+        self.ids: dict[str, str] = {}
+        endpoints = {mount: self.directory.cluster(mount) for mount in ("/", "/la")}
+        for mount, path in (("/", "/rt"), ("/la", "/la/t")):
+            self.directory.topic(path)
+            cluster_id = self.ids[mount] = self.directory.at(mount).cluster_id
+            log = self.topics[mount] = MemoryTopic()
+            for entry_id, parent_id, name in ((1, 0, ""), (2, 1, path.rpartition("/")[2])):
+                entry, key = an_entry(parent_id, name, is_topic=entry_id > 1)
+                log.put(cluster_id, 1, entry_id, key, entry.SerializeToString())
+            log.end_page(cluster_id, 1, mount)
+            answer = self.directory.transport.handler(endpoints[mount])
+            self.directory.transport.serve(endpoints[mount], partial(self._answer, answer, mount))
+        self.cache = PolicyCache(
+            endpoints["/"], transport=self.directory.transport, timeout_seconds=1.0
+        )
+
+    def reader(self, properties: Any, topic: str, **options: Any) -> Any:
+        if topic in self.away:
+            raise KafkaUnavailable("no broker answered")
+        return self.topics[topic].reader(properties, topic, **options)
+
+    def _answer(self, others: Any, mount: str, method: str, request: Any) -> Any:
+        if method == "PolicyService.GetEffectivePolicies":
+            return policies_pb2.GetEffectivePoliciesResponse()
+        if method != "WatchService.GetChangeLog":
+            return others(method, request)
+        return change_log_answer(self.ids[mount], mount, 1)
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoLogs]:
+    made = TwoLogs()
+    monkeypatch.setattr(state_reader, "TopicReader", made.reader)
+    with closing(made.cache), made.directory:
+        yield made
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("failure", ["away", "damaged"])
+def test_a_log_that_cannot_answer_refuses_no_path_of_another_cluster(
+    two: TwoLogs, failure: str, *, is_first: bool
+) -> None:
+    if failure == "away":
+        two.away.add("/")
+    else:
+        two.topics["/"].add(entry_key(two.ids["/"], 9), DAMAGED)
+        two.topics["/"].end_page(two.ids["/"], 2)
+    if not is_first:
+        assert two.cache.effective("/la/t").cluster_id == two.ids["/la"]
+    refused = "/rt" if failure == "away" else "/none"
+    with pytest.raises(NotReady):
+        two.cache.effective(refused)
+    assert two.cache.effective("/la/t").cluster_id == two.ids["/la"]
+
+
+def test_while_no_directory_answers_the_reason_of_the_nearest_log_is_given(two: TwoLogs) -> None:
+    two.topics["/"].add(entry_key(two.ids["/"], 9), DAMAGED)
+    two.topics["/"].end_page(two.ids["/"], 2)
+    two.cache.effective("/rt")
+    two.directory.stop("/")
+    with pytest.raises(NotReady, match="the record of /none, or of another entry,"):
+        two.cache.effective("/none")
 
 
 def in_thread(call: Callable[[], object]) -> Callable[[], KdirError | None]:
