@@ -420,8 +420,9 @@ class _ClusterCrawl:
                 self.started_at, {**kept, **self.answered}, unanswered
             ).owner_of(away.mount)
             if owner is not None and owner.state.cluster_id in moved:
-                mount = _rebased(away.mount, owner, silent)
-                silent[cluster_id] = replace(away, mount=mount)
+                mount, why_not = _rebased(away.mount, owner, silent)
+                reason = f"{away.reason}; it {why_not}" if why_not else away.reason
+                silent[cluster_id] = replace(away, mount=mount, reason=reason)
         # A mount without an id is a guess of a child that was never linked: where another cluster
         # owns the path, that one knows better.
         found = FederationClusters(self.started_at, self.answered, dict(silent))
@@ -469,24 +470,30 @@ def _displaced(
 ) -> UnreachableCluster:
     """Returns a cluster that answered as unreachable, at the mount that its owner lists."""
     listed = _path(place)
-    mount = _rebased(one.mount if listed is None else listed, owner, silent)
-    reason = (
+    mount, why_not = _rebased(one.mount if listed is None else listed, owner, silent)
+    reason = why_not or (
         f"believes to be mounted at {one.mount}; {owner.state.cluster} says that it is mounted at "
         f"{mount}"
     )
-    if owner.state.cluster_id in silent:
+    if owner.state.cluster_id in silent and not why_not:
         reason = f"is mounted below {owner.state.cluster}, which does not know its mount yet"
     return UnreachableCluster(one.state.cluster_id, one.state.cluster, mount, reason)
 
 
-def _rebased(path: Path, owner: ReachableCluster, silent: Mapping[str, UnreachableCluster]) -> Path:
-    """Returns a path that the owner of it knows, at the mount where its own owner lists it."""
+def _rebased(
+    path: Path, owner: ReachableCluster, silent: Mapping[str, UnreachableCluster]
+) -> tuple[Path, str]:
+    """Returns a path that the owner of it knows, at the mount where its own owner lists it. If that
+    would be no valid path, returns that mount itself, and why.
+    """
     moved = silent.get(owner.state.cluster_id)
     if moved is None or not owner.mount.is_prefix_of(path):
-        return path
-    for name in path.below(owner.mount):
-        moved = replace(moved, mount=moved.mount.child(name))
-    return moved.mount
+        return path, ""
+    try:
+        return moved.mount.join(path.below(owner.mount)), ""
+    except InvalidPath as error:
+        at = f"below {moved.mount}, where {owner.state.cluster} is mounted now"
+        return moved.mount, f"can have no path {at}: {error.message}"
 
 
 def _path(text: str) -> Path | None:

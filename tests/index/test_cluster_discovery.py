@@ -130,6 +130,28 @@ def test_what_is_mounted_below_a_moved_cluster_is_silent_with_it(down: bool) -> 
     assert found(found_clusters) == ({"/", "/ny"}, silent)
 
 
+@pytest.mark.parametrize("down", [True, False])
+def test_what_would_get_too_long_a_path_below_a_moved_cluster_is_silent_at_its_mount(
+    down: bool,
+) -> None:
+    """The child of a moved cluster refuses the move: all other clusters are found still."""
+    deep = f"/ny/tracking/{'a' * 240}/{'b' * 240}/{'c' * 200}"
+    moved_to = f"/ny/{'x' * 249}/{'y' * 249}"
+    with federation({mount: [] for mount in ("/", "/la", "/ny", "/ny/tracking", deep)}) as tree:
+        for one in tree.values():
+            for mount in ("/ny/tracking", deep):
+                one.known.pop(mount, None)
+        tree["/ny"].children = {moved_to: tree["/ny/tracking"]}
+        tree["/ny/tracking"].children = {deep: tree[deep]}
+        if down:
+            tree[deep].stop()
+        found_clusters = discover_clusters([tree["/"].endpoint])
+        below = found_clusters.silent[tree[deep].cluster_id]
+    assert found(found_clusters) == ({"/", "/la", "/ny"}, {moved_to})
+    assert str(below.mount) == moved_to
+    assert "where ny-tracking is mounted now: " in below.reason
+
+
 def test_another_cluster_where_a_moved_one_was_is_read_with_those_below_it() -> None:
     mounts = ("/", "/ny", "/ny/ads", "/ny/ads/eu")
     with federation({mount: [] for mount in mounts}) as tree:
