@@ -440,8 +440,10 @@ class FollowedCluster:
                 self._take(changes)
                 if not self._renew():
                     return
-        except (errors.Resync, errors.TokenExpired, errors.Absent):
+        except (errors.Resync, errors.TokenExpired, errors.Absent) as error:
             self._cache.drop_cluster(self.cluster_id)  # cached answers may have missed changes
+            # Whether or not the directory is there again soon: a caller may not be shown it.
+            self.is_refused = isinstance(error, errors.Absent)
         except KdirError:
             self.is_refused = True  # answers end with the lifetimes that they came with
         finally:
