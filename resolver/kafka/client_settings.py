@@ -26,6 +26,7 @@ from resolver.setting_types import (
     long_of,
     nearest,
     one_of,
+    parts,
 )
 
 __all__ = [
@@ -42,6 +43,8 @@ _IDEMPOTENCE: Final = "enable.idempotence"
 _IN_FLIGHT: Final = "max.in.flight.requests.per.connection"
 _MOST_IN_FLIGHT: Final = 5
 _TRANSACTION: Final = "transactional.id"
+_ASSIGNORS: Final = "partition.assignment.strategy"
+_COOPERATIVE: Final = "cooperative-sticky"
 
 
 class Client(StrEnum):
@@ -141,7 +144,7 @@ _CONSUMER: Final[Mapping[str, SettingType]] = {
     "max.partition.fetch.bytes": int_of(0),
     "max.poll.interval.ms": int_of(1),
     "max.poll.records": int_of(1),
-    "partition.assignment.strategy": list_of("range", "roundrobin", "cooperative-sticky"),
+    _ASSIGNORS: list_of("range", "roundrobin", _COOPERATIVE),
     "queued.max.messages.kbytes": int_of(1, 2_097_151),
     "queued.min.messages": int_of(1, 10_000_000),
     "session.timeout.ms": int_of(1),
@@ -224,7 +227,8 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "socket.connection.setup.timeout.ms": (1_000, _INT_MAX),
     "socket.receive.buffer.bytes": (0, 100_000_000),
     "socket.send.buffer.bytes": (0, 100_000_000),
-    "transaction.timeout.ms": (1_000, _INT_MAX),
+    # librdkafka adds 100 to it, in 32 bits, to compare it with `socket.timeout.ms`.
+    "transaction.timeout.ms": (1_000, _INT_MAX - 100),
 }
 """Least and most of librdkafka's settings of which Kafka has a wider range, by librdkafka's name: a
 value that is valid in Kafka must not keep a client from starting."""
@@ -334,7 +338,18 @@ def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
                 found[name] = str(least)
     if found.get(_TRANSACTION):
         _fit_transaction(found)
+    if _ASSIGNORS in found:
+        found[_ASSIGNORS] = _of_one_protocol(found[_ASSIGNORS])
     return found
+
+
+def _of_one_protocol(assignors: str) -> str:
+    """Returns the assignors of the first one's protocol, without blanks: librdkafka refuses a list
+    of both, which in Kafka is a step from the eager to the cooperative protocol (KIP-429).
+    """
+    named = parts(assignors)
+    is_cooperative = named[0] == _COOPERATIVE
+    return ",".join(one for one in named if (one == _COOPERATIVE) == is_cooperative)
 
 
 def _fit_transaction(found: dict[str, str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
-from itertools import product
+from itertools import permutations, product
 from types import SimpleNamespace
 from typing import cast
 
@@ -174,6 +174,34 @@ def test_every_number_that_a_policy_may_set_starts_a_client(value: str) -> None:
         if not problem_with(Client.CONSUMER, name, value):
             found = for_librdkafka(consumer_settings([SettingLayer(POLICY, {name: value})]))
             Consumer({**where, "group.id": "g", **found}).close()
+
+
+@pytest.mark.parametrize("timeout", ["10", "300000"])
+@pytest.mark.parametrize("transaction", ["1", "300000", "2147483547", "2147483600", "2147483647"])
+def test_a_transaction_of_any_length_starts_with_any_socket_timeout(
+    transaction: str, timeout: str
+) -> None:
+    policy = {"transaction_timeout_ms": transaction, "socket_timeout_ms": timeout}
+    programs: tuple[dict[str, object], ...] = ({}, {"transactional.id": "t"})
+    for program in programs:
+        found = for_librdkafka(settings(program, **policy))
+        Producer({**found, "bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_list_of_assignors_starts_a_consumer(count: int) -> None:
+    where = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}
+    name = "partition.assignment.strategy"
+    for chosen in permutations(("range", "roundrobin", "cooperative-sticky"), count):
+        for value in (",".join(chosen), " , ".join(chosen), ",".join((*chosen, chosen[0]))):
+            assert not problem_with(Client.CONSUMER, name, value)
+            found = for_librdkafka(consumer_settings([SettingLayer(POLICY, {name: value})]))
+            Consumer({**where, **found}).close()
+            assert found[name].startswith(chosen[0])
+    assert for_librdkafka({name: "range,roundrobin"}) == {name: "range,roundrobin"}
+    assert for_librdkafka({name: "roundrobin, cooperative-sticky, range"}) == {
+        name: "roundrobin,range"
+    }
 
 
 def test_only_a_number_that_librdkafka_refuses_is_changed() -> None:
