@@ -53,6 +53,7 @@ from resolver.errors import (
     AboveCeiling,
     Absent,
     AlreadyExists,
+    Internal,
     InvalidArgument,
     InvalidNamespace,
     KdirError,
@@ -571,11 +572,18 @@ def _require_visible_kind(tree: OpenTree, path: Path, kind: Kind | None) -> Kind
     try:
         return tree.locate_entry(path, kind).entry.kind
     except KdirError as error:
+        if isinstance(error, Internal) and _may_describe_any_kind(tree, path):
+            return kind  # a record that cannot be read: planning raises the error
         if not tree.is_visible(path):
             raise tree.absent_error(path) from None
         if isinstance(error, Absent):
             raise tree.absent_error(path, kind) from None  # the entry is of another kind
         return kind  # through a link or a mount: planning raises the error
+
+
+def _may_describe_any_kind(tree: OpenTree, path: Path) -> bool:
+    relative = path.below(tree.mount)
+    return all(tree.can_describe(relative, is_topic=one) for one in (True, False))
 
 
 def _require_visible_directory(

@@ -12,8 +12,9 @@ from difflib import get_close_matches
 from typing import NoReturn, assert_never
 
 from directory.namespace.entry import Directory, Entry, Kind, Link, Mount, Topic
+from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Node, Snapshot
-from resolver.errors import Absent, InvalidNamespace, InvalidPath, NotAuthoritative
+from resolver.errors import Absent, Internal, InvalidNamespace, InvalidPath, NotAuthoritative
 from resolver.path import Path
 
 __all__ = [
@@ -41,6 +42,8 @@ class Route:
     """Number of segments to that directory."""
     stopped_by: Link | Mount | None
     """Link or mount at the next segment; None = there is no container, or the path ends here."""
+    unreadable: str = ""
+    """Why the record of the container at the next segment cannot be read; empty if it is not so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ def traverse(snapshot: Snapshot, relative: Sequence[str]) -> Route:
         container = node.containers.get(name)
         match container:
             case None:
-                return Route(node, depth, None)
+                key = entry_key(node.entry_id, Kind.DIRECTORY, name)
+                return Route(node, depth, None, snapshot.unreadable(key))
             case Link() | Mount():
                 return Route(node, depth, container)
             case Directory():
@@ -113,6 +117,7 @@ def require_directory(
     Raises:
         InvalidNamespace: there is none, or the path leads through a link; names the nearest.
         NotAuthoritative: the path leads through a mount.
+        Internal: a record on the way cannot be read.
     """
     way = traverse(snapshot, relative)
     if way.depth < len(relative):
@@ -127,10 +132,12 @@ def raise_not_reachable(
     caller wants below it.
 
     Raises:
-        InvalidNamespace, NotAuthoritative: as ``require_directory``.
+        InvalidNamespace, NotAuthoritative, Internal: as ``require_directory``.
     """
     nearest = mount.join(relative[: way.depth])
     stop = nearest.child(relative[way.depth])
+    if way.unreadable:
+        raise _unreadable(stop, way.unreadable)
     wanted = (*relative[way.depth + 1 :], *rest)
     match way.stopped_by:
         case None:
@@ -168,6 +175,7 @@ def locate_entry(snapshot: Snapshot, mount: Path, path: Path, kind: Kind | None)
         Absent: there is no entry of that kind.
         InvalidNamespace: the path leads through a link.
         NotAuthoritative: the entry is another cluster's.
+        Internal: its record, or one on the way, cannot be read (S21).
     """
     relative = relative_to_mount(mount, path)
     if not relative:
@@ -176,7 +184,7 @@ def locate_entry(snapshot: Snapshot, mount: Path, path: Path, kind: Kind | None)
         return LocatedEntry(None, "", snapshot.root.directory, path)
     way = traverse(snapshot, relative[:-1])
     if way.depth < len(relative) - 1:
-        if way.stopped_by is not None:
+        if way.stopped_by is not None or way.unreadable:
             raise_not_reachable(way, mount, relative[:-1], relative[-1:])
         nearest = mount.join(relative[: way.depth])
         raise Absent(
@@ -192,11 +200,19 @@ def locate_entry(snapshot: Snapshot, mount: Path, path: Path, kind: Kind | None)
     container = parent.containers.get(name)
     if container is not None and kind in {None, container.kind}:
         return LocatedEntry(parent, name, container, path)
+    for wanted in (Kind.TOPIC, Kind.DIRECTORY) if kind is None else (kind,):
+        reason = snapshot.unreadable(entry_key(parent.entry_id, wanted, name))
+        if reason:
+            raise _unreadable(path, reason)
     if container is not None and kind is not None:
         raise Absent(f"{path} is {describe_kind(container)}, not {_noun(kind)}", path=path)
     if kind is not None and name in parent.topics:
         raise Absent(f"{path} is a topic, not {_noun(kind)}", path=path)
     raise Absent(f"{path} does not exist", path=path, nearest=path.parent)
+
+
+def _unreadable(path: Path, reason: str) -> Internal:
+    return Internal(f"the record of {path} cannot be read: {reason}; see kdir doctor")
 
 
 def _noun(kind: Kind) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from kdir.v1 import admin_pb2, directory_pb2, federation_pb2, resolve_pb2
+from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, federation_pb2, resolve_pb2
 
 from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.link_records import encode_record
-from directory.namespace.keys import INHERITED
+from directory.namespace.entry import Kind
+from directory.namespace.keys import INHERITED, entry_key
 from directory.server.health import State, health_of
 from directory.store.base import Put
-from resolver.errors import InvalidArgument, NotReady
+from resolver.errors import Absent, Internal, InvalidArgument, InvalidNamespace, NotReady
 from tests.unit.access.conftest import ADMIN, House, grants
 
 STORES = ("sqlite", "etcd")
@@ -97,3 +98,33 @@ def test_an_open_cluster_with_super_users_is_mended_by_them(house: Make) -> None
     assert isinstance(la.refusal("bob", "DetachParent", drop), NotReady)
     detach(la, ADMIN)
     assert la.outcome("bob", "/la/a") == "resolution"
+
+
+@pytest.mark.parametrize("access", ["enforce", "open"])
+def test_S21_a_change_of_an_entry_that_cannot_be_read_is_not_answered_with_absent(
+    house: Make, access: str
+) -> None:
+    """Who may not describe it learns nothing of it."""
+    la = house(access)
+    la.mkdir("/la/d/x")
+    directory_id = la.cluster.replica.snapshot.find_directory(["d"])
+    assert directory_id is not None
+    la.put(Put(entry_key(directory_id, Kind.DIRECTORY, "x"), b"\xff"))
+    set_closed = entry_pb2.Entry(directory=entry_pb2.Directory(closed=True))
+    for method, request in (
+        ("DeleteEntry", directory_pb2.DeleteEntryRequest(path="/la/d/x")),
+        ("DeleteEntry", directory_pb2.DeleteEntryRequest(path="/la/d/x/below")),
+        (
+            "UpdateEntry",
+            directory_pb2.UpdateEntryRequest(
+                path="/la/d/x", entry=set_closed, update_mask={"paths": ["directory.closed"]}
+            ),
+        ),
+        ("MoveEntry", directory_pb2.MoveEntryRequest(path="/la/d/x", new_path="/la/d/y")),
+        ("CreateEntry", directory_pb2.CreateEntryRequest(path="/la/d/x/t", entry=set_closed)),
+    ):
+        refusal = la.refusal(ADMIN, method, request)
+        assert isinstance(refusal, Internal)
+        assert "the record of /la/d/x cannot be read: " in refusal.message
+        if access == "enforce":
+            assert isinstance(la.refusal("bob", method, request), Absent | InvalidNamespace)

@@ -7,10 +7,14 @@ from collections.abc import Iterable
 import pytest
 
 from directory.namespace.command import (
+    Command,
     CreateDirectory,
     CreateMount,
+    CreateTopic,
     DeleteEntry,
+    MoveEntry,
     ReapDeleted,
+    UpdateEntry,
 )
 from directory.namespace.entry import (
     DELETED_ID,
@@ -251,3 +255,25 @@ def test_S21_a_child_whose_unreadable_mount_was_removed_can_be_mounted_again() -
     assert isinstance(mount, Mount)
     assert mounted_at(cluster.snapshot, mount) == "/la/n"
     assert not cluster.commit(late)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        DeleteEntry(path=path("/la/d/x")),
+        DeleteEntry(path=path("/la/d/x"), kind=Kind.DIRECTORY),
+        DeleteEntry(path=path("/la/d/x/below")),
+        UpdateEntry(path=path("/la/d/x"), changes={"read_only": True}),
+        MoveEntry(path=path("/la/d/x"), new_path=path("/la/d/y")),
+        CreateTopic(path=path("/la/d/x/below"), partitions=1),
+    ],
+)
+def test_S21_what_cannot_be_read_does_not_count_as_absent_for_a_change(command: Command) -> None:
+    cluster = Cluster()
+    cluster.do(CreateDirectory(path=path("/la/d/x"), make_parents=True))
+    directory_id = cluster.snapshot.find_directory(("d",))
+    assert directory_id is not None
+    cluster.rows.commit((), [Put(entry_key(directory_id, Kind.DIRECTORY, "x"), b"\xff")])
+    cluster.snapshot = cluster.loaded()
+    with pytest.raises(Internal, match="the record of /la/d/x cannot be read: "):
+        cluster.plan(command)
