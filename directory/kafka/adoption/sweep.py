@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from sys import intern
 from typing import Final
 
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
@@ -34,6 +35,7 @@ from directory.namespace.physical_names import RETIRED_FOR_MS
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Guard, KeyEquals, Put, Write
 from directory.store.large_change_records import LARGE, SWEEP, LargeAdoption, adoptions
+from resolver.units import plural
 
 __all__ = ["KafkaSweep"]
 
@@ -118,7 +120,7 @@ class KafkaSweep:
         """The last one, with what changed since."""
         self.backlog: AdoptionBacklog | None = None
         """Topics that wait to be adopted, where they are too many for one go."""
-        self._unread = ""  # the topic that the note is about
+        self._unread: dict[str, str] = {}  # name → why its configs could not be read
         self.note = ""
         """What Kafka did not let us see, as it reported; empty = we see all."""
 
@@ -335,12 +337,11 @@ class KafkaSweep:
         mount = self._context.mount_at(snapshot)
         desired_configs = DesiredConfigs(snapshot)
         news = []
-        if self._unread in found or self._unread not in topics:
-            self._unread = self.note = ""
+        unread = {name: why for name, why in self._unread.items() if name in topics}
         for name, configs in found.items():
+            unread.pop(name, None)
             if isinstance(configs, Rejected):
-                self._unread = name
-                self.note = f"configs of {name} cannot be read: {configs.message}"
+                unread[name] = intern(configs.message)  # often the same for all topics
                 continue
             located = snapshot.locate(name)
             if located is None or located.relative is None:
@@ -352,4 +353,15 @@ class KafkaSweep:
                 desired_config = desired_configs.for_topic(located.parent_id, topic)
                 known = self._recent.correct_configs(topic.topic_id, configs)
                 news.append(config_news(RecordedTopic(path, topic, desired_config), known))
+        self._unread = unread
+        self.note = _unread_text(unread)
         commits.record([one for one in news if one is not None])
+
+
+def _unread_text(unread: Mapping[str, str]) -> str:
+    """Returns that configs cannot be read, of one topic and the number of the others."""
+    if not unread:
+        return ""
+    name, why = next(iter(unread.items()))
+    others = f" and {plural(len(unread) - 1, 'other topic')}" if len(unread) > 1 else ""
+    return f"configs of {name}{others} cannot be read: {why}"

@@ -255,3 +255,24 @@ def test_why_configs_cannot_be_read_is_in_the_status_until_they_are_read(
         del kafka.topics["t3"]
         look(here, kafka)
         assert here.reconciler.status().message == ""
+
+
+@pytest.mark.parametrize(("read", "unread"), [("t3", "t15"), ("t15", "t3")])
+def test_the_status_names_another_topic_whose_configs_cannot_be_read(
+    tmp_path: FilePath, kafka: Kafka, read: str, unread: str
+) -> None:
+    """Each reading is of a part of the topics: none of them forgets what others found."""
+    with world(tmp_path / "other.db", lambda: kafka, configs_per_read=10) as here:
+
+        def message() -> str:
+            for _ in range(2):
+                look(here, kafka)
+            return here.reconciler.status().message
+
+        kafka.set_on |= {name: Rejected("not authorized") for name in (read, unread)}
+        here.sweep()
+        assert " and 1 other topic cannot be read: not authorized" in message()
+        del kafka.set_on[read]
+        assert message() == f"configs of {unread} cannot be read: not authorized"
+        del kafka.set_on[unread]
+        assert message() == ""
