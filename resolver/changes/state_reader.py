@@ -32,8 +32,9 @@ _CLOCK_EVERY: Final = 100
 """Number of records between two checks of the time."""
 _CHECKS: Final = 100
 """Number of checks within the longest pause whether the topic's end is reached."""
-_CHECK_SECONDS: Final = 10.0
-"""Longest time between two of these checks, by which brokers that are away are noticed."""
+_CHECK_SECONDS: Final = 5.0
+"""Longest time between two of these checks, and longest time of one: brokers that are away, or do
+not answer, are noticed within both."""
 
 
 def boot_seconds() -> float:
@@ -316,7 +317,7 @@ class StateReader:
 
     def _is_at_end(self, reader: TopicReader, log: LoadedLog, at: int) -> bool:
         try:
-            _, high = reader.bounds()
+            _, high = reader.bounds(min(self._timeout, _CHECK_SECONDS))
         except KafkaUnavailable as error:
             self._report(error.message)
             return False

@@ -85,22 +85,24 @@ class TopicReader:
             }
         )
 
-    def bounds(self) -> tuple[int, int]:
+    def bounds(self, timeout_seconds: float | None = None) -> tuple[int, int]:
         """Returns the first offset that is kept, and the last stable offset (exclusive).
+        ``timeout_seconds``: of this request; None = that of all.
 
         Raises:
             KafkaUnavailable
         """
         from confluent_kafka import KafkaException, TopicPartition
 
+        timeout = self._timeout if timeout_seconds is None else timeout_seconds
         try:
             found = self._consumer.get_watermark_offsets(
-                TopicPartition(self._topic, 0), timeout=self._timeout
+                TopicPartition(self._topic, 0), timeout=timeout
             )
         except KafkaException as error:
             raise self._unavailable(error) from error
         if found is None:
-            raise KafkaUnavailable(f"no broker answered in {self._timeout:g} s: {self._topic}")
+            raise KafkaUnavailable(f"no broker answered in {timeout:g} s: {self._topic}")
         low, high = found
         return low, high
 

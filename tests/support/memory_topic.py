@@ -19,6 +19,8 @@ class MemoryTopic:
     def __init__(self) -> None:
         self.records: list[TopicRecord] = []
         self.is_away = False
+        self.on_wait: Callable[[float], object] = lambda _: None
+        """Called with the timeout of each request that is not answered while they are away."""
 
     def reader(
         self, _properties: Any, _topic: str, *, keep_on: Callable[[], bool], **_: Any
@@ -60,8 +62,9 @@ class _MemoryReader:
         self._topic = topic
         self._keep_on = keep_on
 
-    def bounds(self) -> tuple[int, int]:
+    def bounds(self, timeout_seconds: float = 30.0) -> tuple[int, int]:
         if self._topic.is_away:
+            self._topic.on_wait(timeout_seconds)
             raise KafkaUnavailable("no broker answered")
         return 0, len(self._topic.records)
 

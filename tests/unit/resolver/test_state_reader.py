@@ -36,6 +36,19 @@ def test_brokers_that_are_away_are_trouble_within_seconds(topic: MemoryTopic) ->
         eventually(lambda: reader.trouble == "", 5)
 
 
+def test_brokers_that_do_not_answer_are_trouble_as_soon(topic: MemoryTopic) -> None:
+    """Not after the timeout of a request."""
+    now, waits = [0.0], list[float]()
+    topic.end_page("kc-la", 1)
+    topic.on_wait = waits.append
+    with closing(StateReader({}, "t", "kc-la", clock=lambda: now[0])) as reader:
+        reader.loaded(30)
+        topic.is_away = True
+        now[0] += 5
+        eventually(lambda: "no broker answered" in reader.trouble, 5)
+        assert now[0] + waits[0] <= 10
+
+
 def test_without_a_cluster_id_a_log_that_was_taken_over_is_that_of_the_present_cluster(
     topic: MemoryTopic,
 ) -> None:
