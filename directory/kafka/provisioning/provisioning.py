@@ -342,6 +342,8 @@ class Provisioner:
         gone: list[RecordedTopic] = []
         for one in removed:
             match shown.get(one.name):
+                case None if self.recent.has_asked(one.topic.provision_attempt):
+                    waits.append(one)  # made a moment ago: not every broker shows it yet
                 case None:
                     gone.append(one)
                 case Rejected(message):

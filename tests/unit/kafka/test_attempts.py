@@ -353,6 +353,24 @@ def test_what_was_moved_before_it_was_asked_for_has_no_attempt_left(
 # -- topics made a moment ago ----------------------------------------------------------------------
 
 
+def test_K7_a_topic_removed_a_moment_after_its_making_goes_once_a_broker_shows_it(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    with closing(started(tmp_path, kafka)) as here:
+        here.create("x")
+        here.settle()
+        hidden = kafka.topics.pop("x")  # the next broker that is asked lags
+        here.remove("x")
+        here.reconciler.run_once()
+        assert [one.physical_name for one in here.removed()] == ["x"]
+        kafka.topics["x"] = hidden
+        here.settle()
+        assert kafka.deleted == ["x"]
+        assert here.nothing_left_to_reap()
+        here.sweep()
+        assert set(here.topics()) == {"kept"}
+
+
 def test_a_topic_that_another_client_deleted_a_moment_after_its_making_does_not_come_back(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
