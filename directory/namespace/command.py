@@ -82,6 +82,8 @@ class PlanContext:
     """Policies of the ancestors above the mount, outermost first."""
     bounds: Bounds = DEFAULT_BOUNDS
     """Bounds of an entry's contents."""
+    claims: Mapping[bytes, bytes | None] = field(default_factory=dict)
+    """Claims of physical names as they are stored, by key: those that failed an earlier plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

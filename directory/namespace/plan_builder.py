@@ -30,6 +30,7 @@ from directory.namespace.entry import (
     Topic,
 )
 from directory.namespace.keys import (
+    ENTRY,
     GRANTS_MARK,
     claim_key,
     detached_key,
@@ -433,8 +434,21 @@ class PlanBuilder:
             before, after = claim_value(names_before), claim_value(names)
             if before == after:
                 continue
+            if key in self.context.claims:
+                stored = self.context.claims[key]
+                others = self._unreadable_claimants(unified, stored) - {*names_before}
+                if not (others and names - {*names_before}):
+                    # A damaged claim is replaced; else its names would never be free again.
+                    before, after = stored, claim_value(names | others)
             self.require_value(key, before)
             self._writes[key] = Delete(key) if after is None else Put(key, after)
+
+    def _unreadable_claimants(self, unified: str, stored: bytes | None) -> set[str]:
+        """Returns the names of a stored claim that entries may have that cannot be read (S21)."""
+        claimed = (stored or b"").decode(errors="replace").split("\n")
+        names = {name for name in claimed if unify(name) == unified}
+        is_unread = any(key.startswith(ENTRY) for key in self.snapshot.unreadable_values)
+        return names if is_unread else set()
 
     # -- facts and guards ------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
 from directory.namespace.command import AddGrants, Command, Plan, PlanContext, RemoveGrants
 from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import Codec
-from directory.namespace.keys import CHANGE_LOG, EVENT, QUOTA, ROLE, event_key, request_key
+from directory.namespace.keys import CHANGE_LOG, CLAIM, EVENT, QUOTA, ROLE, event_key, request_key
 from directory.namespace.plan import plan
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import (
@@ -124,6 +124,8 @@ class _Request:
     validate_only: bool = field(kw_only=True)
     as_shown: Callable[[Plan, Snapshot], Plan] = field(kw_only=True)
     complete: Callable[[Snapshot], Command] = field(kw_only=True)
+    claims: dict[bytes, bytes | None] = field(default_factory=dict, kw_only=True)
+    """Stored claims of physical names, which no snapshot has, on which a try failed."""
 
     @property
     def key(self) -> bytes:
@@ -372,6 +374,10 @@ class Writer:
                         # Writes below one quota always conflict, and one of them succeeds: such
                         # conflicts are not counted, since the deadline is bound enough.
                         tries += not _counts(guard)
+                        if isinstance(guard, KeyEquals) and guard.key.startswith(CLAIM):
+                            row = self._read_row(guard.key)
+                            request.claims[guard.key] = row[0] if row else None
+                            revision = max(revision, row[1] if row else 0)
                         self._catch_up(revision, request.deadline)
                     case None:
                         pass  # it waited for the lock: its plan may count too little by now
@@ -391,6 +397,7 @@ class Writer:
             new_id=_new_id,
             above=self.above(snapshot),
             bounds=self._bounds,
+            claims=request.claims,
         )
         may = False
         try:
@@ -620,6 +627,17 @@ class Writer:
             return None
         return row[1] if row else None
 
+    def _read_row(self, key: bytes) -> tuple[bytes, int] | None:
+        """Returns value and revision of one key; None: there is no such key.
+
+        Raises:
+            StoreUnavailable
+        """
+        try:
+            return _read_row(self._store, key)
+        except StoreUnreachable as reason:
+            raise _store_unavailable_error(reason) from reason
+
     def _answered(self, request: _Request) -> CommitResult | None:
         """Returns the answer that this request id was given before.
 
@@ -628,10 +646,7 @@ class Writer:
         """
         if not request.request_id:
             return None
-        try:
-            row = _read_row(self._store, request.key)
-        except StoreUnreachable as reason:
-            raise _store_unavailable_error(reason) from reason
+        row = self._read_row(request.key)
         if row is None:
             return None
         value, revision = row

@@ -11,8 +11,8 @@ import pytest
 from directory.kafka.admin_contract import KafkaListing, KafkaMetadata, KafkaTopic, Rejected
 from directory.namespace.command import RecordObservations, TopicObservation, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
-from directory.namespace.keys import entry_key
-from directory.store.base import Put, Transaction
+from directory.namespace.keys import claim_key, entry_key
+from directory.store.base import Delete, Put, Transaction
 from tests.support.kafka_ledger import Ledger
 from tests.support.reconciler import MOUNT, World, eventually, world
 
@@ -189,6 +189,26 @@ def test_S21_a_topic_whose_entry_cannot_be_read_holds_up_no_sweep(
         with world(file, lambda: kafka) as here:
             assert "t3" in here.replica.snapshot.root.topics
             see_what_came_and_went(here, kafka)
+
+
+@pytest.mark.parametrize("stored", [b"\xff", b"other", None])
+def test_S21_a_damaged_claim_of_a_name_holds_up_no_round_and_no_removal(
+    tmp_path: FilePath, stored: bytes | None
+) -> None:
+    kafka = Ledger("x", "d.y", "e.z")
+    with world(tmp_path / "claims.db", lambda: kafka, split_on=".") as here:
+        here.sweep()
+        keys = [claim_key(name) for name in ("x", "d.y")]
+        here.writer.put_facts([Put(key, stored) if stored else Delete(key) for key in keys])
+        for path in ("x", "d", "e"):
+            here.remove(path)
+        here.create("new")
+        kafka.add("foreign")
+        here.sweep()
+        here.sweep()
+        assert here.nothing_left_to_reap()
+        assert here.states() == {"foreign": "ACTIVE", "new": "ACTIVE"}
+        assert here.store.read(claim_key("x")) == []
 
 
 def see_what_came_and_went(here: World, kafka: Kafka) -> None:

@@ -12,17 +12,19 @@ from directory.namespace.command import (
     MoveEntry,
     ReapDeleted,
 )
-from directory.namespace.entry import Kind, Provision
+from directory.namespace.entry import ROOT_ID, Kind, Provision
 from directory.namespace.keys import (
     DETACHED,
     GRANTS,
     READ_ONLY,
+    claim_key,
     detached_key,
     entry_key,
     read_only_id,
     removal_key,
     retired_key,
 )
+from directory.namespace.physical_names import RETIRED_FOR_MS
 from directory.namespace.plan_reap import why_held_up
 from directory.namespace.removal_records import Removal, removals
 from directory.namespace.snapshot import Snapshot
@@ -151,3 +153,25 @@ def test_S21_grants_of_no_place_are_named_by_their_own_key(key: bytes) -> None:
     rows = sorted((one, value) for one, (value, _) in cluster.rows.values.items())
     for snapshot in (cluster.snapshot, Snapshot.load(ProtoCodec(), "i", 1, [rows])):
         assert dict(snapshot.unreadable_values) == {key: f"not a key of grants: {key!r}"}
+
+
+def test_S21_a_damaged_claim_is_replaced_and_what_cannot_be_read_keeps_its_name() -> None:
+    cluster = holding()
+    key = claim_key("a_b")
+    cluster.do(CreateTopic(path=path("/la/t"), physical_name="a.b"))
+    put(cluster, (key, b"a.b\na_b"))
+    spoiled = entry_key(ROOT_ID, Kind.TOPIC, "u")
+    removal = DeleteEntry(path=path("/la/t"))
+    assert not cluster.commit(cluster.plan(removal))
+    claims = {key: b"a.b\na_b"}
+    put(cluster, (spoiled, NONSENSE))
+    cluster.do(removal, claims=claims)
+    assert cluster.rows.values[key][0] == b"a_b"
+    claims = {key: b"a_b"}
+    create = CreateTopic(path=path("/la/v"), physical_name="a_b")
+    day = cluster.context.now_ms + RETIRED_FOR_MS
+    assert not cluster.commit(cluster.plan(create, claims=claims, now_ms=day))
+    cluster.rows.values.pop(spoiled)
+    cluster.snapshot = cluster.loaded()
+    cluster.do(create, claims=claims, now_ms=day)
+    assert cluster.rows.values[key][0] == b"a_b"
