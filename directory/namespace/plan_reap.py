@@ -29,6 +29,8 @@ from directory.namespace.entry import (
     Topic,
 )
 from directory.namespace.keys import (
+    ENTRY,
+    GRANTS,
     directory_range,
     entry_key,
     grants_key,
@@ -261,15 +263,21 @@ def is_kept_in_kafka(entry: Directory | Topic) -> bool:
 
 
 def _drop_unreadable(draft: PlanBuilder, directory_id: int) -> None:
-    """Removes unreadable records with their directory, without which nothing would find them."""
+    """Removes unreadable records, and their grants, with their directory, without which nothing
+    would find them.
+    """
     snapshot, within = draft.snapshot, directory_range(directory_id)
     node = snapshot.nodes.get(directory_id)
-    for name, record in node.topics.items() if node is not None else ():
-        if _readable(draft, record) is None:
-            draft.delete_fact(entry_key(directory_id, Kind.TOPIC, name))
-    for key in snapshot.unreadable_values:
-        if key.startswith(within) and key != within:
-            draft.delete_fact(key)
+    topics = node.topics.items() if node is not None else ()
+    keys = {
+        entry_key(directory_id, Kind.TOPIC, name)
+        for name, record in topics
+        if _readable(draft, record) is None
+    }
+    keys |= {key for key in snapshot.unreadable_values if key.startswith(within) and key != within}
+    for key in sorted(keys):
+        draft.delete_fact(key)
+        draft.forget_facts(GRANTS + key.removeprefix(ENTRY))
 
 
 def forget_retired(draft: PlanBuilder, command: ForgetRetired) -> Plan:

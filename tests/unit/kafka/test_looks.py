@@ -211,6 +211,21 @@ def test_S21_a_damaged_claim_of_a_name_holds_up_no_round_and_no_removal(
         assert here.store.read(claim_key("x")) == []
 
 
+def test_S21_a_name_is_free_again_once_its_unreadable_entry_is_removed(tmp_path: FilePath) -> None:
+    kafka = Ledger("a.b")
+    with world(tmp_path / "claims.db", lambda: kafka, split_on=".") as here:
+        here.sweep()
+        directory_id = here.replica.snapshot.find_directory(("a",))
+        assert directory_id is not None
+        here.writer.put_facts([Put(entry_key(directory_id, Kind.TOPIC, "b"), b"\xff")])
+        here.remove("a")
+        kafka.topics.clear()
+        here.sweep()
+        here.create("a_b", physical_name="a_b")
+        here.settle()
+        assert here.states() == {"a_b": "ACTIVE"}
+
+
 def see_what_came_and_went(here: World, kafka: Kafka) -> None:
     kafka.add("new")
     del kafka.topics["t4"]

@@ -20,6 +20,7 @@ from directory.namespace.keys import (
     claim_key,
     detached_key,
     entry_key,
+    grants_key,
     read_only_id,
     removal_key,
     retired_key,
@@ -140,9 +141,15 @@ def test_S21_where_nothing_can_lie_in_it_it_goes() -> None:
     old = cluster.snapshot.find_directory(("old",))
     assert old is not None
     put(cluster, (entry_key(old, Kind.DIRECTORY, "empty"), NONSENSE))
+    put(
+        cluster,
+        (entry_key(old, Kind.TOPIC, "u"), NONSENSE),
+        (grants_key(old, Kind.TOPIC, "u"), b""),
+    )
     cluster.do(DeleteEntry(path=path("/la/old"), recursive=True), ReapDeleted())
     assert not cluster.snapshot.unreadable_values
     assert list(cluster.rows.under(b"k/removal/")) == []
+    assert list(cluster.rows.under(GRANTS)) == []
 
 
 @pytest.mark.parametrize(
