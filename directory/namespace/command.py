@@ -228,6 +228,10 @@ class TopicObservation:
     drift_count: int | None = None
     provision_attempt: str | None = None
     adopted: bool | None = None
+    refused_partitions: int = 0
+    """So many on record were refused by Kafka, and become ``partitions``; else a number on record
+    only grows, except with ``adopted``.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

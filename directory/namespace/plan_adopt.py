@@ -291,4 +291,7 @@ def _apply_observation(topic: Topic, news: TopicObservation) -> Topic:
     }
     if news.observed_config is not None:
         reported["observed_config"] = MappingProxyType(dict(news.observed_config))
+    if not news.adopted and topic.partitions != news.refused_partitions:
+        # An update may have raised it since Kafka was asked.
+        reported["partitions"] = max(topic.partitions, news.partitions or 0)
     return replace(topic, **reported)

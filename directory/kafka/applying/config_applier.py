@@ -423,6 +423,10 @@ class ConfigApplier(Applier):
                     calls = calls_hash(diff.calls)
                     kept = replace(diff.asked, refused=message, refused_calls=calls)
                     writes.append(diff.to_write(kept))
+                    if (growth := diff.asked.settings.get(PARTITIONS)) is not None:
+                        numbers = {"partitions": int(growth.was or 0)}
+                        numbers["refused_partitions"] = diff.grows_to
+                        news.append(diff.subject.observation(**numbers))
                 case OutcomeUnknown(message):
                     result.unsure[place] = None
                     _log.warning("%s: %s: %s; it is tried again", self._cluster, name, message)
@@ -479,8 +483,12 @@ def _diff_text(diff: ConfigDiff) -> str:
 
 
 def _growing(diff: ConfigDiff) -> ConfigDiff:
-    """Returns the diff with its growth on record as not known to be done."""
-    setting = AppliedSetting(str(diff.grows_to), done=False)
+    """Returns the diff with its growth on record as not known to be done, and with the partitions
+    that the tree had before it.
+    """
+    were, last = str(diff.subject.topic.partitions), diff.before.settings.get(PARTITIONS)
+    was = last.was if last is not None and last.value == were else were
+    setting = AppliedSetting(str(diff.grows_to), done=False, was=was)
     settings = MappingProxyType({**diff.asked.settings, PARTITIONS: setting})
     return replace(diff, asked=replace(diff.asked, settings=settings))
 

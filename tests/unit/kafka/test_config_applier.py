@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -13,6 +14,7 @@ from directory.kafka.admin_contract import (
     ConfigChange,
     KafkaTopic,
     Outcome,
+    OutcomeUnknown,
     Rejected,
     Still,
     Succeeded,
@@ -349,3 +351,77 @@ def test_no_more_is_asked_of_a_kafka_that_does_not_show_what_it_was_asked_before
         kafka.lags = False
         here.settle()
         assert all_have(kafka, WEEK)
+
+
+# -- partitions ------------------------------------------------------------------------------------
+
+
+class GrowingKafka(SlowKafka):
+    """One whose partitions grow, unless it refuses, loses the answer or somebody comes between."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(*names)
+        self.outcomes: list[Outcome] = []
+        self.between: Callable[[], None] = lambda: None
+
+    def create_partitions(
+        self, partitions: Mapping[str, int], still: Still = always
+    ) -> Mapping[str, Outcome]:
+        still()
+        outcome = self.outcomes.pop(0) if self.outcomes else Succeeded()
+        if outcome == Succeeded():
+            for name, count in partitions.items():
+                self.topics[name] = replace(self.topics[name], partitions=count)
+        between, self.between = self.between, lambda: None
+        between()
+        return dict.fromkeys(partitions, outcome)
+
+
+def grow(here: World, field: str, value: int | None) -> None:
+    changes = {f"{field}.partitions": value}
+    here.execute(UpdateEntry(path=MOUNT.child("a"), kind=Kind.TOPIC, changes=changes))
+
+
+def counts(here: World, kafka: GrowingKafka) -> tuple[int, int]:
+    return here.topics()["a"].partitions, kafka.topics["a"].partitions
+
+
+def test_growth_that_is_acknowledged_while_kafka_is_asked_for_less_is_not_lost(
+    tmp_path: FilePath,
+) -> None:
+    kafka = GrowingKafka("a")
+    with armed(tmp_path / "store.db", lambda: kafka) as here:
+        kafka.between = lambda: grow(here, "topic", 12)
+        grow(here, "policies", 6)
+        here.settle()
+        assert counts(here, kafka) == (12, 6), "drift, until it is asked for"
+
+
+@pytest.mark.parametrize(
+    "outcomes",
+    [[Rejected("no more than 4")], [OutcomeUnknown("timed out"), Rejected("no more than 4")]],
+)
+def test_growth_below_a_quota_that_kafka_refuses_leaves_the_tree_as_it_was(
+    tmp_path: FilePath, outcomes: list[Outcome]
+) -> None:
+    kafka = GrowingKafka("a", "b")
+    with armed(tmp_path / "store.db", lambda: kafka) as here:
+        changes = {"policies.max_partitions": 8}
+        here.execute(UpdateEntry(path=MOUNT, kind=Kind.DIRECTORY, changes=changes))
+        kafka.outcomes = list(outcomes)
+        grow(here, "policies", 6)
+        here.settle()
+        assert counts(here, kafka) == (1, 1)
+        grow(here, "policies", None)
+        here.settle()
+        here.sweep()
+        here.settle()
+        assert counts(here, kafka) == (1, 1), "nobody wants it any more"
+        here.create("c", partitions=6)
+        kafka.outcomes = list(outcomes)
+        grow(here, "policies", None)
+        changes = {"policies.max_partitions": 20}
+        here.execute(UpdateEntry(path=MOUNT, kind=Kind.DIRECTORY, changes=changes))
+        grow(here, "topic", 6)
+        here.settle()
+        assert counts(here, kafka) == (6, 1), "that it is to have so many was acknowledged"
