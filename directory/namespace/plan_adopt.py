@@ -29,6 +29,7 @@ from directory.namespace.quotas import (
     QuotaAdditions,
     check_quota,
     check_topic_own_quota,
+    counting_directories,
     topic_amount,
 )
 from directory.namespace.removal_records import DELETED
@@ -206,7 +207,8 @@ class _Moving:
         target = traverse(draft.snapshot, relative[:-1]).node
         draft.check_not_read_only(source, topic.policies)
         draft.check_not_read_only(target)
-        counted = frozenset(node.entry_id for node in draft.snapshot.upwards(source))
+        counting = counting_directories(draft.snapshot, source)
+        counted = frozenset(node.entry_id for node in counting)
         comes, arriving = topic_amount(topic), self._arrivals.by_directory
         check_quota(draft, target, comes, unless=counted, arriving=arriving)
         self._arrivals.add(target, comes, unless=counted)

@@ -27,6 +27,7 @@ from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.quotas import (
     Amount,
     check_quota,
+    counting_directories,
     outermost_quota_directory,
     require_subtree_unchanged,
     topic_amount,
@@ -170,7 +171,8 @@ def _check_quota(draft: PlanBuilder, found: LocatedEntry, target: Node) -> None:
     assert found.parent is not None  # noqa: S101 - the root is never moved
     if outermost_quota_directory(snapshot, draft.context.above, target) is None:
         return
-    counted = frozenset(node.entry_id for node in snapshot.upwards(found.parent))
+    source = snapshot.nodes[entry.entry_id] if isinstance(entry, Directory) else found.parent
+    counted = frozenset(node.entry_id for node in counting_directories(snapshot, source))
     if isinstance(entry, Topic):
         check_quota(draft, target, topic_amount(entry), unless=counted)
     elif isinstance(entry, Directory):

@@ -31,6 +31,7 @@ __all__ = [
     "QuotaAdditions",
     "check_quota",
     "check_topic_own_quota",
+    "counting_directories",
     "outermost_quota_directory",
     "quota_limits",
     "quotas_at",
@@ -108,14 +109,24 @@ def quotas_at(
     """Yields the quotas that apply directly in a directory, nearest first. ``above`` are the
     policies of the ancestors above the mount, outermost first.
     """
-    for here in snapshot.upwards(node):
+    counting = list(counting_directories(snapshot, node))
+    for here in counting:
         for field, limit in quota_limits(here.directory.policies):
             relative = snapshot.path_of(here.entry_id) or ()
             path = Path((*mount.segments, *relative))
             yield Quota(field, str(path), here.entry_id, limit)
-    for level in reversed(above):
+    for level in reversed(above if counting[-1].entry_id == ROOT_ID else ()):
         for field, limit in quota_limits(level.policies):
             yield Quota(field, level.path, ROOT_ID, limit, above=True)
+
+
+def counting_directories(snapshot: Snapshot, node: Node) -> Iterator[Node]:
+    """Yields a directory and those above it whose quotas count what is in it, nearest first."""
+    is_counted = True
+    for here in snapshot.upwards(node):
+        if is_counted:
+            yield here
+        is_counted = not is_system(here.name)
 
 
 def outermost_quota_directory(
@@ -254,7 +265,7 @@ class QuotaAdditions:
     def add(self, node: Node, amount: Amount, unless: frozenset[int] = frozenset()) -> None:
         """Adds an amount to a directory and those above it, up to the first in ``unless``."""
         self._nodes[node.entry_id] = node
-        for here in self._draft.snapshot.upwards(node):
+        for here in counting_directories(self._draft.snapshot, node):
             if here.entry_id in unless:
                 return
             self._came[here.entry_id] = self._came.get(here.entry_id, NO_AMOUNT).plus(amount)

@@ -11,6 +11,7 @@ from directory.namespace.command import (
     CreateTopic,
     DeleteEntry,
     MoveEntry,
+    MoveTopics,
     ObservedTopic,
     ReapDeleted,
     RecordObservations,
@@ -136,6 +137,30 @@ def test_what_moves_in_needs_room_and_what_moves_within_does_not() -> None:
     cluster.do(mv("/la/a/x", "/la/a/in/x"))
     refused(cluster, mv("/la/a/y", "/la/a/in/y"), "/la/a/in allows 3")
     cluster.do(mv("/la/a/in", "/la/b/in"), mv("/la/b/in", "/la/a/in"))
+
+
+def test_what_moves_out_of_a_system_directory_needs_room_and_nothing_in_it_does() -> None:
+    cluster = Cluster()
+    cluster.do(
+        set_quota("/la", max_topics=2, max_partitions=4),
+        topic("/la/a", 2),
+        adopt("x", 1, "__adopted"),
+        adopt("y", 1, "__adopted"),
+        grow("/la/__adopted/x", 3),
+    )
+    out = MoveEntry(path=path("/la/__adopted/x"), kind=Kind.TOPIC, new_path=path("/la/x"))
+    refused(cluster, out, "/la allows 4 partitions .*2 used, 3 requested")
+    entries = {name: cluster.entry(f"/la/__adopted/{name}") for name in "xy"}
+    moves = [
+        (path(f"/la/__adopted/{name}"), entry.entry_id, path(f"/la/{name}"))
+        for name, entry in entries.items()
+        if entry is not None
+    ]
+    (note,) = cluster.do(MoveTopics(moves=tuple(moves))).notes
+    assert "/la/__adopted/x cannot be moved" in note
+    assert cluster.entry("/la/y") is not None
+    whole = MoveEntry(path=path("/la/__adopted"), new_path=path("/la/taken"))
+    refused(cluster, whole, "/la allows 2 topics .*2 used, 1 requested")
 
 
 def test_adoption_drops_nothing_and_reports() -> None:
