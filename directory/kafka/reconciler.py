@@ -403,7 +403,7 @@ class Reconciler:
         if term is None:
             return status
         since = datetime.fromtimestamp(health.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        notes = [term.sweeper.note, *(one.note for one in term.appliers)]
+        notes = [held.note, term.sweeper.note, *(one.note for one in term.appliers)]
         note = next(filter(None, notes), "")
         swept = health.swept_at
         return replace(

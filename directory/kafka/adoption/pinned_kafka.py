@@ -39,6 +39,9 @@ _MANAGING: Final = kafka_key("managing")
 _UNMANAGED: Final = "unmanaged"
 _ALLOWED: Final = kafka_key("allowed")
 _RULES: Final = kafka_key("rules")
+_UNREAD_RULES: Final = (MappingRule.from_fields("*", ignore=True),)
+"""In force where the rules on record cannot be read: topics that these leave out are not adopted
+(S21)."""
 
 
 class Facts(Protocol):
@@ -67,6 +70,12 @@ class PinnedKafka:
         """True if Kafka was looked at, and nothing stops all changes."""
         return self.stop is None and bool(self.pinned)
 
+    @property
+    def note(self) -> str:
+        """Why no topic is adopted; empty = rules of adoption can be read."""
+        unread = f"nothing is adopted: {_RULES.decode()} cannot be read: give kdir adopt its rules"
+        return unread if self.rules is _UNREAD_RULES else ""
+
     def refuse_stopped(self) -> None:
         """Checks that nothing is stopped.
 
@@ -88,8 +97,8 @@ class PinnedKafka:
 
     @classmethod
     def load(cls, snapshot: Facts) -> PinnedKafka:
-        """Reads the facts. An unreadable one counts as missing; but a stop as a stop, and the
-        manager as another cluster.
+        """Reads the facts. An unreadable one counts as missing; but a stop as a stop, the manager
+        as another cluster, and rules as one that leaves out all topics.
         """
         return cls(
             pinned=(snapshot.fact(_PIN) or b"").decode(errors="replace"),
@@ -193,4 +202,4 @@ def _read_rules(value: bytes | None) -> tuple[MappingRule, ...]:
     try:
         return tuple(MappingRule.from_fields(**rule) for rule in json.loads(value))
     except (ValueError, TypeError, InvalidArgument):
-        return ()
+        return _UNREAD_RULES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path as FilePath
 
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.adoption import pinned_kafka
@@ -12,8 +13,11 @@ from directory.kafka.provisioning.provisioning import new_topic_of
 from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.namespace.adoption_mapping import MappingRule, map_physical_name
 from directory.namespace.entry import Policies, Topic
+from directory.namespace.keys import kafka_key
 from directory.server.config_kafka import KafkaConfig
 from directory.store.base import Put, Write
+from tests.support.kafka_ledger import Ledger
+from tests.support.reconciler import world
 
 
 class Kept:
@@ -84,12 +88,27 @@ def test_a_stop_that_cannot_be_read_is_a_stop_and_other_rubbish_is_nothing() -> 
     kept.values = {
         pinned_kafka.STOPPED: b"by a newer version",
         b"k/allowed": b"many",
-        b"k/rules": b"[{}]",
     }
     held = PinnedKafka.load(kept)
     assert held.stop is not None
     assert held.stop.text == "by a newer version"
-    assert (held.allowed, held.rules) == (0, ())
+    assert (held.allowed, held.rules, held.note) == (0, (), "")
+
+
+def test_S21_rules_that_cannot_be_read_leave_out_all_topics(tmp_path: FilePath) -> None:
+    kafka = Ledger("a")
+    with world(tmp_path / "store.db", lambda: kafka, split_on=".") as here:
+        here.sweep()
+        here.writer.put_facts([Put(kafka_key("rules"), b'[{"match": "secret*", "newer": 1}]')])
+        kafka.add("secret", "b")
+        here.sweep()
+        assert set(here.topics()) == {"a"}
+        assert "k/rules cannot be read" in here.reconciler.status().message
+        ignore = MappingRule.from_fields("secret*", ignore=True)
+        here.reconciler.requests.adopt([ignore], validate_only=False, remap=False)
+        here.sweep()
+        assert set(here.topics()) == {"a", "b"}
+        assert here.reconciler.status().message == ""
 
 
 def test_adopted_rules_come_before_the_configs_and_splitting_comes_last() -> None:
