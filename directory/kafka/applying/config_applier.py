@@ -47,6 +47,7 @@ from directory.kafka.applying.config_diff import (
     diff_configs,
     needs_check,
 )
+from directory.kafka.applying.desired_acls import start_of
 from directory.kafka.applying.desired_configs import (
     ArmedTopic,
     ArmedTopics,
@@ -199,10 +200,9 @@ class ConfigApplier(Applier):
             if mark.key in under_way:
                 continue
             rules = replace(self._rules, repeated=mark.basis == basis)
-            if mark.place is None:
-                one = self._below(mark.entry_id, rules)
-            else:
-                one = self._at([mark.place], rules)
+            one = self._below(mark.entry_id, rules)
+            if mark.place is not None:
+                one = self._at_start(mark, mark.place, rules)
             one.mark = mark
             self._passes.append(one)
 
@@ -211,6 +211,12 @@ class ConfigApplier(Applier):
 
     def _at(self, places: Sequence[_Place], rules: ConfigDiffOptions) -> _ConfigPass:
         return _ConfigPass(lambda now: self._armed(now).at_places(places), rules)
+
+    def _at_start(self, mark: ArmedRecord, place: _Place, rules: ConfigDiffOptions) -> _ConfigPass:
+        """Returns a pass over an armed topic, wherever it was moved to."""
+        return _ConfigPass(
+            lambda now: self._armed(now).at_places([start_of(now, mark) or place]), rules
+        )
 
     def _armed(self, snapshot: Snapshot) -> ArmedTopics:
         return ArmedTopics(snapshot, self._mount_at(snapshot))

@@ -25,7 +25,7 @@ from directory.kafka.applying.last_applied import (
     load_applied_configs,
     load_armed_record,
 )
-from directory.namespace.command import UpdateEntry
+from directory.namespace.command import MoveEntry, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import INHERITED
 from directory.namespace.snapshot import Snapshot
@@ -264,6 +264,29 @@ def test_an_arming_that_begins_before_the_one_before_ends_is_carried_out(
 
 
 # -- Kafka shows later what it acknowledged --------------------------------------------------------
+
+
+def test_an_arming_of_a_topic_that_is_moved_before_its_calls_are_made_is_carried_out(
+    tmp_path: FilePath,
+) -> None:
+    kafka = SlowKafka("a")
+    ceiling = frozenset({"configs"})
+    with world(tmp_path / "store.db", lambda: kafka, ceiling=ceiling, split_on=".") as here:
+        here.sweep()
+        retention(here, MONTH, "a", kind=Kind.TOPIC)
+        kafka.refused = MONTH
+        begin_arming(here, "a")
+        here.settle()
+        kafka.refused = ""
+        begin_arming(here, "a")
+        source, to = MOUNT.child("a"), MOUNT.child("z")
+        here.execute(MoveEntry(path=source, kind=Kind.TOPIC, new_path=to))
+        here.settle()
+        entry_id = here.topics()["z"].entry_id
+        mark = load_armed_record(here.replica.snapshot, "configs", entry_id)
+        assert mark is not None
+        assert (mark.made, mark.pending, mark.message) == (1, False, "")
+        assert all_have(kafka, MONTH)
 
 
 def step(here: World, times: int = 4) -> None:
