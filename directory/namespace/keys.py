@@ -129,6 +129,7 @@ __all__ = [
     "detached_key",
     "detached_value",
     "directory_range",
+    "entry_id_in",
     "entry_key",
     "event_key",
     "grants_key",
@@ -330,9 +331,14 @@ def quota_key(entry_id: int) -> bytes:
 
 
 def read_only_id(key: bytes) -> int:
-    """Returns the entry id in a ``read_only_key``; 0, which is no entry's, if it is malformed."""
+    """Returns the entry id in a ``read_only_key``, as ``entry_id_in``."""
+    return entry_id_in(key, READ_ONLY)
+
+
+def entry_id_in(key: bytes, prefix: bytes) -> int:
+    """Returns the entry id after a prefix; 0, which is no entry's, if it is malformed."""
     try:
-        return int(key[len(READ_ONLY) :], 16)
+        return int(key[len(prefix) :], 16)
     except ValueError:
         return 0
 

@@ -47,6 +47,8 @@ class DirtyBatch:
     gone: set[int] = field(default_factory=set)
     """Entry ids of topics that are no more."""
     marks: bool = False
+    is_all: bool = False
+    """True: commits may have been missed, so that more topics may be no more."""
 
     def __bool__(self) -> bool:
         return bool(self.directories or self.topics or self.gone or self.marks)
@@ -57,6 +59,7 @@ class DirtyBatch:
         self.topics |= more.topics
         self.gone |= more.gone
         self.marks |= more.marks
+        self.is_all |= more.is_all
 
 
 class DirtySet:
@@ -66,14 +69,14 @@ class DirtySet:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._noted = DirtyBatch({ROOT_ID: None}, marks=True)
+        self._noted = DirtyBatch({ROOT_ID: None}, marks=True, is_all=True)
 
     def __bool__(self) -> bool:
         return bool(self._noted)
 
-    def note_all(self) -> None:
+    def note_all(self, *, is_all: bool = False) -> None:
         """Notes everything, as it is not known what was changed."""
-        self._add(DirtyBatch({ROOT_ID: None}, marks=True))
+        self._add(DirtyBatch({ROOT_ID: None}, marks=True, is_all=is_all))
 
     def note(self, applied: AppliedCommit) -> bool:
         """Notes what a commit changed; returns whether that may need pushing."""
@@ -194,7 +197,7 @@ class Applier(ABC):
         if self.aspect not in self._settings.ceiling:
             return False
         if applied.reloaded:
-            self._noted.note_all()
+            self._noted.note_all(is_all=True)
             return True
         return armed_anywhere(applied.after, self.aspect) and self._note_commit(applied)
 

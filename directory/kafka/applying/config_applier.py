@@ -64,6 +64,7 @@ from directory.kafka.applying.last_applied import (
 )
 from directory.kafka.arming.drift import drifted_settings
 from directory.kafka.arming.releases import (
+    NAMED,
     Released,
     forget_release,
     inherited_basis,
@@ -75,6 +76,7 @@ from directory.kafka.kafka_context import CONFIGS, KafkaContext
 from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import ROOT_ID
+from directory.namespace.keys import ENTRY, PUSHED, entry_id_in
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Write
 from directory.store.replica import AppliedCommit
@@ -147,7 +149,7 @@ class ConfigApplier(Applier):
     def _forget(self, noted: DirtyBatch, snapshot: Snapshot) -> None:
         forgotten = (
             write
-            for entry_id in sorted(noted.gone)
+            for entry_id in sorted(noted.gone | (_left_over(snapshot) if noted.is_all else set()))
             for write in (configs_to_write(entry_id, AppliedRecord()), forget_release(entry_id))
         )
         self._commits.put_all([one for one in forgotten if snapshot.fact(one.key) is not None])
@@ -453,6 +455,19 @@ class ConfigApplier(Applier):
             if (place := walk.place_of(snapshot, mount, one)) is not None
         )
         self._commits.put_all(list(releases_of(snapshot, mount, released, "made")))
+
+
+def _left_over(snapshot: Snapshot) -> set[int]:
+    """Returns the entry ids of which something is kept and that no topic has; none while an entry
+    cannot be read (S21).
+    """
+    rows = ((key, prefix) for prefix in (PUSHED, NAMED) for key, _ in snapshot.facts(prefix))
+    kept = {entry_id_in(key, prefix) for key, prefix in rows}
+    if not kept or any(key.startswith(ENTRY) for key in snapshot.unreadable_values):
+        return set()
+    for _, contents in snapshot.contents():
+        kept.difference_update(map(snapshot.codec.entry_id, contents.topics.values()))
+    return kept
 
 
 def _is_same(subject: ArmedTopic, seen: KafkaTopic | Rejected | None) -> bool:

@@ -28,6 +28,7 @@ from resolver.path import Path
 
 __all__ = [
     "INHERITED_KEYS",
+    "NAMED",
     "Released",
     "Releases",
     "armed_plan",
@@ -99,7 +100,7 @@ def unchanged_basis(
     return is_same
 
 
-_NAMED: Final = kafka_key("named/")
+NAMED: Final = kafka_key("named/")
 _PLAN: Final = kafka_key("plan/")
 _DIGITS: Final = 16
 
@@ -246,7 +247,7 @@ def forget_release(entry_id: int) -> Delete:
 
 
 def _named_key(entry_id: int) -> bytes:
-    return b"%b%016x" % (_NAMED, entry_id)
+    return b"%b%016x" % (NAMED, entry_id)
 
 
 def _plan_key(plan: str) -> bytes:

@@ -25,9 +25,10 @@ from directory.kafka.applying.last_applied import (
     load_applied_configs,
     load_armed_record,
 )
+from directory.kafka.arming.releases import NAMED
 from directory.namespace.command import MoveEntry, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
-from directory.namespace.keys import INHERITED
+from directory.namespace.keys import INHERITED, PUSHED
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put
 from tests.support.large_trees import FakeKafka
@@ -264,6 +265,28 @@ def test_an_arming_that_begins_before_the_one_before_ends_is_carried_out(
 
 
 # -- Kafka shows later what it acknowledged --------------------------------------------------------
+
+
+def test_what_was_pushed_for_a_topic_that_was_removed_while_nobody_led_is_forgotten(
+    tmp_path: FilePath,
+) -> None:
+    kafka = SlowKafka("a", "b")
+    with armed(tmp_path / "store.db", lambda: kafka) as here:
+        retention(here, MONTH)
+        here.settle()
+        here.writer.put_facts([Put(PUSHED + b"malformed", b"")])
+
+        def kept() -> list[int]:
+            rows = [here.replica.snapshot.facts(prefix) for prefix in (PUSHED, NAMED)]
+            return [len(list(of_one)) for of_one in rows]
+
+        assert kept() == [3, 2]
+        here.reconciler.resign()
+        here.remove("a")
+        here.reap()
+        here.settle()
+        assert kept() == [2, 1]
+        assert all_have(kafka, MONTH)
 
 
 def test_an_arming_of_a_topic_that_is_moved_before_its_calls_are_made_is_carried_out(
