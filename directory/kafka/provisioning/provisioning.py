@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Self, assert_never
 
 from directory.federation.inheritance import inherited_policies
@@ -238,7 +238,7 @@ class Provisioner:
         self, absent: Sequence[RecordedTopic]
     ) -> tuple[list[RecordedTopic], list[RecordedTopic]]:
         """Puts an attempt on record for each: (those that have it, those that have it not yet)."""
-        new = [one for one in absent if self._attempt_of(one.topic) is None]
+        new = [one for one in absent if not self._is_attempted(one)]
         self.commits.record(
             [one.observation(provision_attempt=self._new_attempt(one).to_text()) for one in new]
         )
@@ -250,10 +250,15 @@ class Provisioner:
             if topic is None or topic.provision is not Provision.PENDING:
                 elsewhere.append(one)  # removed or moved meanwhile: nothing is asked for it here
                 continue
-            counts = self._attempt_of(topic) is not None
-            (attempted if counts else unclear).append(RecordedTopic(one.path, topic))
+            now = RecordedTopic(one.path, topic)
+            (attempted if self._is_attempted(now) else unclear).append(now)
         self._forget_attempts(elsewhere)
         return attempted, unclear
+
+    def _is_attempted(self, one: RecordedTopic) -> bool:
+        """True if an attempt with the numbers that are desired now is on record."""
+        attempt, new = self._attempt_of(one.topic), self._new_attempt(one)
+        return attempt is not None and replace(attempt, number=new.number) == new
 
     def _new_attempt(self, one: RecordedTopic) -> Attempt:
         desired, incarnation = self._desired(one), self.context.latest().incarnation

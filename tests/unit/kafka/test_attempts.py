@@ -11,7 +11,7 @@ from directory.kafka.admin_contract import OutcomeUnknown
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.provisioning.provisioning import Attempt
 from directory.maintenance.restore import begin_new_incarnation
-from directory.namespace.command import MoveEntry
+from directory.namespace.command import MoveEntry, UpdateEntry
 from directory.namespace.entry import Kind, Topic
 from directory.namespace.keys import detached_key
 from tests.support.acls import arm, grant
@@ -348,6 +348,23 @@ def test_what_was_moved_before_it_was_asked_for_has_no_attempt_left(
         assert topic(here, "y").provision_attempt == ""
         here.settle()
         assert here.states()["y"] == "ACTIVE"
+
+
+def test_a_topic_that_is_asked_for_again_with_another_number_is_kdirs(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    with closing(started(tmp_path, kafka)) as here:
+        here.create("x", partitions=3)
+        kafka.loses_requests = True
+        here.reconciler.run_once()
+        changes = {"topic.partitions": 6}
+        here.execute(UpdateEntry(path=MOUNT.child("x"), kind=Kind.TOPIC, changes=changes))
+        kafka.loses_requests, kafka.loses_answers = False, True
+        here.sweep()
+        kafka.loses_answers = False
+        here.sweep()
+        assert here.states()["x"] == "ACTIVE"
+        assert topic(here, "x").partitions == kafka.topics["x"].partitions == 6
 
 
 # -- topics made a moment ago ----------------------------------------------------------------------
