@@ -144,14 +144,16 @@ class LogTopics:
     ) -> None:
         if isinstance(found, Rejected):
             raise LogRefused(with_right(f"topic {name}: {found.message}", "DESCRIBE on the topic"))
-        if found is not None and found.partitions > 1:
+        own = admin.configs([name]).get(name)
+        if found is None or own is None:
+            raise KafkaUnavailable(f"topic {name} was made, and the brokers do not show it yet")
+        if found.partitions > 1:
             raise LogRefused(
                 f"topic {name} has {found.partitions} partitions; a change log has one, which is "
                 f"what keeps its order: kafka-topics.sh --delete --topic {name}, then kdir log "
                 f"resync makes it again, from the store; or name another Kafka in "
                 f"change_log.bootstrap"
             )
-        own = admin.configs([name]).get(name, {})
         if isinstance(own, Rejected):
             why = f"topic {name}: {own.message}"
             raise LogRefused(with_right(why, "DESCRIBE_CONFIGS on the topic"))

@@ -73,6 +73,18 @@ def test_K7_topics_that_brokers_do_not_show_yet_are_waited_for(
     check(admin, were_there=True)
 
 
+def test_K7_topics_that_brokers_do_not_show_in_time_are_not_taken_for_wrong_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_topics, "_SHOWN_SECONDS", 0.0)
+    admin = Brokers()
+    admin.unseen_for = 1_000
+    with pytest.raises(KafkaUnavailable, match="do not show it yet"):
+        check(admin)
+    admin.unseen_for = 0
+    check(admin)
+
+
 @pytest.mark.parametrize(
     ("topic", "setting", "value", "expected"),
     [
