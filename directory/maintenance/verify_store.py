@@ -113,8 +113,8 @@ _UNREADABLE: Final = (
 )
 _SHARED: Final = "one of the two entries must go: kdir rm, then kdir adopt"
 _STRAY_CLAIM: Final = (
-    "the name can be given to no new topic: restore a backup from before, or remove the key from "
-    "the store"
+    "while an entry cannot be read, the name can be given to no new topic: restore a backup from "
+    "before; else the next topic of that name replaces the claim"
 )
 _CLAIM: Final = (
     "two topics could get one name in Kafka: restore a backup from before, or write the claim as "
