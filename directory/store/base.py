@@ -36,6 +36,7 @@ __all__ = [
     "Put",
     "Row",
     "Store",
+    "StoreChanged",
     "StoreDamaged",
     "StoreFull",
     "StoreIsSealed",
@@ -88,6 +89,12 @@ class StoreIsSealed(StoreUnreachable):
     cluster moved to another store. The message is one sentence for people; nothing was written.
 
     A subclass of ``StoreUnreachable``, for callers that do not distinguish the two.
+    """
+
+
+class StoreChanged(Exception):
+    """Error: another process sealed, filled or unsealed the store meanwhile; nothing was changed.
+    The message is one sentence for people.
     """
 
 
@@ -450,15 +457,17 @@ class Store(Protocol):
             StoreUnreachable: the store cannot be reached.
         """
 
-    def seal(self, why: str) -> None:
+    def seal(self, why: str, expected: str | None = None) -> None:
         """Refuses changes from now on, by anybody; those under way are committed or refused whole.
 
-        Sealing again replaces the reason. The seal survives every process. While a watch is open,
-        ``identity`` shows the seal soon after. If the reason begins with ``FILLED_FROM``, every
-        watch raises ``HistoryCompacted`` instead, since the next writes are no changes of the tree.
+        Sealing again replaces the reason; with ``expected`` only this one, empty = not sealed. The
+        seal survives every process. While a watch is open, ``identity`` shows the seal soon after.
+        If the reason begins with ``FILLED_FROM``, every watch raises ``HistoryCompacted`` instead,
+        since the next writes are no changes of the tree.
 
         Raises:
             StoreUnreachable: effect unknown.
+            StoreChanged: it is not sealed as ``expected``.
         """
 
     def clear(self) -> int:
@@ -479,12 +488,16 @@ class Store(Protocol):
             ValueError: the store is not sealed with ``FILLED_FROM``, or a row is over its limits.
         """
 
-    def unseal(self) -> Identity:
+    def unseal(self, expected: str | None = None, at: int | None = None) -> Identity:
         """Accepts changes again, as a new incarnation: earlier tokens and watches expire. Does
         nothing if the store is not sealed.
 
+        With ``expected``, only a store that is sealed for this reason; with ``at``, only one whose
+        newest revision is this: nothing was filled or cleared since.
+
         Raises:
             StoreUnreachable: effect unknown.
+            StoreChanged: it is not sealed as ``expected``, or is at another revision.
         """
 
     def describe(self) -> str:

@@ -5,9 +5,16 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-from directory.store.base import Identity, IncompatibleStore
+from directory.store.base import Identity, IncompatibleStore, StoreChanged
 
-__all__ = ["new_identity", "random_id", "refuse_foreign", "refuse_newer"]
+__all__ = [
+    "new_identity",
+    "random_id",
+    "refuse_foreign",
+    "refuse_newer",
+    "refuse_other_revision",
+    "refuse_other_seal",
+]
 
 _BASE32: Final = "abcdefghijklmnopqrstuvwxyz234567"  # RFC 4648, lower case
 
@@ -53,4 +60,29 @@ def refuse_foreign(found: Identity, cluster: str, cluster_id: str | None) -> Non
     if cluster_id is not None and found.cluster_id != cluster_id:
         raise IncompatibleStore(
             f"is the store of cluster id {found.cluster_id}, not of {cluster_id}"
+        )
+
+
+def refuse_other_seal(store: str, found: str, expected: str | None) -> None:
+    """Checks that a store is sealed as expected, where it matters; empty = not sealed.
+
+    Raises:
+        StoreChanged: it is not, with its address.
+    """
+    if expected not in (None, found):
+        raise StoreChanged(
+            f"{store}: another process sealed or opened it: seal {found or 'none'} → expected "
+            f"{expected or 'none'}"
+        )
+
+
+def refuse_other_revision(store: str, found: int, expected: int | None) -> None:
+    """Checks that a store is at the expected revision, where it matters.
+
+    Raises:
+        StoreChanged: it is not, with its address.
+    """
+    if expected not in (None, found):
+        raise StoreChanged(
+            f"{store}: another process fills it too: revision {found} → expected {expected}"
         )

@@ -277,8 +277,8 @@ class MeasuredStore:
     def remove_expired(self, prefix: bytes = b"") -> int:
         return self._store.remove_expired(prefix)
 
-    def seal(self, why: str) -> None:
-        self._store.seal(why)
+    def seal(self, why: str, expected: str | None = None) -> None:
+        self._store.seal(why, expected)
 
     def clear(self) -> int:
         return self._store.clear()
@@ -286,8 +286,8 @@ class MeasuredStore:
     def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> int:
         return self._store.fill(rows)
 
-    def unseal(self) -> Identity:
-        return self._store.unseal()
+    def unseal(self, expected: str | None = None, at: int | None = None) -> Identity:
+        return self._store.unseal(expected, at)
 
     def describe(self) -> str:
         return self._store.describe()

@@ -20,6 +20,7 @@ from directory.store.base import (
     StoreUnreachable,
 )
 from directory.store.etcd.connection import Compacted, EtcdConnection, FutureRevision
+from directory.store.etcd.etcd3_stubs import transactions
 from directory.store.etcd.incarnation import Incarnation
 from directory.store.etcd.key_layout import Layout
 from directory.store.etcd.member_stream import head_of, head_request
@@ -202,9 +203,9 @@ class Keyspace:
                 " clusters; name the members of one"
             )
 
-    def replace(self, old: Incarnation, new: Incarnation) -> bool:
+    def replace(self, old: Incarnation, new: Incarnation, at: int | None = None) -> bool:
         """Replaces the identity; returns False if another process was first. A change of
-        incarnation is a commit.
+        incarnation is a commit. ``at``: only while etcd's revision of the newest commit is this.
 
         Raises:
             StoreUnreachable: effect unknown.
@@ -212,7 +213,10 @@ class Keyspace:
         operations = [put(self.layout.identity, new.stored)]
         if new.identity.incarnation != old.identity.incarnation:
             operations.append(put(self.layout.commit, new_commit_id().encode()))
-        request = request_of([self.compare_identity(old)], operations, [])
+        compares = [self.compare_identity(old)]
+        if at is not None:
+            compares.append((transactions.Mod(self.layout.commit) == at).build_message())
+        request = request_of(compares, operations, [])
         return bool(self.connection.txn(request, READ_SECONDS).succeeded)
 
     def compare_identity(self, incarnation: Incarnation) -> Any:

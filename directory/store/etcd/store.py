@@ -53,6 +53,7 @@ from directory.store.etcd.transaction import (
 )
 from directory.store.etcd.watch import EtcdWatch
 from directory.store.etcd.watch_state import Follower, Head
+from directory.store.identity import refuse_other_revision, refuse_other_seal
 
 __all__ = ["EtcdLoading", "EtcdStore"]
 
@@ -284,23 +285,28 @@ class EtcdStore:
 
     # -- sealing -----------------------------------------------------------------------------
 
-    def seal(self, why: str) -> None:
+    def seal(self, why: str, expected: str | None = None) -> None:
         while True:
             _, incarnation = self._keyspace.current()
+            refuse_other_seal(self.describe(), incarnation.identity.sealed, expected)
             if incarnation.identity.sealed == why or self._keyspace.replace(
                 incarnation, incarnation.sealed(why)
             ):
                 break
         self._keyspace.refresh()
 
-    def unseal(self) -> Identity:
+    def unseal(self, expected: str | None = None, at: int | None = None) -> Identity:
         while True:
             head, incarnation = self._keyspace.current()
+            refuse_other_seal(self.describe(), incarnation.identity.sealed, expected)
+            found = incarnation.revision(head.commit_revision)
+            refuse_other_revision(self.describe(), found, at)
             if not incarnation.identity.sealed:
                 break
             revision = incarnation.revision(head.revision)
             new = incarnation.next(head.etcd_cluster, head.revision, revision, unseal=True)
-            if self._keyspace.replace(incarnation, new):
+            unchanged = None if at is None else head.commit_revision
+            if self._keyspace.replace(incarnation, new, unchanged):
                 break
         return self._keyspace.refresh().identity
 

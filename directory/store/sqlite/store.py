@@ -35,6 +35,7 @@ from directory.store.base import (
     Transaction,
     batches_to_fill,
 )
+from directory.store.identity import refuse_other_revision, refuse_other_seal
 from directory.store.schema import Head, begin_incarnation, head_of, sealed_of, trim_log
 from directory.store.sqlite.database_file import (
     BUSY_SECONDS,
@@ -218,8 +219,9 @@ class SqliteStore:
     # A store that is filled keeps no log of it: what is put in is no change of a tree. The oldest
     # commit that is known moves along instead, so that no watch can resume before the end.
 
-    def seal(self, why: str) -> None:
+    def seal(self, why: str, expected: str | None = None) -> None:
         with self._sealing() as connection:
+            self._refuse_changed(connection, expected)
             connection.execute("INSERT OR REPLACE INTO meta VALUES ('sealed', ?)", (why,))
             if why.startswith(FILLED_FROM):
                 trim_log(connection)
@@ -257,13 +259,20 @@ class SqliteStore:
             filled += len(chunk)
         return filled
 
-    def unseal(self) -> Identity:
+    def unseal(self, expected: str | None = None, at: int | None = None) -> Identity:
         with self._file.writing(_SEALED_SECONDS) as connection, away_on_error(self._file.path):
+            self._refuse_changed(connection, expected, at)
             if sealed_of(connection):
                 self._file.committed(begin_incarnation(connection, 0, unseal=True))
         identity = self._file.refresh_identity()
         self._news.notify()
         return identity
+
+    def _refuse_changed(
+        self, connection: sqlite3.Connection, expected: str | None, at: int | None = None
+    ) -> None:
+        refuse_other_seal(self.describe(), sealed_of(connection), expected)
+        refuse_other_revision(self.describe(), head_of(connection).revision, at)
 
     @contextmanager
     def _sealing(self) -> Iterator[sqlite3.Connection]:

@@ -19,6 +19,7 @@ from directory.store.base import (
     HistoryCompacted,
     Put,
     Store,
+    StoreChanged,
     StoreIsSealed,
     StoreUnreachable,
     Transaction,
@@ -155,6 +156,39 @@ def test_an_unsealed_store_begins_a_new_incarnation(place: Place, store: Store) 
 def test_to_unseal_what_is_not_sealed_changes_nothing(store: Store) -> None:
     incarnation = store.identity
     assert store.unseal() == incarnation
+
+
+def test_a_seal_is_replaced_only_where_it_is_the_expected_one(place: Place, store: Store) -> None:
+    other = place.open()
+    store.seal("being looked at", expected="")
+    with pytest.raises(StoreChanged, match="being looked at → expected none"):
+        other.seal(FILLING, expected="")
+    other.seal(FILLING, expected="being looked at")
+    with pytest.raises(StoreChanged, match="expected being looked at"):
+        store.seal("being looked at", expected="being looked at")
+    with pytest.raises(StoreChanged, match="expected being looked at"):
+        store.unseal(expected="being looked at")
+    assert place.open().identity.sealed == FILLING
+    assert store.unseal(expected=FILLING).sealed == ""
+    with pytest.raises(StoreChanged, match="seal none → expected being filled"):
+        other.unseal(expected=FILLING)
+
+
+def test_a_store_is_unsealed_only_as_it_was_read_back(place: Place, store: Store) -> None:
+    other = place.open()
+    store.seal(FILLING)
+    store.fill([(b"k", b"v")])
+    read_back = store.load().revision
+    other.seal(FILLING)
+    other.clear()
+    with pytest.raises(StoreChanged, match="another process fills it"):
+        store.unseal(at=read_back)
+    assert place.open().identity.partial
+    other.fill([(b"k", b"w")])
+    with pytest.raises(StoreChanged, match="another process fills it"):
+        store.unseal(expected=FILLING, at=read_back)
+    assert other.unseal(expected=FILLING, at=other.load().revision).sealed == ""
+    assert everything(store) == {b"k": b"w"}
 
 
 def test_only_a_store_that_is_sealed_for_it_is_emptied_or_filled(store: Store) -> None:

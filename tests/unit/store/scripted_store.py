@@ -197,7 +197,7 @@ class ScriptedStore:
     def remove_expired(self, prefix: bytes = b"") -> NoReturn:
         raise NotImplementedError(_ELSEWHERE)
 
-    def seal(self, why: str) -> NoReturn:
+    def seal(self, why: str, expected: str | None = None) -> NoReturn:
         raise NotImplementedError(_ELSEWHERE)
 
     def clear(self) -> NoReturn:
@@ -206,7 +206,7 @@ class ScriptedStore:
     def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> NoReturn:
         raise NotImplementedError(_ELSEWHERE)
 
-    def unseal(self) -> NoReturn:
+    def unseal(self, expected: str | None = None, at: int | None = None) -> NoReturn:
         raise NotImplementedError(_ELSEWHERE)
 
     def describe(self) -> str:
