@@ -91,16 +91,19 @@ def has_cluster_rows(store: Store) -> bool:
     return found
 
 
-def fill_store(store: Store, rows: Iterable[Row]) -> None:
+def fill_store(store: Store, rows: Iterable[Row]) -> int:
     """Puts these rows, in key order, and nothing else into a store that is sealed for filling, and
-    reads them back.
+    reads them back; returns the revision at which it has them.
 
     Raises:
-        NotAsFilled: the store has other rows, or cannot hold these.
+        NotAsFilled: the store has other rows, cannot hold these, or was opened meanwhile.
         StoreUnreachable: the store cannot be reached.
     """
-    store.clear()
     put = _Digest()
+    try:
+        store.clear()
+    except ValueError as error:
+        raise NotAsFilled(f"another process opened the store: {error}") from error
     try:
         store.fill(put.wrap(_fitting(rows, store.limits.max_bytes)))
         # History still reads the events that came, but no watch can resume before this.
@@ -108,8 +111,10 @@ def fill_store(store: Store, rows: Iterable[Row]) -> None:
         store.fill([(FLOOR_KEY, b"%d" % floor)])
     except ValueError as error:
         raise NotAsFilled(f"{store.describe()} cannot hold it: {error}") from error
-    if digest_of(row for page in rows_of(store.load()) for row in page) != put.digest():
+    loading = store.load()
+    if digest_of(row for page in rows_of(loading) for row in page) != put.digest():
         raise NotAsFilled(f"{store.describe()} does not hold what was put in")
+    return loading.revision
 
 
 class NotAsFilled(Exception):

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from typing import Final
 
 from directory.maintenance.backup_stream import (
@@ -30,7 +30,14 @@ from directory.maintenance.backup_stream import (
 from directory.maintenance.restore import RestoreRefused
 from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, EVENT
 from directory.store.addresses import describe_address, find_identity, is_same_place, open_store
-from directory.store.base import FILLED_FROM, MOVED_TO, Identity, IncompatibleStore, Store
+from directory.store.base import (
+    FILLED_FROM,
+    MOVED_TO,
+    Identity,
+    IncompatibleStore,
+    Store,
+    StoreChanged,
+)
 from directory.store.event_rows import FLOOR_KEY, published_in
 from resolver.units import plural
 
@@ -59,6 +66,8 @@ class Migration:
     identity: Identity
     """Identity of the source, as found."""
     stage: Stage
+    target_sealed: str = ""
+    """Seal of the target, as found; empty = none, or no store."""
 
     @property
     def migrating(self) -> str:
@@ -144,9 +153,7 @@ def plan_abort(source: str, target: str) -> Migration:
     """
     found = _find_stage(source, target)
     if found.stage is Stage.DONE:
-        raise RestoreRefused(
-            f"{describe_address(target)} takes changes by now; to go back, migrate it the other way"
-        )
+        raise RestoreRefused(_takes_changes(target))
     return found
 
 
@@ -166,8 +173,8 @@ def _find_stage(source: str, target: str) -> Migration:
             f"{there} is the store of cluster {found.cluster} ({found.cluster_id}), {here} that of "
             f"{identity.cluster} ({identity.cluster_id})"
         )
-    begin = Migration(source, target, identity, Stage.NEW)
-    return Migration(source, target, identity, _stage(begin, identity, found))
+    begin = Migration(source, target, identity, Stage.NEW, found.sealed if found else "")
+    return replace(begin, stage=_stage(begin, identity, found))
 
 
 def _stage(one: Migration, source: Identity, target: Identity | None) -> Stage:
@@ -206,37 +213,59 @@ def _refuse_full(one: Migration) -> None:
 
 
 def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> Identity:
-    """Executes the remaining steps; returns the target's identity in its new incarnation.
+    """Executes the steps that remain by now; returns the target's identity in its new incarnation.
 
     Raises:
-        RestoreRefused: other rows came into the target meanwhile, or it has others than those put
-            in.
+        RestoreRefused: another process changed one of the stores meanwhile, or the target has other
+            rows than those put in.
         StoreUnreachable, IncompatibleStore: repeat the command to continue.
     """
+    one = _find_stage(one.source, one.target)  # others may have continued while a prompt was open
     with ExitStack() as opened:
         source = one.open_source()
         opened.callback(source.close)
-        if one.stage in (Stage.NEW, Stage.BEGUN):
-            source.seal(one.migrating)
-            report(f"{source.describe()} takes no changes now")
-        target = one.open_target()
-        opened.callback(target.close)
-        if one.stage is Stage.DONE:
-            return target.identity
-        if not target.identity.sealed and has_cluster_rows(target):
-            raise RestoreRefused(f"something came into {target.describe()} meanwhile; look again")
-        target.seal(one.filled)
-        _copy(source, target, report)
-        source.seal(one.moved)
-        identity = target.unseal()
+        # Also at FILLED, at which another process may be opening it again.
+        sealed = one.migrating if one.stage in (Stage.NEW, Stage.BEGUN) else one.moved
+        with _refusing_changed():
+            if one.stage is not Stage.DONE:
+                source.seal(sealed, expected=one.identity.sealed)
+                report(f"{source.describe()} takes no changes now")
+            target = one.open_target()
+            opened.callback(target.close)
+            if one.stage is Stage.DONE:
+                return target.identity
+            if not target.identity.sealed and has_cluster_rows(target):
+                raise RestoreRefused(
+                    f"something came into {target.describe()} meanwhile; look again"
+                )
+            target.seal(one.filled, expected=one.target_sealed)
+            copied = _state_of(source)
+            filled_at = _copy(source, target, report)
+            source.seal(one.moved, expected=sealed)
+            if _state_of(source) != copied:
+                raise StoreChanged(f"{source.describe()}: another process opened it meanwhile")
+            identity = target.unseal(one.filled, filled_at)
         report(f"{target.describe()} takes changes now")
         return identity
 
 
-def _copy(source: Store, target: Store, report: Callable[[str], None]) -> None:
+@contextmanager
+def _refusing_changed() -> Iterator[None]:
+    try:
+        yield
+    except StoreChanged as reason:
+        raise RestoreRefused(f"{reason}; --plan shows how far the migration is") from None
+
+
+def _state_of(source: Store) -> tuple[str, int]:
+    return source.refresh_identity().incarnation, source.newest_revision()
+
+
+def _copy(source: Store, target: Store, report: Callable[[str], None]) -> int:
+    """Returns the revision at which the target has all rows of the source."""
     report(f"filling {target.describe()}")
     try:
-        fill_store(target, _all_rows(source))
+        return fill_store(target, _all_rows(source))
     except NotAsFilled as reason:
         raise RestoreRefused(
             f"{reason}; {source.describe()} is sealed: --abort opens it again"
@@ -248,20 +277,42 @@ def abort(one: Migration, report: Callable[[str], None] = lambda _: None) -> Ide
     again, as a new incarnation.
 
     Raises:
+        RestoreRefused: the target takes changes by now, or another process changed one of the
+            stores meanwhile.
         StoreUnreachable, IncompatibleStore: repeat the command to continue.
     """
+    one = plan_abort(one.source, one.target)  # others may have continued while a prompt was open
     with ExitStack() as opened:
-        if find_identity(one.target) is not None:
-            target = one.open_target()
-            opened.callback(target.close)
-            if _names(target.identity.sealed, FILLED_FROM, one.source):
-                target.clear()
-                report(f"{target.describe()} is empty")
         source = one.open_source()
         opened.callback(source.close)
-        identity = source.unseal()
+        with _refusing_changed():
+            if one.stage is not Stage.NEW:
+                # First, so that a migration that still runs cannot end: it expects its own seal.
+                source.seal(one.migrating, expected=one.identity.sealed)
+            if one.target_sealed.startswith(FILLED_FROM):
+                target = one.open_target()
+                opened.callback(target.close)
+                _clear(one, source, target)
+                report(f"{target.describe()} is empty")
+            identity = source.identity
+            if one.stage is not Stage.NEW:
+                identity = source.unseal(expected=one.migrating)
         report(f"{source.describe()} takes changes")
         return identity
+
+
+def _clear(one: Migration, source: Store, target: Store) -> None:
+    try:
+        target.clear()
+    except ValueError:
+        if one.stage is not Stage.NEW:
+            source.seal(one.moved, expected=one.migrating)
+        raise RestoreRefused(_takes_changes(one.target)) from None
+
+
+def _takes_changes(target: str) -> str:
+    where = describe_address(target)
+    return f"{where} takes changes by now; to go back, migrate it the other way"
 
 
 def _all_rows(store: Store) -> Iterator[Row]:

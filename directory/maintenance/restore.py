@@ -39,7 +39,7 @@ from directory.namespace.keys import (
 )
 from directory.server.feature_levels import LEVELS
 from directory.store.addresses import describe_address, find_identity, open_store
-from directory.store.base import FILLED_FROM, Identity, IncompatibleStore, Store
+from directory.store.base import FILLED_FROM, Identity, IncompatibleStore, Store, StoreChanged
 from directory.store.schema import SCHEMA_VERSION
 from directory.wire.entry_codec import ProtoCodec
 from resolver import units
@@ -407,7 +407,7 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
     """Executes a restore; returns the store's identity in its new incarnation.
 
     Raises:
-        RestoreRefused: for the plan's reasons, or other rows came into the store meanwhile.
+        RestoreRefused: for the plan's reasons, or another process changed the store meanwhile.
         StoreUnreachable, IncompatibleStore, DamagedBackup, OSError: the store stays sealed, once it
             is; repeat the command to finish.
     """
@@ -417,17 +417,21 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
     with closing(_open(backup, plan.address)) as store:
         if plan.done:
             return store.identity
-        resumed = store.identity.partial
-        store.seal(f"{_REASON} taken {backup.taken}")
-        if not plan.replaces and not resumed and has_cluster_rows(store):
-            store.unseal()
-            raise RestoreRefused("something came into the store meanwhile; look again")
-        report(f"filling {store.describe()}")
+        found, why = store.identity.sealed, f"{_REASON} taken {backup.taken}"
+        if found and not found.startswith(_REASON):
+            raise RestoreRefused(f"the store is sealed: it is {found}")
         try:
-            fill_store(store, backup.rows())
-        except NotAsFilled as reason:
-            raise RestoreRefused(f"{reason}; the store stays sealed until it is filled") from None
-        return store.unseal()
+            store.seal(why, expected=found)
+            sealed_at = store.newest_revision()
+            if not plan.replaces and not found and has_cluster_rows(store):
+                store.unseal(why, sealed_at)
+                raise RestoreRefused("something came into the store meanwhile; look again")
+            report(f"filling {store.describe()}")
+            return store.unseal(why, fill_store(store, backup.rows()))
+        except (NotAsFilled, StoreChanged) as reason:
+            partial = store.refresh_identity().partial
+            stays = "; the store stays sealed until it is filled" if partial else ""
+            raise RestoreRefused(f"{reason}{stays}") from None
 
 
 def check_new_incarnation(address: str) -> Identity:
@@ -452,13 +456,16 @@ def begin_new_incarnation(address: str) -> Identity:
     it.
 
     Raises:
-        RestoreRefused: the store is sealed.
+        RestoreRefused: the store is sealed, or another process sealed it meanwhile.
         StoreUnreachable, IncompatibleStore: as ``open_store``.
     """
     found = check_new_incarnation(address)
     with closing(open_store(address, found.cluster, found.cluster_id)) as store:
-        store.seal(_NEW_INCARNATION)
-        return store.unseal()
+        try:
+            store.seal(_NEW_INCARNATION, expected=found.sealed)
+            return store.unseal(expected=_NEW_INCARNATION)
+        except StoreChanged as reason:
+            raise RestoreRefused(f"{reason}; look again") from None
 
 
 def _open(backup: Backup, address: str) -> Store:

@@ -42,9 +42,9 @@ class _CutStore:
         return self._stepwise(found) if name in {"seal", "clear", "unseal"} else found
 
     def _stepwise(self, change: Callable[..., Any]) -> Callable[..., Any]:
-        def changed(*arguments: Any) -> Any:
+        def changed(*arguments: Any, **named: Any) -> Any:
             self._steps.take()
-            done = change(*arguments)
+            done = change(*arguments, **named)
             self._steps.take()
             return done
 
