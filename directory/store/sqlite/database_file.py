@@ -301,6 +301,7 @@ class DatabaseFile:
         self._identity_lock: Final = threading.Lock()
         self._inode = 0  # of the file that _writer opened last
         self._busy_ms = 0  # time that _writer waits for others
+        self._is_opening = True  # an empty file that comes later is no new store
         self._refuse_unusable()
         try:
             self._incarnation: Final = WriterLockFile(
@@ -315,6 +316,7 @@ class DatabaseFile:
         except BaseException:
             self.close()
             raise
+        self._is_opening = False
 
     @property
     def written_names(self) -> tuple[str, ...]:
@@ -546,6 +548,10 @@ class DatabaseFile:
 
     def _refuse_foreign(self, connection: sqlite3.Connection) -> None:
         if is_empty(connection):
+            if not self._is_opening:
+                raise StoreUnreachable(
+                    f"{self.path}: is empty; put the file or a backup there (kdir restore)"
+                )
             return
         try:
             refuse_unknown(connection)

@@ -4,9 +4,9 @@ import os
 import shutil
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,9 +25,12 @@ from directory.store.base import (
     StoreUnreachable,
     Transaction,
 )
+from directory.store.replica import Replica, ReplicaState
 from directory.store.schema import SCHEMA_VERSION
 from directory.store.sqlite.database_file import DatabaseFile
 from directory.store.sqlite.store import SqliteStore, database_path
+from directory.wire.entry_codec import ProtoCodec
+from tests.support.waiting import eventually
 
 
 def put(store: Store, *keys: bytes) -> Committed:
@@ -38,6 +41,16 @@ def put(store: Store, *keys: bytes) -> Committed:
 
 def keys_of(store: Store) -> set[bytes]:
     return {key for page in store.load().pages() for key, _ in page}
+
+
+@contextmanager
+def replica_of(store: Store) -> Iterator[Replica]:
+    replica = Replica(store, ProtoCodec())
+    replica.start()
+    try:
+        yield replica
+    finally:
+        replica.stop()
 
 
 # -- addresses --------------------------------------------------------------------------------
@@ -202,6 +215,33 @@ def test_a_store_whose_file_was_lost_is_no_new_one(
     path.with_name("store.db-life").unlink()
     with closing(SqliteStore(path, "la")) as store:
         assert store.identity.cluster_id != cluster_id
+
+
+def test_an_empty_file_in_the_place_of_a_store_in_use_is_no_new_one(
+    path: Path, reopen: Callable[[], SqliteStore]
+) -> None:
+    store = reopen()
+    put(store, b"f/kept")
+    identity, note = store.identity, path.with_name("store.db-life").read_bytes()
+    with replica_of(store) as replica:
+        eventually(lambda: replica.state is ReplicaState.SERVING)
+        for ending in ("", "-wal", "-shm"):
+            path.with_name(path.name + ending).unlink()
+        path.touch()  # as sqlite's own tool does, too
+        eventually(lambda: replica.state is ReplicaState.STALE)
+        for ask in (
+            lambda: put(store, b"lost"),
+            lambda: store.read(b""),
+            store.newest_revision,
+            store.refresh_identity,
+        ):
+            with pytest.raises(StoreUnreachable, match=f"{path}: is empty; put the file"):
+                ask()
+        assert replica.state is ReplicaState.STALE
+        assert dict(replica.snapshot.facts(b"f/")) == {b"f/kept": b"v"}
+    assert store.identity == identity
+    assert path.with_name("store.db-life").read_bytes() == note
+    assert path.stat().st_size == 0, "it could be taken for a store's file"
 
 
 def test_a_store_that_cannot_be_read_is_damaged_not_away(path: Path) -> None:
