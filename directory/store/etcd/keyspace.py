@@ -46,7 +46,6 @@ class Keyspace:
         self,
         connection: EtcdConnection,
         cluster: str,
-        cluster_id: str | None,
         incarnation: Incarnation,
         clock: Callable[[], float],
     ) -> None:
@@ -54,7 +53,8 @@ class Keyspace:
         self.connection: Final = connection
         self.layout: Final = Layout(connection.address.root)
         self._cluster: Final = cluster
-        self._cluster_id: Final = cluster_id
+        self._cluster_id: Final = incarnation.identity.cluster_id
+        """As found when it was opened: other clusters may have the same name."""
         self.clock: Final = clock
         self._incarnation = incarnation
         self.newest: Final = Newest(incarnation.identity.incarnation)
@@ -75,7 +75,7 @@ class Keyspace:
             StoreUnreachable: etcd cannot be reached.
         """
         incarnation = open_or_create(connection, cluster, cluster_id)
-        keyspace = cls(connection, cluster, cluster_id, incarnation, clock)
+        keyspace = cls(connection, cluster, incarnation, clock)
         keyspace.refresh()
         return keyspace
 

@@ -292,7 +292,7 @@ class DatabaseFile:
         """
         self.path: Final = path
         self._cluster: Final = cluster
-        self._cluster_id: Final = cluster_id
+        self._cluster_id = cluster_id
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
         self._writer: sqlite3.Connection | None = None
@@ -317,6 +317,7 @@ class DatabaseFile:
             self.close()
             raise
         self._is_opening = False
+        self._cluster_id = self.identity.cluster_id  # other clusters may have the same name
 
     @property
     def written_names(self) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ from directory.store.base import Put, Store, Transaction
 from directory.store.etcd.connection import EtcdConnection
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
+from directory.store.etcd.key_layout import end_of
+from directory.store.etcd.transaction import delete, request_of
 from directory.store.sqlite.store import SqliteStore, database_path
 from tests.conftest import SharedEtcd
 
@@ -40,6 +42,9 @@ class Place(Protocol):
 
     def forget_history(self) -> None:
         """Makes the store keep nothing of what led to its newest revision."""
+
+    def remove(self) -> None:
+        """Removes the store, as an operator would by mistake."""
 
     def backup(self) -> None:
         """Keeps the store as it is now."""
@@ -77,6 +82,10 @@ class SqlitePlace:
         with closing(SqliteStore(database_path(self.address), "la", history_writes=0)) as store:
             for _ in range(3):
                 store.commit(Transaction((), (Put(b"forget", b""),)))
+
+    def remove(self) -> None:
+        for ending in ("", "-wal", "-shm", "-life"):
+            self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
 
     def backup(self) -> None:
         self._backup.unlink(missing_ok=True)
@@ -119,6 +128,10 @@ class EtcdPlace:
     def forget_history(self) -> None:
         head = self._connection.range(etcdrpc.RangeRequest(key=b"-"), 10)
         self._connection.compact(head.header.revision, 10)
+
+    def remove(self) -> None:
+        root = EtcdAddress.parse(self.address).root
+        self._connection.txn(request_of([], [delete(root, end_of(root))], []), 10)
 
     def backup(self) -> None:
         with self._connection.dial(0) as channel, self._backup.open("wb") as file:

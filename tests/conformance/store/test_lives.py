@@ -10,11 +10,15 @@ from directory.store.base import (
     IncompatibleStore,
     Put,
     Store,
+    StoreUnreachable,
     Transaction,
     UnchangedSince,
 )
+from directory.store.replica import Replica, ReplicaState
+from directory.wire.entry_codec import ProtoCodec
 from tests.conformance.store.places import Place
 from tests.conformance.store.reading import everything, following, put
+from tests.support.waiting import eventually
 
 
 def test_identity_is_made_once_and_stays(place: Place, store: Store) -> None:
@@ -40,6 +44,31 @@ def test_the_store_of_another_cluster_is_refused_naming_both(place: Place, store
     with pytest.raises(IncompatibleStore, match=f"{store.identity.cluster_id}.*kc-aaaaaaaaaa"):
         place.open("la", "kc-aaaaaaaaaa")
     assert everything(store) == {b"k": b"v"}
+
+
+def test_a_running_server_does_not_follow_another_cluster_of_the_same_name(
+    place: Place, store: Store
+) -> None:
+    put(store, (b"f/ours", b"v"))
+    replica = Replica(store, ProtoCodec())
+    replica.start()
+    try:
+        eventually(lambda: replica.state is ReplicaState.SERVING)
+        place.remove()
+        eventually(lambda: replica.state is ReplicaState.STALE)
+        other = place.open()
+        assert other.identity.cluster_id != store.identity.cluster_id
+        put(other, (b"f/theirs", b"v"))
+        with pytest.raises(IncompatibleStore, match=f"id {other.identity.cluster_id}, not of kc-"):
+            store.refresh_identity()
+        with pytest.raises(StoreUnreachable):
+            put(store, (b"f/lost", b"v"))
+        eventually(lambda: f"cluster id {other.identity.cluster_id}" in replica.trouble)
+        assert replica.state is ReplicaState.STALE
+        assert dict(replica.snapshot.facts(b"f/")) == {b"f/ours": b"v"}
+        assert everything(other) == {b"f/theirs": b"v"}
+    finally:
+        replica.stop()
 
 
 def test_S11_a_restore_is_noticed_and_begins_a_new_incarnation(restorable_place: Place) -> None:
