@@ -230,11 +230,22 @@ class EventIndex:
             StoreUnreachable: the store cannot be reached.
         """
         self._build()
+        while True:
+            wanted, oldest = self._rows_before(before, limit)
+            commits = self._fetch(wanted)
+            found = [(one.revision, one.events) for one in reversed(commits) if one.events]
+            # No row of this page can be read: an empty one means that nothing older is kept (S21).
+            if found or not wanted:
+                return found
+            before = oldest
+
+    def _rows_before(self, before: int, limit: int) -> tuple[dict[bytes, int], int]:
+        """Returns the newest rows before a revision, by key, and the oldest revision among them."""
         with self._lock:
             self._compact()
             end = begin = bisect_left(self._rows, before, key=_revision)
             count = size = 0
-            # Goes on until there are events: an empty page means that nothing older is kept.
+            # Goes on until there are events.
             while begin and count < limit and (size < _READ_BYTES or not count):
                 begin -= 1
                 count += event_count(self._rows[begin].key)
@@ -243,7 +254,7 @@ class EventIndex:
             if begin < end:
                 begin = bisect_left(self._rows, self._rows[begin].revision, key=_revision)
             wanted = {row.key: row.revision for row in self._rows[begin:end]}
-        return [(one.revision, one.events) for one in reversed(self._fetch(wanted)) if one.events]
+            return wanted, self._rows[begin].revision if wanted else before
 
     def _fetch(self, wanted: dict[bytes, int]) -> list[OutboxCommit]:
         """Reads the wanted rows in pages, each from just below the next wanted key."""

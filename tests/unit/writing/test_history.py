@@ -91,6 +91,21 @@ def test_since_says_the_same_from_memory_and_from_the_store(
         assert list(bench.history.since(done[-1])) == []
 
 
+def test_S21_paging_back_goes_on_past_rows_that_cannot_be_read(store: ScriptedStore) -> None:
+    with Bench(store) as first:
+        done = [first.create(f"/la/t{n}").revision for n in range(5)]
+    damaged = [row.key for row in store.read(EVENT) if row.revision in done[2:4]]
+    for revision, key in zip(done[2:4], damaged, strict=True):
+        store.data.rows[key] = (b"\xff", revision)
+    with Bench(store) as bench:
+        seen: list[Revised] = []
+        before = done[-1] + 1
+        while page := bench.history.page_before(before, 1):
+            before = page[-1][0]
+            seen += page
+    assert paths(seen) == ["/la/t4", "/la/t1", "/la/t0"]
+
+
 def test_a_server_that_starts_again_still_knows_what_was_before(store: ScriptedStore) -> None:
     with Bench(store) as first:
         done = [first.create(f"/la/t{n}").revision for n in range(6)]
