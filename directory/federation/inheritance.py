@@ -34,10 +34,10 @@ from directory.namespace.command import EntryChange, Plan
 from directory.namespace.effective_policies import PolicyLevel, attach_effective_policies
 from directory.namespace.entry import NO_POLICIES, ROOT_ID, Directory, Kind, Policies
 from directory.namespace.grant_rows import SHUT
-from directory.namespace.keys import GRANTS_MARK, INHERITED, PARENT, event_key
+from directory.namespace.keys import GRANTS_MARK, INHERITED, PARENT
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
-from directory.store.event_rows import new_change_id, pack
+from directory.store.event_rows import EventKeys, pack
 from directory.wire.entry_codec import policies_of, policies_to_proto
 from directory.wire.grant_messages import grant_to_proto, stored_grant
 from resolver.errors import InvalidArgument, LimitExceeded, NotReady
@@ -207,7 +207,11 @@ def _refuse_other_mount(
 
 
 def inherited_change_event(
-    snapshot: Snapshot, mount: Path, inherited: federation_pb2.Inherited, now_ms: int
+    snapshot: Snapshot,
+    mount: Path,
+    inherited: federation_pb2.Inherited,
+    keys: EventKeys,
+    now_ms: int,
 ) -> Put:
     """Returns the event row of the transaction that stores changed inherited records."""
     root = snapshot.root.directory
@@ -229,7 +233,7 @@ def inherited_change_event(
         principal="",
         request_id="",
     )
-    return Put(event_key(new_change_id(now_ms, 1)), value)
+    return Put(keys.new_key(now_ms, 1), value)
 
 
 def is_inherited_received(snapshot: Snapshot) -> bool:

@@ -562,7 +562,8 @@ class ParentLink:
         now = unix_ms()
         writes = inheritance.inherited_writes(snapshot, inherited, now)
         if writes and inheritance.is_other(snapshot, inherited):
-            writes += (inherited_change_event(snapshot, Path.parse(welcome.mount), inherited, now),)
+            mount, keys = Path.parse(welcome.mount), self._replica.event_keys
+            writes += (inherited_change_event(snapshot, mount, inherited, keys, now),)
         writes += parent_state.first_receipt_writes(snapshot)
         if self._awaits_inherited:
             # Again: since the welcome a mount may have been made below the old one.

@@ -3,15 +3,17 @@
 An ``o/`` row holds all events of one commit as a ``kdir.v1.OutboxRow``. It has no revision, which
 is unknown before the commit, and no cluster: the reader fills both in. The row also names the facts
 that the commit wrote and that a change log needs; their values are read when they are published.
-The change id in its key begins with the time, so that keys are roughly ordered by revision and a
-page of history is a short range; it also contains the number of events, so that they can be counted
-without being read.
+The change id in its key begins with the time, or a later one if a newer row has it (``EventKeys``):
+keys are ordered by revision, but for commits of two servers at the same moment, so that a page of
+history is a short range and a store that is filled has the order of commits. The id also contains
+the number of events, so that they can be counted without being read.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,13 +26,14 @@ from directory.namespace.command import EntryChange
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import EVENT, event_key, is_logged_fact
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Put, Write
+from directory.store.base import Put, Store, Write
 from directory.wire.entry_codec import change_to_proto, policies_to_proto
 from resolver.errors import LimitExceeded
 from resolver.path import Path
 
 __all__ = [
     "FLOOR_KEY",
+    "EventKeys",
     "Events",
     "Operation",
     "OutboxCommit",
@@ -108,6 +111,8 @@ _PARTS_OF_ROW_KEY: Final = 4
 """Most parts of a key that ends without a count of its own: time, count, id and, in stores that an
 earlier release filled, the number of a part.
 """
+_LAST_MS: Final = 1 << 47
+"""Keys with a later time are no commit's: 12 hex digits must hold all later ones."""
 _RANDOM_BYTES: Final = 4_096
 _RANDOM_NUMBERS: Final[deque[int]] = deque()
 os.register_at_fork(after_in_child=_RANDOM_NUMBERS.clear)  # two processes must not share them
@@ -160,6 +165,53 @@ def random_bits() -> int:
 def new_change_id(now_ms: int, count: int) -> str:
     """Returns a new commit id for ``count`` events: ``<unix ms>-<count>-<random>``, in hex."""
     return f"{now_ms:012x}-{count:x}-{random_bits() >> 16:012x}"
+
+
+class EventKeys:
+    """Keys of new ``o/`` rows, each later than those that this server has received: clocks differ,
+    and are set back. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock: Final = threading.Lock()
+        self._newest_ms = 0
+
+    def new_key(self, now_ms: int, count: int) -> bytes:
+        """Returns the key of a new row with ``count`` events."""
+        with self._lock:
+            self._newest_ms = time_ms = max(now_ms, self._newest_ms + 1)
+        return event_key(new_change_id(time_ms, count))
+
+    def receive(self, writes: Iterable[Write]) -> None:
+        """Records the rows among the writes of a commit."""
+        for write in writes:
+            if isinstance(write, Put) and write.key.startswith(EVENT):
+                self._receive_time(made_at_ms(write.key))
+
+    def receive_stored(self, store: Store, now_ms: int) -> None:
+        """Records the rows of a store that are later than now, if there are any.
+
+        Raises:
+            StoreUnreachable: the store cannot be reached.
+        """
+        begin, end = now_ms, _LAST_MS
+        middle = begin
+        while begin < end:
+            rows = store.read(EVENT, limit=1, after=EVENT + b"%012x~" % middle)
+            later_ms = made_at_ms(rows[0].key) if rows else 0
+            if middle < later_ms <= end:
+                self._receive_time(later_ms)
+                begin = later_ms
+            elif middle == now_ms:
+                return
+            else:
+                end = middle
+            middle = (begin + end) // 2
+
+    def _receive_time(self, time_ms: int) -> None:
+        if time_ms < _LAST_MS:
+            with self._lock:
+                self._newest_ms = max(self._newest_ms, time_ms)
 
 
 def part_key(key: bytes, number: int, count: int) -> bytes:

@@ -35,7 +35,7 @@ from directory.store.base import (
     Watch,
     Write,
 )
-from directory.store.event_rows import Events, events_of
+from directory.store.event_rows import EventKeys, Events, events_of
 from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture
 
 __all__ = ["LOADED_PREFIXES", "AppliedCommit", "Replica", "ReplicaState"]
@@ -100,8 +100,12 @@ class Replica:
         *,
         stale_after_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._store: Final = store
+        self._now_ms: Final = now_ms
+        self.event_keys: Final = EventKeys()
+        """Keys of the event rows of new commits."""
         self._codec: Final = codec
         self.stale_after_seconds = stale_after_seconds
         self._clock: Final = clock
@@ -322,6 +326,7 @@ class Replica:
             _log.warning("the store is back")
         self._away, self._trouble, self._received_at = False, "", self._clock()
         for change in changes:
+            self.event_keys.receive(change.writes)
             before = self.snapshot
             after = before.apply(change.revision, change.writes)
             events = events_of(change.revision, change.writes, self._store.identity.cluster_id)
@@ -352,6 +357,7 @@ class Replica:
                 after = Snapshot.load(
                     self._codec, identity.incarnation, loading.revision, count.pages()
                 )
+            self.event_keys.receive_stored(self._store, self._now_ms())
             watch = self._store.watch(loading.revision, loading.commit_id)
             try:
                 same_incarnation = self._store.refresh_identity() == identity

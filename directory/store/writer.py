@@ -24,7 +24,7 @@ from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
 from directory.namespace.command import AddGrants, Command, Plan, PlanContext, RemoveGrants
 from directory.namespace.effective_policies import PolicyLevel
 from directory.namespace.entry import Codec
-from directory.namespace.keys import CHANGE_LOG, CLAIM, EVENT, QUOTA, ROLE, event_key, request_key
+from directory.namespace.keys import CHANGE_LOG, CLAIM, EVENT, QUOTA, ROLE, request_key
 from directory.namespace.plan import plan
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import (
@@ -45,7 +45,6 @@ from directory.store.base import (
 from directory.store.event_rows import (
     Operation,
     logged_facts,
-    new_change_id,
     operated_change,
     pack,
     random_bits,
@@ -483,7 +482,7 @@ class Writer:
         if not self._is_logged():
             return (_NOT_LOGGED,), ()
         now_ms = self._now_ms()
-        key = event_key(new_change_id(now_ms, 0))
+        key = self._replica.event_keys.new_key(now_ms, 0)
         return (), (Put(key, pack((), time_ms=now_ms, facts=facts)),)
 
     def _is_logged(self) -> bool:
@@ -499,7 +498,7 @@ class Writer:
             request_id=operation.request_id,
             facts=facts,
         )
-        return Put(event_key(new_change_id(now_ms, 1)), value)
+        return Put(self._replica.event_keys.new_key(now_ms, 1), value)
 
     def _commit_once(
         self, transaction: Transaction, seconds: float, *, is_urgent: bool
@@ -558,7 +557,7 @@ class Writer:
         return self._commit(request, replace(planned, guards=()), now_ms)
 
     def _commit(self, request: _Request, planned: Plan, now_ms: int) -> CommitResult | Conflict:
-        change_key = event_key(new_change_id(now_ms, len(planned.changes)))
+        change_key = self._replica.event_keys.new_key(now_ms, len(planned.changes))
         # First, so that a conflict with this request's earlier try is found before all others.
         guards: list[Guard] = [KeyEquals(request.key, None)] if request.request_id else []
         guards += [*planned.guards, *request.extra_guards]

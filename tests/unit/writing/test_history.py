@@ -1,25 +1,33 @@
 """The past and the future of changes: no gap, no repeat, no waiting for who is slow."""
 
 import itertools
+import pathlib
 import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
 from unittest import mock
 
 import pytest
 
+from directory.maintenance.backup_stream import fill_store
 from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.maintenance.watch_history import (
     ChangeHistory,
     Revised,
     Subscription,
 )
+from directory.namespace.command import CreateTopic
 from directory.namespace.keys import EVENT, REQUEST
-from directory.store.base import Put, StoreUnreachable, Transaction
-from directory.store.event_rows import event_count
+from directory.store.base import FILLED_FROM, Put, Store, StoreUnreachable, Transaction
+from directory.store.event_rows import FLOOR_KEY, event_count
 from directory.store.idempotency import RequestRecord
 from directory.store.replica import ReplicaState
+from directory.store.sqlite.store import SqliteStore
+from directory.store.writer import Writer
 from resolver.errors import NotReady, Resync, StoreUnavailable
 from tests.unit.store.scripted_store import ScriptedStore
-from tests.unit.writing.bench import Bench, eventually
+from tests.unit.writing.bench import Bench, eventually, path
 
 
 def revisions(changes: list[Revised]) -> list[int]:
@@ -135,6 +143,57 @@ def test_paging_back_yields_everything_once_newest_first(
             seen += page
         assert seen[::-1] == everything
         assert len(everything) == 19
+
+
+HOUR_MS = 3_600_000
+
+
+def writer_at(bench: Bench, clock_ms: int) -> Callable[[str], int]:
+    """Returns what makes a topic at a server whose clock stands; it returns the revision."""
+    writer = Writer(
+        bench.store, bench.replica, bench.codec, lambda _: path("/la"), now_ms=lambda: clock_ms
+    )
+    return lambda name: writer.commit_command(CreateTopic(path=path(name))).revision
+
+
+def key_order(store: Store) -> list[int]:
+    """Returns the revisions of the rows of events in the order of their keys."""
+    return [row.revision for row in store.read(EVENT) if row.key != FLOOR_KEY]
+
+
+def test_keys_of_events_are_in_the_order_of_commits_whatever_the_clocks(
+    store: ScriptedStore,
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    with Bench(store) as one, Bench(store) as other:
+        first = writer_at(one, now_ms + HOUR_MS)
+        done = [first("/la/t1"), first("/la/t2")]
+        back = writer_at(one, now_ms)  # its clock was set back
+        done += [back("/la/t3"), back("/la/t4")]
+        eventually(lambda: other.replica.snapshot.revision == done[-1])
+        behind = writer_at(other, now_ms - HOUR_MS)
+        done += [behind("/la/t5"), behind("/la/t6")]
+    with Bench(store) as started:  # its clock is behind the newest keys
+        done += [started.create(f"/la/t{n}").revision for n in (7, 8)]
+        times = [event.time.ToMilliseconds() - now_ms for _, (event,) in started.history.since(0)]
+    assert key_order(store) == done
+    assert times[:6] == [HOUR_MS, HOUR_MS, 0, 0, -HOUR_MS, -HOUR_MS], "events have the true time"
+
+
+def test_a_store_that_is_filled_has_history_in_the_order_of_commits(
+    store: ScriptedStore, tmp_path: pathlib.Path
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    with Bench(store) as one:
+        for number, clock_ms in enumerate((now_ms, now_ms + 5, now_ms - HOUR_MS, now_ms - 9)):
+            writer_at(one, clock_ms)(f"/la/t{number}")
+    with closing(SqliteStore(tmp_path / "filled.db", "la")) as filled:
+        filled.seal(f"{FILLED_FROM}a test")
+        fill_store(filled, [row for page in store.load().pages() for row in page])
+        filled.unseal()
+        with Bench(filled) as bench:
+            found = paths(list(bench.history.page_before(1 << 60, 10)))
+    assert found == [f"/la/t{number}" for number in range(4)]
 
 
 def test_a_watcher_that_begins_in_the_past_is_given_it_page_by_page(
