@@ -651,20 +651,22 @@ class Writer:
         value, revision = row
         try:
             record = RequestRecord.from_bytes(value)
+            is_other = record.fingerprint != command_fingerprint(request.command)
+            answer = None if is_other else record.replay_plan(self._codec)
         except ValueError as error:
             raise RequestIdReused(
                 f"request_id: {request.request_id!r} was used for a request that is kept in a form "
                 "this server cannot read; a new request needs a new id",
                 request_id=request.request_id,
             ) from error
-        if record.fingerprint != command_fingerprint(request.command):
+        if answer is None:
             raise RequestIdReused(
                 f"request_id: {request.request_id!r} was used for another request; a new request "
                 "needs a new id",
                 request_id=request.request_id,
             )
         # Confirming the answer (``_confirm``) makes sure that the replica reaches this revision.
-        return CommitResult(record.replay_plan(self._codec), revision, repeated=True)
+        return CommitResult(answer, revision, repeated=True)
 
     # -- waiting -----------------------------------------------------------------------------
 

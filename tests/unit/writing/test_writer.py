@@ -1,5 +1,6 @@
 """Writing: one effect for each request, whatever happens to store, rivals and answers."""
 
+import json
 import threading
 import time
 
@@ -452,6 +453,17 @@ def test_a_request_that_cannot_be_read_is_not_taken_for_a_new_one(
     bench.create("/la/t", request_id="r")
     (row,) = store.read(REQUEST)
     store.commit(Transaction((), (Put(row.key, b"\xff"),)))
+    with pytest.raises(RequestIdReused, match="cannot read"):
+        bench.create("/la/t", request_id="r")
+
+
+def test_a_request_whose_entry_cannot_be_read_is_refused_as_one(
+    store: ScriptedStore, bench: Bench
+) -> None:
+    bench.create("/la/t", request_id="r")
+    (row,) = store.read(REQUEST)
+    fields = json.loads(row.value) | {"entry": "/////w=="}
+    store.commit(Transaction((), (Put(row.key, json.dumps(fields).encode()),)))
     with pytest.raises(RequestIdReused, match="cannot read"):
         bench.create("/la/t", request_id="r")
 
