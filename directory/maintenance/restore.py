@@ -414,10 +414,12 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
     if plan.refusals:
         raise RestoreRefused("; ".join(plan.refusals))
     backup = plan.backup
-    with closing(_open(backup, plan.address)) as store:
+    why = f"{_REASON} taken {backup.taken}"
+    # A new store is sealed from the start: servers that run would take it for an empty tree.
+    with closing(_open(backup, plan.address, why)) as store:
         if plan.done:
             return store.identity
-        found, why = store.identity.sealed, f"{_REASON} taken {backup.taken}"
+        found = store.identity.sealed
         if found and not found.startswith(_REASON):
             raise RestoreRefused(f"the store is sealed: it is {found}")
         try:
@@ -468,8 +470,8 @@ def begin_new_incarnation(address: str) -> Identity:
             raise RestoreRefused(f"{reason}; look again") from None
 
 
-def _open(backup: Backup, address: str) -> Store:
-    return open_store(address, backup.header.cluster, backup.header.cluster_id)
+def _open(backup: Backup, address: str, sealed: str = "") -> Store:
+    return open_store(address, backup.header.cluster, backup.header.cluster_id, sealed)
 
 
 def _all_rows(store: Store) -> Iterator[Row]:

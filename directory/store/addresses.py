@@ -7,12 +7,15 @@ from directory.store.base import Identity, IncompatibleStore, Store
 __all__ = ["describe_address", "find_identity", "is_remote", "is_same_place", "open_store"]
 
 
-def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Store:
+def open_store(
+    address: str, cluster: str, cluster_id: str | None = None, sealed: str = ""
+) -> Store:
     """Returns the store of ``cluster`` at ``sqlite:///file`` or ``etcd://host:2379,…/prefix``;
     creates it if missing.
 
     ``cluster_id`` must be that of an existing store, and becomes that of a new one; None: a new
-    store chooses one.
+    store chooses one. ``sealed`` is the reason with which a new store is sealed from its first
+    moment; empty = it takes changes.
 
     Raises:
         IncompatibleStore: unknown scheme, another cluster's store, a newer schema, not a store.
@@ -23,11 +26,11 @@ def open_store(address: str, cluster: str, cluster_id: str | None = None) -> Sto
         case "sqlite":
             from directory.store.sqlite.store import SqliteStore
 
-            return SqliteStore.open(address, cluster, cluster_id)
+            return SqliteStore.open(address, cluster, cluster_id, sealed)
         case "etcd":
             from directory.store.etcd.store import EtcdStore
 
-            return EtcdStore.open(address, cluster, cluster_id)
+            return EtcdStore.open(address, cluster, cluster_id, sealed)
         case _:
             raise _unknown(scheme)
 

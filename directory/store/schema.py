@@ -96,8 +96,10 @@ def is_empty(connection: sqlite3.Connection) -> bool:
     return bool(tables == 0)
 
 
-def create(connection: sqlite3.Connection, cluster: str, cluster_id: str | None) -> None:
-    """Creates the tables of a new store (``new_identity``)."""
+def create(
+    connection: sqlite3.Connection, cluster: str, cluster_id: str | None, sealed: str = ""
+) -> None:
+    """Creates the tables of a new store (``new_identity``), sealed for a reason or not."""
     new = new_identity(cluster, cluster_id, SCHEMA_VERSION)
     meta = {
         "store_id": new.store_id,
@@ -105,6 +107,8 @@ def create(connection: sqlite3.Connection, cluster: str, cluster_id: str | None)
         "cluster": new.cluster,
         "incarnation": new.incarnation,
     }
+    if sealed:
+        meta["sealed"] = sealed
     connection.execute("BEGIN IMMEDIATE")
     for statement in _SCHEMA:
         connection.execute(statement)

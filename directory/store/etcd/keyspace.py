@@ -67,14 +67,15 @@ class Keyspace:
         cluster: str,
         cluster_id: str | None = None,
         clock: Callable[[], float] = time.monotonic,
+        sealed: str = "",
     ) -> Self:
-        """Returns the cluster's keys; creates the store if there is none.
+        """Returns the cluster's keys; creates the store, sealed if so, if there is none.
 
         Raises:
             IncompatibleStore: another cluster's store, a newer schema, or keys of something else.
             StoreUnreachable: etcd cannot be reached.
         """
-        incarnation = open_or_create(connection, cluster, cluster_id)
+        incarnation = open_or_create(connection, cluster, cluster_id, sealed)
         keyspace = cls(connection, cluster, incarnation, clock)
         keyspace.refresh()
         return keyspace

@@ -54,28 +54,30 @@ def incarnation_of(
     return incarnation
 
 
-def open_or_create(connection: EtcdConnection, cluster: str, cluster_id: str | None) -> Incarnation:
-    """Returns the incarnation of the existing store, or of a new one.
+def open_or_create(
+    connection: EtcdConnection, cluster: str, cluster_id: str | None, sealed: str = ""
+) -> Incarnation:
+    """Returns the incarnation of the existing store, or of a new one, ``sealed`` for this reason.
 
     Raises:
         IncompatibleStore: there are other keys, or the user lacks the right.
         StoreUnreachable: etcd cannot be reached.
     """
     try:
-        return _found_or_begin(connection, cluster, cluster_id)
+        return _found_or_begin(connection, cluster, cluster_id, sealed)
     except EtcdRefused as error:
         raise IncompatibleStore(str(error)) from error
 
 
 def _found_or_begin(
-    connection: EtcdConnection, cluster: str, cluster_id: str | None
+    connection: EtcdConnection, cluster: str, cluster_id: str | None, sealed: str
 ) -> Incarnation:
     layout = Layout(connection.address.root)
     head = read_head(connection, layout)
     if head.identity is not None:
         return incarnation_of(connection, head.identity, cluster, cluster_id)
     _refuse_nested(connection)
-    incarnation = Incarnation.first(cluster, cluster_id, head.etcd_cluster)
+    incarnation = Incarnation.first(cluster, cluster_id, head.etcd_cluster).sealed(sealed)
     nothing_there = transactions.Create(layout.root, layout.root_end) == 0
     request = request_of(
         [nothing_there.build_message()],

@@ -158,6 +158,7 @@ class EtcdStore:
         address: EtcdAddress,
         cluster: str,
         cluster_id: str | None = None,
+        sealed: str = "",
         *,
         lease_seconds: float = LEASE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -169,20 +170,24 @@ class EtcdStore:
         """
         self._connection: Final = EtcdConnection(address, clock=clock)
         try:
-            self._keyspace: Final = Keyspace.open(self._connection, cluster, cluster_id, clock)
+            self._keyspace: Final = Keyspace.open(
+                self._connection, cluster, cluster_id, clock, sealed
+            )
         except BaseException:
             self._connection.close()
             raise
         self._leases: Final = Leases(self._connection, lease_seconds, clock)
 
     @classmethod
-    def open(cls, address: str, cluster: str, cluster_id: str | None = None) -> Self:
+    def open(
+        cls, address: str, cluster: str, cluster_id: str | None = None, sealed: str = ""
+    ) -> Self:
         """Returns the store at ``etcd://…``.
 
         Raises:
             IncompatibleStore, StoreUnreachable
         """
-        return cls(EtcdAddress.parse(address), cluster, cluster_id)
+        return cls(EtcdAddress.parse(address), cluster, cluster_id, sealed)
 
     @property
     def identity(self) -> Identity:

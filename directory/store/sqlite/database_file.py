@@ -279,11 +279,12 @@ class DatabaseFile:
         path: Path,
         cluster: str,
         cluster_id: str | None = None,
+        sealed: str = "",
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Opens the file.
+        """Opens the file. ``sealed`` is why a new store takes no changes.
 
         Raises:
             IncompatibleStore: no store of this cluster that this version can use; nothing was
@@ -293,6 +294,7 @@ class DatabaseFile:
         self.path: Final = path
         self._cluster: Final = cluster
         self._cluster_id = cluster_id
+        self._sealed_at_first: Final = sealed
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
         self._writer: sqlite3.Connection | None = None
@@ -494,7 +496,7 @@ class DatabaseFile:
                 )
             self._inode = inode
             if is_empty(connection):
-                create(connection, self._cluster, self._cluster_id)
+                create(connection, self._cluster, self._cluster_id, self._sealed_at_first)
                 self._note(head_of(connection))
             complete(connection)
             return connection

@@ -108,6 +108,7 @@ class SqliteStore:
         path: Path,
         cluster: str,
         cluster_id: str | None = None,
+        sealed: str = "",
         *,
         history_writes: int = HISTORY_WRITES,
         clock: Callable[[], float] = time.monotonic,
@@ -117,20 +118,22 @@ class SqliteStore:
         Raises:
             IncompatibleStore, StoreUnreachable
         """
-        self._file: Final = DatabaseFile(path, cluster, cluster_id, clock=clock)
+        self._file: Final = DatabaseFile(path, cluster, cluster_id, sealed, clock=clock)
         self._clock: Final = clock
         self._history_writes: Final = history_writes
         self._news: Final = CommitSignal(clock)
         self._commits: Final = GroupCommit(self._changing, path, clock)
 
     @classmethod
-    def open(cls, address: str, cluster: str, cluster_id: str | None = None) -> Self:
+    def open(
+        cls, address: str, cluster: str, cluster_id: str | None = None, sealed: str = ""
+    ) -> Self:
         """Returns the store at ``sqlite:///…``.
 
         Raises:
             IncompatibleStore, StoreUnreachable
         """
-        return cls(database_path(address), cluster, cluster_id)
+        return cls(database_path(address), cluster, cluster_id, sealed)
 
     @property
     def identity(self) -> Identity:

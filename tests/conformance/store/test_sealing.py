@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -12,6 +12,7 @@ from directory.namespace.command import EntryChange
 from directory.namespace.entry import Directory, Kind
 from directory.namespace.keys import ENTRY, entry_key, event_key
 from directory.namespace.snapshot import Snapshot
+from directory.store.addresses import open_store
 from directory.store.base import (
     FILLED_FROM,
     MOVED_TO,
@@ -85,6 +86,17 @@ def test_a_sealed_store_takes_no_changes_from_any_process(place: Place, store: S
     assert rows[b"k"] == b"v"
     if reported:
         assert rows[b"last/far"] == reported[-1].split()[0].encode()
+
+
+def test_a_new_store_can_be_sealed_from_its_first_moment(place: Place) -> None:
+    with closing(open_store(place.address, "la", "kc-aaaaaaaaaa", FILLING)) as store:
+        assert store.identity.sealed == place.open().identity.sealed == FILLING
+        store.clear()
+        store.fill([(b"k", b"v")])
+        store.unseal()
+    with closing(open_store(place.address, "la", "kc-aaaaaaaaaa", "another reason")) as again:
+        assert again.identity.sealed == "", "it is not new"
+        assert everything(again) == {b"k": b"v"}
 
 
 def test_nobody_is_elected_in_a_sealed_store(store: Store) -> None:

@@ -60,12 +60,10 @@ class _CutStore:
         return self._store.fill(counted())
 
 
-def cutting(steps: int) -> Callable[[str, str, str | None], Any]:
+def cutting(steps: int) -> Callable[..., Any]:
     """Returns an ``open_store`` whose stores are cut off after so many steps together."""
     left = _Steps(steps)
-    return lambda address, cluster, cluster_id: _CutStore(
-        open_store(address, cluster, cluster_id), left
-    )
+    return lambda *arguments: _CutStore(open_store(*arguments), left)
 
 
 def everything(store: Store) -> dict[bytes, bytes]:

@@ -24,7 +24,7 @@ from directory.maintenance.restore import (
 from directory.store.addresses import describe_address, find_identity, open_store
 from directory.store.base import FILLED_FROM, Put, Store, StoreIsSealed, Transaction
 from tests.integration.maintenance.conftest import Addresses
-from tests.integration.maintenance.cutting import Row, fill, held, some_rows
+from tests.integration.maintenance.cutting import CutOff, Row, cutting, fill, held, some_rows
 from tests.support.backups import back_up
 
 ROWS = some_rows(300)
@@ -85,6 +85,16 @@ def test_a_restore_that_another_one_clears_does_not_open_the_store(
     assert sealed(target).startswith(BACKUP)
     restore(plan_restore(backup, target))
     assert held(target) == dict(ROWS)
+
+
+def test_a_restore_into_a_new_store_never_shows_an_empty_one(
+    new_address: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup, target = backup_of_rows(new_address()), new_address()
+    monkeypatch.setattr(restoring, "open_store", cutting(0))
+    with pytest.raises(CutOff):
+        restore(plan_restore(backup, target))
+    assert sealed(target).startswith(BACKUP)
 
 
 def test_a_restore_whose_store_another_one_opened_says_so(
