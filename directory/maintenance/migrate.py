@@ -68,6 +68,8 @@ class Migration:
     stage: Stage
     target_sealed: str = ""
     """Seal of the target, as found; empty = none, or no store."""
+    force: bool = False
+    """Also while changes wait for the change log."""
 
     @property
     def migrating(self) -> str:
@@ -110,7 +112,7 @@ def plan_migration(source: str, target: str, *, force: bool = False) -> Migratio
     found = _find_stage(source, target)
     if found.stage is Stage.NEW and not force:
         _refuse_unpublished(found)
-    return found
+    return replace(found, force=force)
 
 
 def _refuse_unpublished(one: Migration) -> None:
@@ -216,11 +218,12 @@ def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> I
     """Executes the steps that remain by now; returns the target's identity in its new incarnation.
 
     Raises:
-        RestoreRefused: another process changed one of the stores meanwhile, or the target has other
-            rows than those put in.
+        RestoreRefused: as ``plan_migration``; another process changed one of the stores meanwhile,
+            or the target has other rows than those put in.
         StoreUnreachable, IncompatibleStore: repeat the command to continue.
     """
-    one = _find_stage(one.source, one.target)  # others may have continued while a prompt was open
+    # Again: others may have continued, or made changes, while a prompt was open.
+    one = plan_migration(one.source, one.target, force=one.force)
     with ExitStack() as opened:
         source = one.open_source()
         opened.callback(source.close)

@@ -316,6 +316,24 @@ def test_what_waits_for_the_change_log_is_published_first(tmp_path: Path) -> Non
             plan_migration(source, target)
 
 
+def test_what_came_to_wait_for_the_change_log_while_it_asked_is_published_first(
+    tmp_path: Path,
+) -> None:
+    addresses = addresses_of("sqlite", None, tmp_path)  # type: ignore[arg-type]
+    source, target = addresses(), addresses()
+    fill(source, ROWS)
+    with closing(open_store(source, "la")) as store:
+        state = watch_pb2.ChangeLogState(incarnation=store.identity.incarnation)
+        store.commit(Transaction((), (Put(CHANGE_LOG, state.SerializeToString()),)))
+        asking, forced = (plan_migration(source, target, force=force) for force in (False, True))
+        store.commit(Transaction((), (Put(event_key("1"), b""),)))
+        with pytest.raises(RestoreRefused, match="1 commit waits for the change log"):
+            migrating.migrate(asking)
+        assert takes_writes(store)
+    migrating.migrate(forced)
+    assert event_key("1") in held(target)
+
+
 @pytest.mark.parametrize("way", WAYS[:1], indirect=True, ids="-to-".join)
 def test_a_change_too_large_for_one_row_of_the_target_comes_as_several(
     way: tuple[str, str],
