@@ -541,6 +541,8 @@ class ChildLinks:
 
         Raises:
             KdirError, StoreUnreachable: it was not stored.
+            NotReady: it is stored, but this server's replica lags: over an earlier link, the child
+                may have received newer records than it would over this one.
         """
         hello = session.hello
         with self._lock:
@@ -552,9 +554,15 @@ class ChildLinks:
         self.note_contact(session)
         link = child_state.link_write(hello.cluster_id, self._server_id, hello.topic_count)
         with session.pace.lock:
-            self._store((link, *child_state.child_writes(self._replica.snapshot, hello, unix_ms())))
+            writes = child_state.child_writes(self._replica.snapshot, hello, unix_ms())
+            revision = self._writer.put_facts((link, *writes))
             # Only after the commit: if it fails, the previous link's reports are stored as before.
             session.link, session.pace.session = link, session
+        if not self._replica.is_known(revision):
+            raise NotReady(
+                f"this server of cluster {self.cluster} has not seen revision {revision} of its "
+                f"store yet; a child cannot link to it"
+            )
         self.federation.table_changed()
         if session.group_token:
             key = (self.group_token, session.group_token)

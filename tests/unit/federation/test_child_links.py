@@ -141,7 +141,7 @@ class Link:
                     self.responses.append(federation_pb2.LinkResponse.FromString(response))
                 if not self._link.has_more:
                     self._ready.wait(0.02)
-        except StoreUnavailable as error:
+        except (NotReady, StoreUnavailable) as error:
             self.error = error
         finally:
             self._link.close()  # gRPC ends the requests with the call
@@ -715,6 +715,22 @@ def test_a_server_that_lags_does_not_refuse_a_child_that_another_mounted(
     later.start()
     other.children.serve(LATE).close()
     assert go_on.is_set()
+
+
+def test_N4_a_server_that_lags_sends_no_older_records_than_another_sent_before(
+    behind: tuple[Cluster, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child goes to the next server; once this one has caught up, it can be linked to."""
+    monkeypatch.setattr("directory.store.writer._FACTS_SECONDS", 0.2)
+    other, go_on = behind
+    refused = Link(other.children)
+    assert eventually(lambda: isinstance(refused.error, NotReady))
+    assert not refused.responses
+    assert eventually(lambda: not other.children.linked_count())
+    go_on.set()
+    linked = Link(other.children)
+    assert eventually(lambda: linked.responses)
+    linked.close()
 
 
 def test_a_server_whose_store_is_away_or_sealed_refuses_no_child_for_good(
