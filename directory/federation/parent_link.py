@@ -204,11 +204,15 @@ class ParentLink:
 
     def _hold_role(self, attempt: int) -> int:
         """Links until the role ends; returns the number of the last attempt."""
+        is_new_term = True
         try:
             while self._leader.leads and not (self._unsure or self._stop.is_set()):
                 if not self._leader.wait_for_election(self._stop.wait, self._written):
                     self._message = "this server has not seen its own election yet"
                     continue
+                if is_new_term:
+                    self._forget_older_contact()
+                    is_new_term = False
                 if self._detached():
                     self._message = self._detached()
                 else:
@@ -234,7 +238,23 @@ class ParentLink:
         self._standby = not self._holder
         if self._standby:
             self._message = "another server of this cluster holds the link"
+        else:
+            self._stored_contact = None
+            self._forget_older_contact()
         return self._holder
+
+    def _forget_older_contact(self) -> None:
+        """Forgets the last contact of an earlier term of this server, if another server has stored
+        a later one since.
+        """
+        stored = parent_state.parent_contact(self._replica.snapshot)
+        at = self._confirmed_at
+        if stored is None or (at is not None and self._to_unix_ms(at) >= stored.at_ms):
+            return
+        self._received_at = self._confirmed_at = None
+
+    def _to_unix_ms(self, at: float) -> int:
+        return unix_ms() - int(1000 * (self._clock() - at))
 
     # -- one link --------------------------------------------------------------------------------
 
@@ -337,7 +357,7 @@ class ParentLink:
             if is_confirmed == was_confirmed and abs(at - stored_at) < _CONTACT_SECONDS:
                 return
         self._stored_contact = (at, is_confirmed)
-        at_ms = unix_ms() - int(1000 * (self._clock() - at))
+        at_ms = self._to_unix_ms(at)
         try:
             self._commit((parent_state.parent_contact_write(at_ms, linked=is_confirmed),))
         except (KdirError, StoreUnreachable) as error:

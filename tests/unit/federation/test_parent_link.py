@@ -14,7 +14,7 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.federation import parent_state
-from directory.federation.federation_state import endpoint_to_try
+from directory.federation.federation_state import endpoint_to_try, unix_ms
 from directory.namespace.keys import MOUNT_ROW, PARENT
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
@@ -89,8 +89,14 @@ def parent() -> Iterator[tuple[Parent, str]]:
         yield output, output.address
 
 
-def commit(store: Store, *writes: Put) -> None:
+def commit(store: Store, *writes: Write) -> None:
     assert isinstance(store.commit(Transaction((), writes)), Committed)
+
+
+def lose_role(cluster: Cluster) -> None:
+    """Frees the lock of the link's role without the process knowing, as after a long pause."""
+    assert cluster.parent_link is not None
+    lose_lock(cluster.parent_link._leader.leadership)
 
 
 def kept(store: Store) -> str:
@@ -169,18 +175,46 @@ def test_S19_a_holder_resigns_when_its_tree_names_another(
     where = f"sqlite:///{tmp_path / 'la.sqlite'}"
     cluster = Cluster.open(config_of(where, address))
     other = open_store(where, "la")
-    link = cluster.parent_link
-    assert link is not None
     try:
         cluster.start()
         eventually(lambda: cluster.link_status().linked)
         # The lock goes without the process knowing, as after a long pause; another is elected.
-        lost = link._leader.leadership
-        lose_lock(lost)
+        lose_role(cluster)
         assert other.elect("parent-link", "another") is not None
         output.ended.set()  # the link ends, and the holder looks before it opens the next
         eventually(lambda: cluster.link_status().standby)
         assert not cluster.link_status().holder
+    finally:
+        output.ended.set()
+        cluster.stop()
+        other.close()
+
+
+@pytest.mark.parametrize("stored_seconds", [-600, 600])
+def test_a_server_that_is_elected_again_has_the_latest_contact_of_the_cluster(
+    tmp_path: Path, parent: tuple[Parent, str], stored_seconds: int
+) -> None:
+    """Not of its own last term: what is inherited would end long before its time."""
+    output, address = parent
+    where = f"sqlite:///{tmp_path / 'la.sqlite'}"
+    cluster = Cluster.open(config_of(where, address))
+    other = open_store(where, "la")
+    try:
+        cluster.start()
+        eventually(lambda: cluster.link_status().linked)
+        lose_role(cluster)
+        between = other.elect("parent-link", "another")
+        assert between is not None
+        output.ended.set()
+        eventually(lambda: cluster.link_status().standby)
+        stored_ms = unix_ms() + 1_000 * stored_seconds  # in the future: its age stays the same
+        commit(other, parent_state.parent_contact_write(stored_ms, linked=False))
+        between.release()
+        eventually(lambda: cluster.link_status().holder)
+        is_later = stored_seconds > 0
+        assert (cluster.link_status().contact_age_seconds is None) == is_later
+        seconds = cluster.unconfirmed_seconds()
+        assert seconds == 0.0 if is_later else seconds is not None and 0.0 < seconds < 300
     finally:
         output.ended.set()
         cluster.stop()
