@@ -47,7 +47,6 @@ __all__ = [
     "MOST_BYTES",
     "InheritedRecord",
     "grants_level",
-    "has_inherited_levels",
     "inherited_access",
     "inherited_change_event",
     "inherited_levels",
@@ -271,13 +270,6 @@ def inherited_levels(snapshot: Snapshot) -> list[federation_pb2.InheritedLevel]:
     """
     record = _known_record(snapshot)
     return [] if record is None else list(record.message.levels)
-
-
-def has_inherited_levels(snapshot: Snapshot) -> bool:
-    """True if anything is inherited, or may be: what is received cannot be read."""
-    if is_inherited_corrupt(snapshot):
-        return True
-    return is_inherited_received(snapshot) and bool(inherited_levels(snapshot))
 
 
 def _known_record(snapshot: Snapshot) -> InheritedRecord | None:

@@ -450,8 +450,8 @@ class Cluster:
         return self.parent_link.status()
 
     def unconfirmed_seconds(self) -> float | None:
-        """Returns the time since a parent last confirmed the mount; None while one does, and
-        without a parent.
+        """Returns the time since a parent last confirmed the mount; None while one does, without a
+        parent, and while detached from it: what is inherited is kept as the cluster's own.
 
         It counts from the last message of a parent that had sent the mount and the inherited
         records on that link, to any server of the cluster; and from as long before as the parent's
@@ -459,12 +459,12 @@ class Cluster:
         """
         if self.parent_link is None or self.replica.state is ReplicaState.LOADING:
             return None
-        status = self.link_status()
-        if status.confirmed:
+        status, snapshot = self.link_status(), self.replica.snapshot
+        if status.confirmed or parent_state.detached_of(snapshot):
             return None
         if status.holder and status.confirmed_seconds is not None:
             return status.confirmed_seconds
-        received = parent_state.parent_contact(self.replica.snapshot)
+        received = parent_state.parent_contact(snapshot)
         if received is None:
             return time.monotonic() - self.started_at
         seconds = max(0, unix_ms() - received.at_ms) / 1000
@@ -473,12 +473,7 @@ class Cluster:
         return seconds
 
     def _unconfirmed_below_seconds(self) -> float:
-        """Returns the time since parent and store confirmed what children inherit; 0.0: now. Of a
-        cluster that was detached and inherits nothing, no parent has anything to confirm.
-        """
-        snapshot = self.replica.snapshot
-        if parent_state.detached_of(snapshot) and not inheritance.has_inherited_levels(snapshot):
-            return self.replica.age_seconds
+        """Returns the time since parent and store confirmed what children inherit; 0.0: now."""
         return max(self.unconfirmed_seconds() or 0.0, self.replica.age_seconds)
 
     def authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:

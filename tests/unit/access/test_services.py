@@ -643,6 +643,21 @@ def test_an_inherited_deny_beats_an_allow_below_and_lasts(child: House) -> None:
     eventually(lambda: child.outcome("eve", "/la/a") == "resolution")
 
 
+def test_what_a_detached_cluster_keeps_lasts_until_it_is_attached_again(child: House) -> None:
+    """As the cluster's own, however long ago a parent confirmed it; children inherit it so, too."""
+    child.mkdir("/la/a")
+    inherit(child, {"eve": "read"})
+    child.put(parent_state.parent_contact_write(unix_ms() - 120_000, linked=False))
+    eventually(lambda: child.outcome("eve", "/la/a") == "absent")
+    detach = admin_pb2.DetachParentRequest(keep_inherited=True)
+    assert list(child.ask(ADMIN, "DetachParent", detach).kept) == ["/"]
+    assert child.outcome("eve", "/la/a") == "resolution"
+    assert child.cluster.unconfirmed_seconds() is None
+    assert child.cluster.member().unconfirmed_seconds() < 60
+    child.ask(ADMIN, "AttachParent", admin_pb2.AttachParentRequest())
+    assert child.outcome("eve", "/la/a") == "absent"
+
+
 def test_what_is_inherited_is_guarded_like_the_clusters_own(child: House) -> None:
     """The command is planned on a tree in which bob may, and committed after he may not."""
     child.mkdir("/la/a")
