@@ -124,7 +124,7 @@ class ChildLink:
         self._links: Final = links
         self._clock: Final = links.clock
         self._welcome = welcome
-        self.group_token, hello.link_group = hello.link_group, ""  # this link's only: not stored
+        self.group_token, self.reported_seconds = _take_link_fields(hello)
         self.hello = hello
         self.below: Final = below
         self.pace: Final = pace
@@ -150,7 +150,7 @@ class ChildLink:
         """True if the link ends after the queued messages."""
         self._waiting: Final[deque[bytes]] = deque()
         """Queued messages for the child."""
-        self._heartbeats = LinkPace(links.heartbeat_seconds, None)
+        self._heartbeats = LinkPace(links.heartbeat_seconds, None, self.reported_seconds)
         self._sent_at = self.received_at
         self._unconfirmed_field = b""
         """Part of each message: how long the parent's own state is unconfirmed; empty: it is
@@ -252,9 +252,11 @@ class ChildLink:
             except Exception as error:  # noqa: BLE001 - whatever it is ends the link
                 self._failure = error
             else:
-                self._heartbeats = LinkPace(self._links.heartbeat_seconds, self.group)
+                own_seconds = self._links.heartbeat_seconds
+                self._heartbeats = LinkPace(own_seconds, self.group, self.reported_seconds)
                 first = federation_pb2.LinkResponse(welcome=self._welcome)
                 first.welcome.link_group = "" if self.group is None else self._links.group_token
+                first.welcome.heartbeat_seconds = own_seconds
                 self._waiting.append(first.SerializeToString())
                 self.received_at = self._clock()  # until now nothing could come
                 self._has_begun = True
@@ -566,7 +568,9 @@ class ChildLinks:
         self.federation.table_changed()
         if session.group_token:
             key = (self.group_token, session.group_token)
-            session.group = self._groups.join(key, session, self.heartbeat_seconds)
+            session.group = self._groups.join(
+                key, session, self.heartbeat_seconds, session.reported_seconds
+            )
 
     def end(self, session: ChildLink) -> None:
         """Stores that a link has ended, if it began and no other has replaced it."""
@@ -774,7 +778,7 @@ class ChildLinks:
 
     def _hello_again(self, session: ChildLink, hello: federation_pb2.Hello) -> None:
         """Handles the repeated hello of a child whose feature level was raised."""
-        hello.link_group = ""
+        _take_link_fields(hello)
         if hello.cluster_id != session.hello.cluster_id:
             raise InvalidArgument(
                 f"link: found a hello of {hello.cluster_id} on the link of "
@@ -868,6 +872,15 @@ class ChildLinks:
                 f"it cannot be mounted below",
                 ancestors=" ".join([*self._ancestors(), self._cluster_id]),
             )
+
+
+def _take_link_fields(hello: federation_pb2.Hello) -> tuple[str, float]:
+    """Returns the link group and the heartbeat interval, and clears them: they are of one link, and
+    not stored.
+    """
+    fields = hello.link_group, hello.heartbeat_seconds
+    hello.link_group, hello.heartbeat_seconds = "", 0.0
+    return fields
 
 
 def _encode_unconfirmed(seconds: float) -> bytes:

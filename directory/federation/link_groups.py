@@ -28,6 +28,15 @@ _QUIET_BEATS: Final = 4
 frequent, since a change soon after another waits for the next heartbeat.
 """
 _LOOKS_A_BEAT: Final = 4
+_MOST_SECONDS: Final = 3_600.0
+"""Longest interval that the other end may report; the config allows no longer one."""
+
+
+def _awaited_seconds(own: float, reported: float) -> float:
+    """Returns the interval by which the other end is silent: the longer one of both ends, so that
+    both have the same; ``reported`` may be no interval, such as 0.
+    """
+    return max(own, min(reported, _MOST_SECONDS)) if reported > 0 else own
 
 
 class LinkPace:
@@ -36,11 +45,17 @@ class LinkPace:
     Args:
         heartbeat_seconds: interval of the heartbeats of a link without a group.
         group: None: the link shares no heartbeats.
+        reported_seconds: the interval of the other end; 0.0: it did not report it.
     """
 
-    def __init__(self, heartbeat_seconds: float, group: LinkGroup | None) -> None:
+    def __init__(
+        self, heartbeat_seconds: float, group: LinkGroup | None, reported_seconds: float = 0.0
+    ) -> None:
         self._often: Final = heartbeat_seconds
         self._rarely: Final = heartbeat_seconds if group is None else group.link_seconds
+        beats = SILENT_BEATS if group is None else SILENT_BEATS * _RARE_BEATS
+        self.silent_seconds: Final = beats * _awaited_seconds(heartbeat_seconds, reported_seconds)
+        """Time without messages after which the other end counts as disconnected."""
         self._marked = -1
         self._quiet = 0
 
@@ -48,11 +63,6 @@ class LinkPace:
     def seconds(self) -> float:
         """Time from the last message to the next heartbeat."""
         return self._rarely if self._quiet > _QUIET_BEATS else self._often
-
-    @property
-    def silent_seconds(self) -> float:
-        """Time without messages after which the other end counts as disconnected."""
-        return SILENT_BEATS * self._rarely
 
     def note_sent(self, marked: int) -> None:
         """Records that a message was sent, and how often the table was marked as changed until
@@ -79,8 +89,15 @@ class GroupedLink(Protocol):
 class LinkGroup:
     """Group of links that share heartbeats. One thread calls ``look``."""
 
-    def __init__(self, key: Hashable, heartbeat_seconds: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        key: Hashable,
+        heartbeat_seconds: float,
+        awaited_seconds: float,
+        clock: Callable[[], float],
+    ) -> None:
         self.key: Final = key
+        self._silent_seconds: Final = _SILENT_GROUP_BEATS * awaited_seconds
         self.heartbeat_seconds: Final = heartbeat_seconds
         self.link_seconds: Final = _RARE_BEATS * heartbeat_seconds
         """Interval of the heartbeats that each link sends by itself."""
@@ -117,7 +134,7 @@ class LinkGroup:
         """
         links = list(self._links)
         now = self._clock()
-        is_silent = now - self._received_at > _SILENT_GROUP_BEATS * self.heartbeat_seconds
+        is_silent = now - self._received_at > self._silent_seconds
         if is_silent and not any(one.is_receiving for one in links):
             for one in links:
                 one.end()
@@ -140,12 +157,20 @@ class LinkGroups:
         self._joined: Final = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def join(self, key: Hashable, link: GroupedLink, heartbeat_seconds: float) -> LinkGroup:
-        """Returns the group of this key, with the link added."""
+    def join(
+        self,
+        key: Hashable,
+        link: GroupedLink,
+        heartbeat_seconds: float,
+        reported_seconds: float = 0.0,
+    ) -> LinkGroup:
+        """Returns the group of this key and of both ends' intervals, with the link added."""
+        awaited_seconds = _awaited_seconds(heartbeat_seconds, reported_seconds)
+        whole_key = (key, heartbeat_seconds, awaited_seconds)
         with self._lock:
-            group = self._groups.get((key, heartbeat_seconds))
+            group = self._groups.get(whole_key)
             if group is None:
-                group = LinkGroup((key, heartbeat_seconds), heartbeat_seconds, self._clock)
+                group = LinkGroup(whole_key, heartbeat_seconds, awaited_seconds, self._clock)
                 self._groups[group.key] = group
             group.add(link)
             if self._thread is None:

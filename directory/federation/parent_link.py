@@ -103,7 +103,8 @@ class ParentLink:
         """Group of this link; None: the link shares no heartbeats."""
         self._link_group = ""
         """Names the connection of this link to the parent."""
-        self._is_beat_due = False
+        # Heartbeat interval of the parent on this link; 0.0: it did not report it.
+        self._is_beat_due, self._parent_seconds = False, 0.0
         self._dialling = dialling or PeerCredentials(None)
         self._federation = federation
         self._store = store
@@ -263,7 +264,7 @@ class ParentLink:
         self._welcome, self._awaits_inherited, self._has_inherited = None, False, False
         self._table, self._table_is_new = self._new_table(), False
         self._waits_since, self.is_receiving = self._clock(), False
-        self._is_beat_due = False
+        self._is_beat_due, self._parent_seconds = False, 0.0
         self._attached = self._replica.snapshot.fact(parent_state.ATTACHED_KEY)
         endpoint = self._federation.parent_endpoint(attempt)
         outbox: _Outbox = queue.SimpleQueue()
@@ -271,6 +272,7 @@ class ParentLink:
             with self._dialling.channel(endpoint) as shared:
                 hello, self._link_group = self._hello(), shared.token
                 hello.link_group = shared.token
+                hello.heartbeat_seconds = self._heartbeat_seconds
                 outbox.put(federation_pb2.LinkRequest(hello=hello))
                 stub = federation_pb2_grpc.FederationServiceStub(shared.channel)
                 call = stub.Link(iter(outbox.get, None))
@@ -386,6 +388,7 @@ class ParentLink:
         """
         version = 0
         group: LinkGroup | None = None
+        parent_seconds = 0.0
         pace = LinkPace(self._heartbeat_seconds, group)
         claim = hello.kafka if hello.HasField("kafka") else None
         reported_self = hello.feature_level, claim
@@ -413,9 +416,9 @@ class ParentLink:
                 )
                 outbox.put(federation_pb2.LinkRequest(heartbeat=beat))
             self._is_beat_due = False
-            if group is not self._group:
-                group = self._group
-                pace = LinkPace(self._heartbeat_seconds, group)
+            if group is not self._group or parent_seconds != self._parent_seconds:
+                group, parent_seconds = self._group, self._parent_seconds
+                pace = LinkPace(self._heartbeat_seconds, group, parent_seconds)
             pace.note_sent(marked)
             if group is not None:
                 group.note_sent()
@@ -472,11 +475,18 @@ class ParentLink:
                 pass
 
     def _join_group(self, welcome: federation_pb2.Welcome) -> None:
-        """Shares heartbeats from now on, if the parent does."""
-        token, welcome.link_group = welcome.link_group, ""  # names this link only: not stored
+        """Takes the parent's interval of heartbeats, and shares them from now on, if the parent
+        does.
+        """
+        # Only of this link: not stored.
+        token, self._parent_seconds = welcome.link_group, welcome.heartbeat_seconds
+        welcome.ClearField("link_group")
+        welcome.ClearField("heartbeat_seconds")
         if token and self._group is None:
             key = (self._link_group, token)
-            self._group = self._groups.join(key, self, self._heartbeat_seconds)
+            self._group = self._groups.join(
+                key, self, self._heartbeat_seconds, self._parent_seconds
+            )
 
     def _on_welcome(self, welcome: federation_pb2.Welcome) -> None:
         own_id = self._member.cluster_id

@@ -37,7 +37,7 @@ class LinkResponse(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., mount_table: _Optional[_Union[MountTable, _Mapping]] = ..., inherited: _Optional[_Union[Inherited, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., remounted: _Optional[_Union[Welcome, _Mapping]] = ..., unmounted: _Optional[_Union[Unmounted, _Mapping]] = ..., unconfirmed_seconds: _Optional[float] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("cluster_id", "cluster", "mount", "epoch", "endpoints", "feature_level", "incarnation", "topic_count", "kafka", "link_group")
+    __slots__ = ("cluster_id", "cluster", "mount", "epoch", "endpoints", "feature_level", "incarnation", "topic_count", "kafka", "link_group", "heartbeat_seconds")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     MOUNT_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +48,7 @@ class Hello(_message.Message):
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     KAFKA_FIELD_NUMBER: _ClassVar[int]
     LINK_GROUP_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     cluster: str
     mount: str
@@ -58,7 +59,8 @@ class Hello(_message.Message):
     topic_count: int
     kafka: KafkaClaim
     link_group: str
-    def __init__(self, cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., mount: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., feature_level: _Optional[int] = ..., incarnation: _Optional[str] = ..., topic_count: _Optional[int] = ..., kafka: _Optional[_Union[KafkaClaim, _Mapping]] = ..., link_group: _Optional[str] = ...) -> None: ...
+    heartbeat_seconds: float
+    def __init__(self, cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., mount: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., feature_level: _Optional[int] = ..., incarnation: _Optional[str] = ..., topic_count: _Optional[int] = ..., kafka: _Optional[_Union[KafkaClaim, _Mapping]] = ..., link_group: _Optional[str] = ..., heartbeat_seconds: _Optional[float] = ...) -> None: ...
 
 class KafkaClaim(_message.Message):
     __slots__ = ("kafka_cluster_id", "pinned_at_ms", "cluster_id", "cluster", "mount")
@@ -75,7 +77,7 @@ class KafkaClaim(_message.Message):
     def __init__(self, kafka_cluster_id: _Optional[str] = ..., pinned_at_ms: _Optional[int] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., mount: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("mount", "epoch", "parent_cluster_id", "parent_cluster", "parent_mount", "ancestor_cluster_ids", "parent_endpoints", "incarnation", "revision", "kafka_above", "link_group")
+    __slots__ = ("mount", "epoch", "parent_cluster_id", "parent_cluster", "parent_mount", "ancestor_cluster_ids", "parent_endpoints", "incarnation", "revision", "kafka_above", "link_group", "heartbeat_seconds")
     MOUNT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PARENT_CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +89,7 @@ class Welcome(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     KAFKA_ABOVE_FIELD_NUMBER: _ClassVar[int]
     LINK_GROUP_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_SECONDS_FIELD_NUMBER: _ClassVar[int]
     mount: str
     epoch: int
     parent_cluster_id: str
@@ -98,7 +101,8 @@ class Welcome(_message.Message):
     revision: int
     kafka_above: _containers.RepeatedCompositeFieldContainer[KafkaClaim]
     link_group: str
-    def __init__(self, mount: _Optional[str] = ..., epoch: _Optional[int] = ..., parent_cluster_id: _Optional[str] = ..., parent_cluster: _Optional[str] = ..., parent_mount: _Optional[str] = ..., ancestor_cluster_ids: _Optional[_Iterable[str]] = ..., parent_endpoints: _Optional[_Iterable[str]] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., kafka_above: _Optional[_Iterable[_Union[KafkaClaim, _Mapping]]] = ..., link_group: _Optional[str] = ...) -> None: ...
+    heartbeat_seconds: float
+    def __init__(self, mount: _Optional[str] = ..., epoch: _Optional[int] = ..., parent_cluster_id: _Optional[str] = ..., parent_cluster: _Optional[str] = ..., parent_mount: _Optional[str] = ..., ancestor_cluster_ids: _Optional[_Iterable[str]] = ..., parent_endpoints: _Optional[_Iterable[str]] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., kafka_above: _Optional[_Iterable[_Union[KafkaClaim, _Mapping]]] = ..., link_group: _Optional[str] = ..., heartbeat_seconds: _Optional[float] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("topic_count", "endpoints", "revision")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf, nan
+
 from directory.federation.link_groups import LinkGroups, LinkPace
 
 
@@ -131,3 +133,24 @@ def test_a_link_that_shares_none_has_heartbeats_of_its_own() -> None:
     for _ in range(20):
         pace.note_sent(1)
     assert (pace.seconds, pace.silent_seconds) == (2.0, 6.0)
+
+
+def test_the_longer_interval_of_both_ends_decides_when_the_other_side_is_silent() -> None:
+    def silent_seconds(own: float, reported: float) -> float:
+        pace = LinkPace(own, None, reported)
+        assert pace.seconds == own
+        return pace.silent_seconds
+
+    assert silent_seconds(0.5, 2.0) == silent_seconds(2.0, 0.5) == 6.0
+    assert silent_seconds(2.0, inf) == 3 * 3_600.0
+    for none in (0.0, -1.0, nan):
+        assert silent_seconds(2.0, none) == 6.0
+    group = Group(1)
+    assert LinkPace(2.0, group.group, 6.0).silent_seconds == 90.0
+    slower = Link()
+    group.groups.join("key", slower, 2.0, 6.0)
+    group.go_on(15.0)
+    assert group.links[0].is_ended
+    assert not slower.is_ended
+    group.go_on(0.5)
+    assert slower.is_ended

@@ -13,8 +13,13 @@ import grpc
 import pytest
 from kdir.v1 import federation_pb2
 
+from deploy.local.ports import LOOPBACK
+from directory.api.grpc_server import DirectoryServer
 from directory.federation import parent_state
+from directory.federation.child_links import ChildLink
+from directory.federation.child_state import child_hello
 from directory.federation.federation_state import endpoint_to_try, unix_ms
+from directory.namespace.command import CreateMount
 from directory.namespace.keys import MOUNT_ROW, PARENT
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
@@ -399,6 +404,52 @@ def test_links_of_a_process_share_heartbeats_and_one_whose_parent_hangs_is_notic
         finally:
             for one in clusters:
                 one.stop()
+
+
+@pytest.mark.parametrize(("above", "below"), [(0.1, 1.0), (1.0, 0.1)])
+def test_ends_with_different_intervals_of_heartbeats_keep_their_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: float, below: float
+) -> None:
+    """For longer than three of the shorter ones."""
+    root = Cluster.open(
+        ServerConfig.quick(
+            Path_.parse("/"),
+            store=f"sqlite:///{tmp_path / 'root.sqlite'}",
+            limits=Limits(link_heartbeat_seconds=above),
+        )
+    )
+    server = DirectoryServer([root], f"{LOOPBACK}:0")
+    la = Cluster.open(config_of(f"sqlite:///{tmp_path / 'la.sqlite'}", server.address, below))
+    links: list[federation_pb2.Hello] = []
+    serve = root.children.serve
+
+    def count(hello: federation_pb2.Hello) -> ChildLink:
+        links.append(hello)
+        return serve(hello)
+
+    try:
+        root.start()
+        server.start()
+        mount = CreateMount(path=Path_.parse("/la"), cluster_id=la.cluster_id)
+        assert eventually(lambda: root.replica.state is ReplicaState.SERVING)
+        eventually(lambda: root.writer.commit_command(mount))
+        monkeypatch.setattr(root.children, "serve", count)
+        la.start()
+        assert eventually(lambda: la.link_status().linked)
+        began = time.monotonic()
+        assert eventually(lambda: time.monotonic() - began > 3.0)
+        assert la.link_status().linked
+        assert len(links) == 1
+        hello = child_hello(root.replica.snapshot, la.cluster_id)
+        welcome = la.federation.view().position.parent
+        assert hello is not None
+        assert welcome is not None
+        stored = hello[0].heartbeat_seconds, welcome.heartbeat_seconds
+        assert stored == (0.0, 0.0), "they are of one link"
+    finally:
+        la.stop()
+        server.drain()
+        root.stop()
 
 
 def test_what_names_a_link_is_not_kept(tmp_path: Path) -> None:
