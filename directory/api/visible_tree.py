@@ -244,7 +244,11 @@ class OpenTree:
         return Absent(f"{path} does not exist", path=path, nearest=self.nearest(path))
 
     def nearest(self, path: Path) -> Path:
-        """Returns the deepest directory above a path that exists and may be described."""
+        """Returns the deepest directory of this cluster above a path that exists and may be
+        described; its mount for a path that is not below it.
+        """
+        if not self.mount.is_prefix_of(path):
+            return self.mount
         relative = path.below(self.mount)
         way = traverse(self.snapshot, relative[:-1])
         for length in range(way.depth, 0, -1):

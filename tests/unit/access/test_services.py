@@ -544,6 +544,14 @@ def test_the_change_of_an_entry_that_is_gone_is_judged_by_the_grants_that_went_w
     assert gone.action == watch_pb2.CHANGE_ACTION_DELETE
 
 
+def test_changes_above_the_mount_are_absent_for_who_sees_nothing_below(la: House) -> None:
+    asked = watch_pb2.ListChangesRequest(path="/")
+    assert isinstance(la.refusal("eve", "ListChanges", asked), Absent)
+    with pytest.raises(Absent):
+        next(la.ask("eve", "Watch", watch_pb2.WatchRequest(path="/")))
+    assert la.ask("bob", "ListChanges", asked).events
+
+
 def test_N5_a_watch_ends_when_the_right_to_it_does(la: House) -> None:
     stream = la.ask("bob", "Watch", watch_pb2.WatchRequest(path="/la/open"))
     assert next(stream).HasField("authority")
