@@ -28,6 +28,7 @@ from resolver.errors import (
     InvalidArgument,
     InvalidPath,
     KdirError,
+    NotReady,
     TokenExpired,
     Unreachable,
 )
@@ -137,13 +138,23 @@ class ClusterRouter:
             f"cluster: found {cluster!r}; expected one of {names}", field="cluster"
         )
 
+    def loaded(self) -> list[Cluster]:
+        """Returns the clusters whose trees are loaded."""
+        return [one for one in self.clusters if one.replica.state is not ReplicaState.LOADING]
+
     def mounting_cluster(self, hello: federation_pb2.Hello) -> Cluster:
         """Returns the cluster that mounts this child; if none does, the one that would, by
         the mount in the child's hello.
+
+        Raises:
+            NotReady: no loaded cluster mounts it, and another is not loaded.
         """
-        for one in self.clusters:
+        loaded = self.loaded()
+        for one in loaded:
             if hello.cluster_id in one.federation.view().mounts:
                 return one
+        if len(loaded) < len(self.clusters):
+            raise NotReady("not all clusters of this server are loaded; one may mount the child")
         above = Path.parse(hello.mount).parent
         return self.cluster_for_path(above)
 

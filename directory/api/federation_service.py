@@ -56,14 +56,17 @@ class FederationService(Service):
         self, request: federation_pb2.ListMountsRequest, call: Call
     ) -> federation_pb2.ListMountsResponse:
         """Returns the mounts known here that the caller may see; with DESCRIBE on the cluster, also
-        the clusters that wait to be mounted.
+        the clusters that wait to be mounted. Those of a cluster that is not loaded are left out.
+
+        Raises:
+            NotReady: no cluster is loaded.
         """
         del request
         call.check()
         response = federation_pb2.ListMountsResponse()
         now = unix_ms()
         seen: set[str] = set()
-        for cluster in self._router.clusters:
+        for cluster in self._router.loaded() or self._router.clusters:
             tree = self._router.tree(cluster, cluster.replica.snapshot, call)
             for row in cluster.federation.rows_everywhere():
                 if not tree.can_refer_to(row.mount):

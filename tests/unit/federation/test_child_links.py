@@ -18,6 +18,9 @@ from typing import Any, Final, TypeVar, cast
 import pytest
 from kdir.v1 import federation_pb2
 
+from directory.api.cluster_router import ClusterRouter
+from directory.api.federation_service import FederationService
+from directory.api.rpc.call_context import Call
 from directory.federation import child_links, child_state
 from directory.federation.child_links import ChildLink, ChildLinks
 from directory.federation.child_state import (
@@ -748,6 +751,27 @@ def test_a_server_whose_store_is_away_or_sealed_refuses_no_child_for_good(
     other.replica.sealed = "moved to another store"
     with pytest.raises(StoreSealed):
         other.children.serve(LATE)
+
+
+def test_a_cluster_that_is_not_loaded_is_in_nobody_s_way(cluster: Cluster, tmp_path: Path) -> None:
+    """Of the same process: the children of the others link, and their mounts are listed."""
+    store = f"sqlite:///{tmp_path / 'zz.sqlite'}"
+    unloaded = Cluster.open(ServerConfig.quick(path("/zz"), cluster="zz", store=store))
+    call = Call(time.monotonic() + 60, is_active=lambda: True)
+    for clusters in ((cluster, unloaded), (unloaded, cluster)):
+        router = ClusterRouter(clusters)
+        assert router.mounting_cluster(HELLO) is cluster
+        with pytest.raises(NotReady):  # it may be the one that mounts it
+            router.mounting_cluster(LATE)
+        listed = FederationService(router).list_mounts(federation_pb2.ListMountsRequest(), call)
+        assert [one.mount for one in listed.rows] == ["/la"]
+    with pytest.raises(NotReady):
+        FederationService(ClusterRouter([unloaded])).list_mounts(
+            federation_pb2.ListMountsRequest(), call
+        )
+    unloaded.start()
+    assert eventually(lambda: router.mounting_cluster(LATE) is cluster)
+    unloaded.stop()
 
 
 def test_a_child_that_no_mount_names_is_refused_for_good(cluster: Cluster) -> None:
