@@ -90,6 +90,9 @@ committed together.
 """
 
 
+_OwnFields = tuple[tuple[str, ...], federation_pb2.KafkaClaim | None]
+
+
 @dataclass(slots=True)
 class _Pace:
     """Schedule of the commits of one child's reports, over all its links."""
@@ -156,9 +159,10 @@ class ChildLink:
         """Part of each message: how long the parent's own state is unconfirmed; empty: it is
         confirmed.
         """
-        self._table_version = 0
-        self._looked = 0
+        self._table_version = self._looked = 0
         self._view: FederationView | None = None
+        # Endpoints and Kafka claim that the last welcome was made with.
+        self._own_fields: _OwnFields = ((), None)
         self._inherited: federation_pb2.Inherited | None = None
         self._rest_seconds = 0.0
         """Pause in reading that is due."""
@@ -290,8 +294,11 @@ class ChildLink:
             unmounted = federation_pb2.Unmounted(message=message)
             self._put(federation_pb2.LinkResponse(unmounted=unmounted))
             return
-        if view is not self._view:  # each commit makes another
-            self._view, fresh = view, links.welcome(view, *found)
+        own = links.own_fields()
+        # Each commit makes another view; the cluster's servers are known some time after it.
+        if view is not self._view or own != self._own_fields:
+            self._view, self._own_fields = view, own
+            fresh = links.welcome(view, *found)
             if _lasting(fresh) != _lasting(self._welcome):
                 self._welcome = fresh
                 self._put(federation_pb2.LinkResponse(remounted=fresh))
@@ -527,6 +534,10 @@ class ChildLinks:
             revision=view.snapshot.revision,
             kafka_above=self._kafka_above(parent),
         )
+
+    def own_fields(self) -> _OwnFields:
+        """Returns the fields of a welcome that change without a new view."""
+        return self._endpoints(), self._kafka_claim()
 
     def _kafka_above(
         self, parent: federation_pb2.Welcome | None

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
 import pytest
-from kdir.v1 import federation_pb2
+from kdir.v1 import admin_pb2, federation_pb2
 
 from directory.api.cluster_router import ClusterRouter
 from directory.api.federation_service import FederationService
@@ -42,9 +42,10 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import Kind
-from directory.namespace.keys import entry_key
+from directory.namespace.keys import entry_key, member_key
 from directory.server.cluster import Cluster
 from directory.server.config import ServerConfig
+from directory.store.addresses import open_store
 from directory.store.base import Guard, Put, StoreUnreachable, Write
 from directory.store.etcd.transaction import LIMITS
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
@@ -365,6 +366,28 @@ def test_each_message_has_the_time_for_which_the_parents_own_state_is_unconfirme
     assert sent() == []
     link.close()
     children.stop()
+
+
+def test_a_new_server_is_sent_though_the_link_is_polled_before_it_is_known(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The tree has it a moment before the cluster's endpoints do."""
+    link = opened(cluster.children)
+    eventually(cluster.members.live)
+    sent = polled(link)
+    cluster.federation.subscribe(lambda: sent.extend(polled(link)))
+    other = open_store(f"sqlite:///{tmp_path / 'root.sqlite'}", "root")
+    member = admin_pb2.Member(
+        server="another", endpoints=["another:1"], feature_level=cluster.members.level
+    )
+    try:
+        other.create_ephemeral(member_key("another"), member.SerializeToString())
+        assert eventually(
+            lambda: any("another:1" in one.remounted.parent_endpoints for one in list(sent))
+        )
+    finally:
+        link.close()
+        other.close()
 
 
 def test_what_comes_late_over_an_ended_link_confirms_nothing(cluster: Cluster) -> None:
