@@ -554,8 +554,9 @@ class ChildLinks:
 
         Raises:
             KdirError, StoreUnreachable: it was not stored.
-            NotReady: it is stored, but this server's replica lags: over an earlier link, the child
-                may have received newer records than it would over this one.
+            NotReady: a newer link of the child has begun meanwhile. Or it is stored, but this
+                server's replica lags: over an earlier link, the child may have received newer
+                records than it would over this one.
         """
         hello = session.hello
         with self._lock:
@@ -567,6 +568,8 @@ class ChildLinks:
         self.note_contact(session)
         link = child_state.link_write(hello.cluster_id, self._server_id, hello.topic_count)
         with session.pace.lock:
+            if session.ended or self._sessions.get(hello.cluster_id) is not session:
+                raise NotReady(f"another link of child {hello.cluster} began at the same time")
             writes = child_state.child_writes(self._replica.snapshot, hello, unix_ms())
             revision = self._writer.put_facts((link, *writes))
             # Only after the commit: if it fails, the previous link's reports are stored as before.
@@ -601,7 +604,9 @@ class ChildLinks:
             self.federation.note_child_contact(cluster_id, session.topic_count, linked=False)
         self._forgotten_sequence = -1
         with session.pace.lock:
-            if session.is_kept:  # else its row stays until its reports are stored
+            # Else its row stays until its reports are stored, or it is the row of a newer link,
+            # which may have the same value.
+            if session.is_kept and session.pace.session is session:
                 self._forget_link(session)
         self.federation.table_changed()
 

@@ -311,11 +311,15 @@ def polled(link: ChildLink) -> list[federation_pb2.LinkResponse]:
             return responses
 
 
+def hello(of: federation_pb2.Hello = HELLO) -> federation_pb2.Hello:
+    copy = federation_pb2.Hello()
+    copy.CopyFrom(of)
+    return copy
+
+
 def opened(children: ChildLinks, of: federation_pb2.Hello = HELLO) -> ChildLink:
     """Returns a link that polls nobody, with its welcome and what follows."""
-    hello = federation_pb2.Hello()
-    hello.CopyFrom(of)
-    link, ready = children.serve(hello), threading.Event()
+    link, ready = children.serve(hello(of)), threading.Event()
     link.on_ready = ready.set
     first = polled(link)  # holds the welcome where the link began meanwhile
     assert ready.wait(60)
@@ -471,6 +475,35 @@ def test_what_a_child_reports_is_kept_at_a_pace_of_bytes_and_the_last_of_it_alwa
 
 def kept_mounts(cluster: Cluster) -> list[str]:
     return [one.row.mount for one in below_rows(cluster.replica.snapshot, CHILD)]
+
+
+def test_of_two_links_that_begin_at_once_the_newer_one_stays(cluster: Cluster) -> None:
+    children, gate, refused = cluster.children, threading.Event(), threading.Event()
+    before, older, newer = opened(children), children.serve(hello()), children.serve(hello())
+    before.on_ready = lambda: gate.wait(60)  # it is ended while the older one begins
+
+    def begin_older() -> None:
+        with pytest.raises(NotReady):
+            children.begin(older)
+        refused.set()
+
+    threading.Thread(target=begin_older, daemon=True).start()
+    assert eventually(lambda: before.ended)
+    children.begin(newer)
+    gate.set()
+    assert refused.wait(60)
+    assert older.ended
+    children.receive(
+        newer,
+        federation_pb2.LinkRequest(mounts_below=federation_pb2.MountTable(rows=[row(1)])),
+    )
+    children.end(older)
+    children.keep_reported()
+    assert [one.row.mount for one in below_rows(cluster.replica.snapshot, CHILD)] == ["/la/1"]
+    assert link_of(cluster.replica.snapshot, CHILD) is not None
+    assert not newer.ended
+    newer.close()
+    assert eventually(lambda: link_of(cluster.replica.snapshot, CHILD) is None)
 
 
 def test_what_came_over_an_ended_link_replaces_nothing_of_a_newer_one(cluster: Cluster) -> None:
