@@ -123,7 +123,8 @@ class ParentLink:
         self._holder = self._standby = self._linked = False
         # True if the parent's own state was confirmed when it sent its last message.
         self._is_parent_confirmed = False
-        self._message = "not tried yet"
+        # Reason of this link's status; reason why this side ended the call, empty: it did not.
+        self._message, self._end_reason = "not tried yet", ""
         self._received_at: float | None = None
         self._waits_since = 0.0
         """Time since when this link waits for the next message of the parent."""
@@ -264,7 +265,7 @@ class ParentLink:
         self._welcome, self._awaits_inherited, self._has_inherited = None, False, False
         self._table, self._table_is_new = self._new_table(), False
         self._waits_since, self.is_receiving = self._clock(), False
-        self._is_beat_due, self._parent_seconds = False, 0.0
+        self._is_beat_due, self._parent_seconds, self._end_reason = False, 0.0, ""
         self._attached = self._replica.snapshot.fact(parent_state.ATTACHED_KEY)
         endpoint = self._federation.parent_endpoint(attempt)
         outbox: _Outbox = queue.SimpleQueue()
@@ -287,8 +288,11 @@ class ParentLink:
                 self._receive(call)
                 self._message = f"{endpoint} ended the link"
         except grpc.RpcError as error:
-            failure = from_rpc_error(error, secure=self._dialling.is_secure)
-            self._refused(endpoint, failure)
+            if self._end_reason:
+                self._note_failure(endpoint, self._end_reason)
+            else:
+                failure = from_rpc_error(error, secure=self._dialling.is_secure)
+                self._refused(endpoint, failure)
         except LeadershipLost:
             self._message = "another server of this cluster holds the link"
         except (KdirError, StoreUnreachable) as error:
@@ -395,7 +399,7 @@ class ParentLink:
         while call.is_active() and not self._stop.is_set():
             self._news.clear()
             if self._detached() or self._attached_again():
-                call.cancel()
+                self._end_call(call, self._detached() or "the cluster was attached again")
                 return
             itself = self._member.feature_level(), self._member.kafka_claim()
             if self._linked and reported_self != itself:
@@ -443,8 +447,12 @@ class ParentLink:
         """Ends the link, since the parent is silent."""
         call = self._call
         if call is not None:
-            self._message = "the parent has been silent for too long"
-            call.cancel()
+            self._end_call(call, "the parent has been silent for too long")
+
+    def _end_call(self, call: grpc.Call, reason: str) -> None:
+        if call is self._call:
+            self._end_reason = reason
+        call.cancel()
 
     def _note_received(self) -> None:
         group = self._group
@@ -654,11 +662,13 @@ class ParentLink:
         self._commit(writes)
         raise UnknownChild(message)
 
-    def _refused(self, endpoint: str, error: KdirError) -> None:
-        changed = self._message != str(error)
-        self._message = str(error)
+    def _note_failure(self, endpoint: str, reason: str) -> None:
+        changed, self._message = self._message != reason, reason
         if changed and not self._stop.is_set():
-            _log.warning("no link to the parent at %s: %s", endpoint, error)
+            _log.warning("no link to the parent at %s: %s", endpoint, reason)
+
+    def _refused(self, endpoint: str, error: KdirError) -> None:
+        self._note_failure(endpoint, str(error))
         position = self._federation.view().position
         parent = position.parent
         if (

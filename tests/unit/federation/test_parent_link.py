@@ -406,6 +406,28 @@ def test_links_of_a_process_share_heartbeats_and_one_whose_parent_hangs_is_notic
                 one.stop()
 
 
+class SilentParent(ScriptedParent):
+    """Parent that takes a link and sends nothing."""
+
+    def send(
+        self, requests: Iterator[federation_pb2.LinkRequest]
+    ) -> Iterator[federation_pb2.LinkResponse]:
+        self.ended.wait(60)
+        yield HEARTBEAT
+
+
+def test_the_status_says_that_the_parent_was_silent(tmp_path: Path) -> None:
+    with SilentParent() as output:
+        cluster = Cluster.open(config_of(f"sqlite:///{tmp_path / 'la.sqlite'}", output.address))
+        cluster.start()
+        try:
+            assert eventually(lambda: output.links >= 2)
+            assert "silent" in cluster.link_status().message
+        finally:
+            output.ended.set()
+            cluster.stop()
+
+
 @pytest.mark.parametrize(("above", "below"), [(0.1, 1.0), (1.0, 0.1)])
 def test_ends_with_different_intervals_of_heartbeats_keep_their_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, above: float, below: float
