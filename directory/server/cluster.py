@@ -131,6 +131,8 @@ class Cluster:
         """The clusters that the same process hosts, whether they know each other or not."""
         self._signature: _Signature | None = None
         self._own_facts: _OwnFacts | None = None
+        self._dated_contact: tuple[parent_state.ParentContact, float] | None = None
+        """Stored contact with the parent, and its time by the monotonic clock."""
         self.draining = False
         self._stop = threading.Event()
 
@@ -467,10 +469,20 @@ class Cluster:
         received = parent_state.parent_contact(snapshot)
         if received is None:
             return time.monotonic() - self.started_at
-        seconds = max(0, unix_ms() - received.at_ms) / 1000
+        seconds = self._contact_seconds(received)
         if status.standby and received.linked and seconds < _HELD_SECONDS:
             return None  # another server of the cluster holds the link
         return seconds
+
+    def _contact_seconds(self, contact: parent_state.ParentContact) -> float:
+        """Returns the age of the stored contact, which follows the monotonic clock from the moment
+        that this server first asks for it (docs/guarantees.md#g12).
+        """
+        known = self._dated_contact
+        if known is None or known[0] != contact:
+            at = time.monotonic() - max(0, unix_ms() - contact.at_ms) / 1000
+            known = self._dated_contact = contact, at
+        return time.monotonic() - known[1]
 
     def _unconfirmed_below_seconds(self) -> float:
         """Returns the time since parent and store confirmed what children inherit; 0.0: now."""

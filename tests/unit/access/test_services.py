@@ -651,6 +651,23 @@ def test_an_inherited_deny_beats_an_allow_below_and_lasts(child: House) -> None:
     eventually(lambda: child.outcome("eve", "/la/a") == "resolution")
 
 
+def test_G12_a_change_of_the_wall_clock_lengthens_no_inherited_allow(
+    child: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does it end one: a stored confirmation has its time once it is known here."""
+    child.mkdir("/la/a")
+    inherit(child, {"eve": "read"})
+    for seconds, outcome in ((120, "absent"), (30, "resolution")):
+        contact = parent_state.parent_contact_write(unix_ms() - 1_000 * seconds, linked=False)
+        child.put(contact)
+        assert child.outcome("eve", "/la/a") == outcome
+        for jump_ms in (-3_600_000, 3_600_000):
+            with monkeypatch.context() as patch:
+                at_ms = unix_ms() + jump_ms
+                patch.setattr("directory.server.cluster.unix_ms", lambda at_ms=at_ms: at_ms)
+                assert child.outcome("eve", "/la/a") == outcome
+
+
 def test_what_a_detached_cluster_keeps_lasts_until_it_is_attached_again(child: House) -> None:
     """As the cluster's own, however long ago a parent confirmed it; children inherit it so, too."""
     child.mkdir("/la/a")
