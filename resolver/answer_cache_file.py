@@ -61,11 +61,14 @@ class AnswerCacheFile:
         self._clock = clock
         self._wall_clock = wall_clock
         self._saved_at = clock()
+        self._is_reported = False
 
     def load(self) -> int:
         """Loads the file into the cache; returns the number of answers. Never raises
         for the file.
         """
+        if not self._is_usable():
+            return 0
         try:
             with self._file.open("rb") as file:
                 content = file.read(_MOST_BYTES + 1)
@@ -73,6 +76,21 @@ class AnswerCacheFile:
         except (OSError, ValueError, KeyError, TypeError, DecodeError, errors.KdirError):
             # Whatever is wrong with it: a cache is worth no error.
             return 0
+
+    def _is_usable(self) -> bool:
+        """True if the file is a regular one, or there is none; a symlink counts as its target. To
+        open a FIFO would block, and a device must not be replaced by a file.
+        """
+        if self._file.is_file() or not self._file.exists():
+            return True
+        if not self._is_reported:
+            import logging
+
+            self._is_reported = True
+            logging.getLogger(__name__).warning(
+                "%s is no regular file: answers are not kept across restarts", self._file
+            )
+        return False
 
     def _load_records(self, content: bytes) -> int:
         first, _, body = content.partition(b"\n")
@@ -124,6 +142,8 @@ class AnswerCacheFile:
         Raises:
             OSError: the file cannot be written.
         """
+        if not self._is_usable():
+            return
         body = "".join(json.dumps(record) + "\n" for record in self._records()).encode()
         saved_at = self._wall_clock()
         head = {

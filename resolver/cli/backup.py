@@ -40,8 +40,10 @@ def _backup(session: Session, arguments: Arguments) -> int:
     if target == "-":
         if sys.stdout.isatty():
             raise UsageError("--to -: a backup is no text for a terminal", verb="backup")
-    elif target and not arguments.flag("force"):
-        _refuse_existing(target)
+    elif target:
+        _refuse_special(target)
+        if not arguments.flag("force"):
+            _refuse_existing(target)
     chosen = chosen_cluster(session, arguments)
     _refuse_absent_path(session, arguments.one("PATH"), chosen.mount)
     servers, cluster = chosen.servers, chosen.requested
@@ -79,6 +81,17 @@ def _refuse_absent_path(session: Session, path: str, mount: str) -> None:
             f"--to {path}",
             verb="backup",
         ) from error
+
+
+def _refuse_special(target: str) -> None:
+    """Raises UsageError if the target is there and is no regular file: the backup would replace a
+    device or a FIFO by a file. A symlink counts as its target.
+    """
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise UsageError(
+            f"--to {cut_shown(target)}: found no regular file; --to - writes to stdout",
+            verb="backup",
+        )
 
 
 def _refuse_existing(target: str) -> None:

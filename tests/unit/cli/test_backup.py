@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,29 @@ def test_a_file_that_came_meanwhile_is_not_replaced() -> None:
     assert done.code == 5
     assert Path("one.kdir").read_text() == "somebody's"
     assert files() == ["one.kdir"]
+
+
+@pytest.mark.parametrize("name", ["fifo", "link", "folder"])
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_what_is_no_regular_file_is_not_replaced(name: str, force: tuple[str, ...]) -> None:
+    os.mkfifo("fifo")
+    Path("link").symlink_to("fifo")
+    Path("folder").mkdir()
+    transport = serving(first=whole)
+    done = backup(transport, "--to", name, *force)
+    assert done.code == 2
+    assert f"--to {name!r}: found no regular file; --to - writes to stdout" in done.err
+    assert transport.calls == []
+    assert stat.S_ISFIFO(Path("fifo").lstat().st_mode)
+    assert Path("link").is_symlink()
+    assert files() == ["fifo", "folder", "link"]
+
+
+def test_force_replaces_a_file() -> None:
+    Path("one.kdir").write_text("an old one")
+    assert backup(serving(first=whole), "--to", "one.kdir", "--force").code == 0
+    with Path("one.kdir").open("rb") as file:
+        assert BackupReader(file).header == HEADER
 
 
 @pytest.mark.parametrize(

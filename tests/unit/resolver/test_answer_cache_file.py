@@ -1,6 +1,8 @@
 """What a client remembers across restarts, and that a file is worth no error."""
 
 import json
+import logging
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -203,3 +205,26 @@ def test_answers_are_saved_from_time_to_time(
     clocks.pass_by(61)
     client.resolve(CLICKS)
     assert (tmp_path / "cache").exists()
+
+
+def test_a_fifo_is_not_opened_and_not_replaced(
+    directory: MemoryDirectory,
+    clocks: Clocks,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("fifo")
+    for name in ("fifo", "link"):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            client = begin(directory, clocks, tmp_path / name)
+            client.resolve(CLICKS)
+            clocks.pass_by(61)
+            client.resolve(CLICKS)
+            client.close()
+        assert len(caplog.messages) == 1
+        assert f"{tmp_path / name} is no regular file" in caplog.text
+    assert stat.S_ISFIFO((tmp_path / "fifo").lstat().st_mode)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "fifo", tmp_path / "link"]
+    assert (tmp_path / "link").is_symlink()
