@@ -8,6 +8,7 @@ Only the process that created a consumer may use it.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -41,6 +42,7 @@ __all__ = ["Consumer"]
 Assigned = Callable[[list[TopicPartition]], None]
 """Callback that gets partitions, with a path as the ``topic`` of each."""
 
+_BROKERS: Final = "bootstrap.servers"
 _NO_OFFSET: Final = -168
 """_NO_OFFSET of librdkafka: there is nothing to commit."""
 _POLL_SECONDS: Final = 0.05
@@ -139,8 +141,14 @@ class Consumer:
         if isinstance(paths, str | Path):
             raise TypeError(f"paths: found one path, {str(paths)!r}; expected several: [path, …]")
         sources: dict[str, _Source] = {}
-        for found in [self._resolver.resolve(path) for path in paths]:
-            settings = self._settings_of(found)
+        resolved = [(self._resolver.resolve(path), self._asked_at(path)) for path in paths]
+        # The answers of one cluster may be of different times: a cached one has the former brokers.
+        brokers = {
+            found.cluster_id: {_BROKERS: connection(found, self._listener)[_BROKERS]}
+            for found, _ in sorted(resolved, key=lambda one: one[1])
+        }
+        for found, _ in resolved:
+            settings = self._settings_of(found) | brokers[found.cluster_id]
             source = sources.get(found.cluster_id)
             if source is None:
                 source = sources[found.cluster_id] = self._open(found, settings)
@@ -375,6 +383,11 @@ class Consumer:
         if not path and len(paths) == 1 and message.error() is not None:
             path = next(iter(paths.values()))  # an error of the group: this is its only path
         return ReceivedMessage(message, source.cluster, path, source.client, source.settings)
+
+    def _asked_at(self, path: Path | str) -> float:
+        """Returns when the resolver asked for its answer about a path, by its clock."""
+        kept = self._resolver.cache.answers.get(str(path))
+        return math.inf if kept is None else kept.asked_at
 
     def _settings_of(self, found: TopicLocation) -> dict[str, str]:
         layers = setting_layers(self._settings, found, Client.CONSUMER)

@@ -238,7 +238,11 @@ class Producer:
         where = connection(found, self._listener)
         settings = producer_settings(setting_layers(self._settings, found))
         mixed = {**where, **for_librdkafka(settings)}
-        key = found.cluster_id, tuple(sorted(mixed.items()))
+        named = dict(mixed)
+        if self._transactional:
+            # An id has one client in a cluster, which finds other brokers by itself.
+            del named["bootstrap.servers"]
+        key = found.cluster_id, tuple(sorted(named.items()))
         client = self._clients.get(key)
         if client is None:
             client = self._open(found, key, mixed)
