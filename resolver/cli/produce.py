@@ -230,13 +230,11 @@ def _consume(session: Session, arguments: Arguments) -> int:
                 sys.stdout.buffer.write((message.value() or b"") + b"\n")
             if arguments.flag("follow"):
                 sys.stdout.flush()
-                sys.stdout.buffer.flush()
     except KafkaException as error:
         raise client_error(error.args[0], str(found.path), settings, for_writes=False) from error
     finally:
         consumer.close()
         sys.stdout.flush()
-        sys.stdout.buffer.flush()
     return 0
 
 
@@ -414,10 +412,10 @@ def _messages(
         if message.error() is not None:
             _check(message.error())
             continue
-        received = time.monotonic()
         if not follow and message.offset() >= last[message.partition()]:
             continue  # it came after we began
         yield message
+        received = time.monotonic()  # after the yield: the reader of the output may be slow
         yielded += 1
         if most and yielded >= most:
             return
@@ -434,7 +432,8 @@ def _check(error: KafkaError) -> None:
 
 
 def _drop_reached(consumer: Any, topic: str, ends: dict[int, int]) -> None:
-    """Forgets the partitions whose end, as it was at the start, has been reached.
+    """Drops the partitions whose end, as it was at the start, has been reached: newer messages of
+    one are not fetched while others are not at their ends.
 
     By the position, not by the last message: compaction and markers leave gaps (P20).
     """
@@ -443,9 +442,11 @@ def _drop_reached(consumer: Any, topic: str, ends: dict[int, int]) -> None:
     if not ends:
         return
     places = consumer.position([TopicPartition(topic, partition) for partition in ends])
-    for place_now in places:
-        if place_now.offset >= ends[place_now.partition]:
-            del ends[place_now.partition]
+    reached = [one.partition for one in places if one.offset >= ends[one.partition]]
+    for partition in reached:
+        del ends[partition]
+    if reached:
+        consumer.incremental_unassign([TopicPartition(topic, one) for one in reached])
 
 
 LISTENER: Final = Option(("--listener",), "which listener (default: the first)", "NAME")

@@ -2,6 +2,7 @@
 sends.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from io import BufferedReader, BytesIO, RawIOBase
@@ -21,6 +22,8 @@ from resolver.cli.produce import (
     missing_messages,
     sent_lines,
 )
+from resolver.testing import MemoryDirectory
+from tests.support.command_line import run
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,10 @@ class Consumer:
         for one in partitions:
             one.offset = self.places[one.partition]
         return partitions
+
+    def incremental_unassign(self, partitions: list[Any]) -> None:
+        for one in partitions:
+            self.places.pop(one.partition)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +120,68 @@ def test_that_no_message_is_there_is_noted_with_the_end(
 def test_what_is_no_place_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="an offset such as"):
         _Start.parse(text)
+
+
+class BusyConsumer:
+    """Consumer of partition 0, which has no leader, and 1, which gets more messages than are read.
+
+    Both had 10 messages at the start.
+    """
+
+    def __init__(self, _settings: Any) -> None:
+        self.read = dict.fromkeys((0, 1), 0)
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        found = SimpleNamespace(error=None, partitions={0: None, 1: None})
+        return SimpleNamespace(topics={topic: found})
+
+    def get_watermark_offsets(self, _partition: Any, timeout: float) -> tuple[int, int]:
+        return 0, 10
+
+    def assign(self, partitions: list[Any]) -> None:
+        self.read = {one.partition: one.offset for one in partitions}
+
+    def incremental_unassign(self, partitions: list[Any]) -> None:
+        for one in partitions:
+            del self.read[one.partition]
+
+    def position(self, partitions: list[Any]) -> list[Any]:
+        for one in partitions:
+            one.offset = self.read[one.partition]
+        return partitions
+
+    def poll(self, timeout: float) -> Any:
+        if 1 not in self.read:
+            time.sleep(timeout)
+            return None
+        offset = self.read[1]
+        self.read[1] += 1
+        return SimpleNamespace(
+            error=lambda: None,
+            partition=lambda: 1,
+            offset=lambda: offset,
+            key=lambda: None,
+            value=lambda: b"%d" % offset,
+            headers=lambda: None,
+            timestamp=lambda: (0, -1),
+        )
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_partition_without_a_leader_ends_the_wait_while_another_gets_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("confluent_kafka.Consumer", BusyConsumer)
+    with MemoryDirectory() as directory:
+        endpoint = directory.cluster("/la", bootstrap_servers="la:9092")
+        directory.topic("/la/orders")
+        arguments = ["--at", endpoint, "consume", "-o", "json", "--timeout", "0.3", "/la/orders"]
+        done = run(arguments, directory.transport)
+    assert done.code == 3
+    assert "/la/orders: no answer within 0.3s" in done.err
+    assert [one["offset"] for one in done.objects] == list(range(10))
 
 
 def test_a_message_as_json_has_key_time_and_headers() -> None:
