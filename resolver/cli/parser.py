@@ -61,9 +61,9 @@ class Option(NamedTuple):
 RAW_ARGUMENTS: Final = "ARGUMENT…"
 """The name by which a verb that another program runs gets all its arguments, as they are."""
 
-_NEVER_EMPTY: Final = frozenset({"at", "cluster", "context", "etag"})
-"""Options that may not be empty, as by a variable of a script that is not set: the command would be
-about other servers or another cluster, or unconditional."""
+_MAY_BE_EMPTY: Final = frozenset({"key-separator", "listener"})
+"""Options of which an empty value means something: no key, the first listener. Any other is refused
+when it is empty, as by a variable of a script that is not set: it would count as not given."""
 
 YES: Final = Option(("-y", "--yes"), "do not ask; needed where there is no terminal to ask at")
 
@@ -198,7 +198,7 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
                 f"{option.shown_choices} was expected",
                 verb=verb.name,
             )
-        if option.value and not value and option.key in _NEVER_EMPTY:
+        if option.value and not value and option.key not in _MAY_BE_EMPTY:
             raise UsageError(f"{option.names[-1]} '': {option.value} was expected", verb=verb.name)
         if option.value and not option.repeated and option.key in values:
             raise UsageError(f"{option.names[-1]} was given twice", verb=verb.name)

@@ -137,16 +137,12 @@ def test_what_does_not_fit_is_named(arguments: list[str], complaint: str) -> Non
     assert caught.value.verb == "try"
 
 
-@pytest.mark.parametrize(
-    "text", ["x", "-1", "1.5", "", "²", "1_000", "0", "2147483648", "9" * 5_000]
-)
+@pytest.mark.parametrize("text", ["x", "-1", "1.5", "²", "1_000", "0", "2147483648", "9" * 5_000])
 def test_a_count_is_a_whole_number(text: str) -> None:
     arguments = _parse("/a", f"--level={text}")
-    if text:
-        with pytest.raises(UsageError, match="a whole number"):
-            arguments.whole("level")
-    else:
-        assert arguments.whole("level", 3) == 3
+    with pytest.raises(UsageError, match="a whole number"):
+        arguments.whole("level")
+    assert _parse("/a").whole("level", 3) == 3
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "ten", "86401"])
@@ -179,11 +175,26 @@ def test_arguments_are_dealt_out(
     assert _parse(*line, arguments=arguments).values == expected
 
 
-@pytest.mark.parametrize("name", ["--cluster", "--etag"])
-def test_an_empty_cluster_or_etag_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match=f"{name} '': X was expected"):
-        _parse("/a", name, "", options=(Option((name,), "which", "X"),))
-    assert _parse("/a", name, options=(Option((name,), "a flag"),)).flag(name[2:])
+_WITH_VALUE = [
+    (verb.name, name) for verb in every_verb() for one in verb.all_options() if one.value
+    for name in one.names
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "name"), _WITH_VALUE)
+def test_an_empty_value_is_not_that_none_was_given(verb: str, name: str) -> None:
+    loaded = load_verb(verb)
+    assert loaded is not None
+    needed = [argument.name for argument in loaded.arguments for _ in range(argument.least)]
+    option = next(one for one in loaded.all_options() if name in one.names)
+    for given in ([name, ""], [f"{name}="]):
+        if option.key in {"key-separator", "listener"}:  # no key; the first listener
+            assert parse(loaded, [*given, *needed]).many(option.key) == ("",)
+            continue
+        ran = run([verb, *given, *needed])
+        assert (ran.code, ran.out) == (2, "")
+        assert f"error: {option.names[-1]} '': " in ran.err
+        assert "was expected" in ran.err
 
 
 @pytest.mark.parametrize("verb", ["ls", "tree", "mounts", "verify", "parent"])
