@@ -6,6 +6,7 @@ kcat``.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import time
@@ -39,6 +40,8 @@ __all__ = [
 
 _DELIVERY_SECONDS: Final = 30.0
 """For the brokers to take all that was written, unless --timeout says otherwise."""
+_INTERRUPTED_SECONDS: Final = 2.0
+"""For the brokers to take what was written before ^C; another ^C ends the wait."""
 _MOST_BYTES: Final = 1_000_000
 """Of a message, by librdkafka's default."""
 _OFFSET_DIGITS: Final = 19
@@ -130,22 +133,25 @@ def _produce(session: Session, arguments: Arguments) -> int:
         raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
     ended: list[KafkaError] = []
     try:
-        separator = arguments.one("key-separator").encode()
-        most = int(settings.get("message.max.bytes", _MOST_BYTES))
-        lines = lines_within(sys.stdin.buffer, most, separator)
-        sent = sent_lines(producer, found.topic, lines, separator, reported)
-        while not failures and next(sent, False):
-            pass
-    except KafkaException as error:
-        ended.append(error.args[0])
-    try:
+        try:
+            separator = arguments.one("key-separator").encode()
+            most = int(settings.get("message.max.bytes", _MOST_BYTES))
+            lines = lines_within(sys.stdin.buffer, most, separator)
+            sent = sent_lines(producer, found.topic, lines, separator, reported)
+            while not failures and next(sent, False):
+                pass
+        except KafkaException as error:
+            ended.append(error.args[0])
         left = flush_deliveries(producer, seconds)
     except KafkaException as error:
         # This error has the cause; the one before it only reported that the client is unusable.
         ended, left = [error.args[0]], 0
-    undelivered = f", {len(failures)} not delivered" if failures else ""
-    count = units.plural(delivered, "message")
-    session.out.note(f"{count} to {found.cluster}:{found.topic}{undelivered}")
+    except KeyboardInterrupt:
+        with contextlib.suppress(KafkaException):
+            flush_deliveries(producer, _INTERRUPTED_SECONDS)
+        _note_counts(session, found, delivered, len(failures) + len(producer))
+        raise
+    _note_counts(session, found, delivered, len(failures))
     for why in (*ended, *failures):
         raise client_error(why, str(found.path), settings, for_writes=True)
     if left:
@@ -153,6 +159,12 @@ def _produce(session: Session, arguments: Arguments) -> int:
             f"{found.path}: {units.plural(left, 'message')} not delivered in time"
         )
     return 0
+
+
+def _note_counts(session: Session, found: TopicLocation, delivered: int, undelivered: int) -> None:
+    more = f", {undelivered} not delivered" if undelivered else ""
+    count = units.plural(delivered, "message")
+    session.out.note(f"{count} to {found.cluster}:{found.topic}{more}")
 
 
 def lines_within(stream: IO[bytes], most: int, separator: bytes) -> Iterator[bytes]:

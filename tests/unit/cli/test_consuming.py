@@ -2,6 +2,9 @@
 sends.
 """
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,6 +15,7 @@ from typing import IO, Any
 
 import pytest
 
+from resolver.cli.main import EXIT_INTERRUPTED, main
 from resolver.cli.parser import UsageError
 from resolver.cli.produce import (
     _drop_reached,
@@ -230,6 +234,40 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
     whole = begin + b"v" * (1_000_000 - len(begin) + len(separator)) + b"\n"
     assert list(lines_within(BytesIO(2 * whole), 1_000_000, separator)) == [whole, whole]
     assert next(sent(BytesIO(begin + b"v" * 999_000)))
+
+
+class Interrupted:
+    """Input of two lines, and then ^C; with ``is_repeated`` another one after 0.3 seconds."""
+
+    def __init__(self, *, is_repeated: bool) -> None:
+        self._lines = [b"one\n", b"two\n"]
+        self._is_repeated = is_repeated
+
+    def readline(self, _most: int) -> bytes:
+        if not self._lines:
+            if self._is_repeated:
+                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        return self._lines.pop(0)
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_after_an_interrupt_what_was_not_delivered_is_counted(
+    is_repeated: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin = SimpleNamespace(buffer=Interrupted(is_repeated=is_repeated), isatty=lambda: False)
+    monkeypatch.setattr("sys.stdin", stdin)
+    with MemoryDirectory() as directory:
+        endpoint = directory.cluster("/la", bootstrap_servers="127.0.0.1:1")
+        directory.topic("/la/orders")
+        began = time.monotonic()
+        arguments = ["--at", endpoint, "produce", "-X", "log_level=0", "/la/orders"]
+        code = main(arguments, transport=directory.transport)
+    assert code == EXIT_INTERRUPTED
+    counts = "0 messages to la:orders, 2 not delivered\n"
+    assert capsys.readouterr().err == ("" if is_repeated else counts)
+    assert time.monotonic() - began < (1.5 if is_repeated else 4)
 
 
 class Begun(RawIOBase):
