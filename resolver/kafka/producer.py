@@ -111,7 +111,7 @@ class Producer:
         """
         self._refuse_closed()
         found = self._resolver.resolve(path, for_writes=True)
-        client = self._client(found)
+        client_key, client = self._client(found)
         self._refuse_closed()  # another thread may have closed it meanwhile
         more: dict[str, Any] = {"timestamp": timestamp} if timestamp else {}
         if headers is not None:
@@ -119,6 +119,9 @@ class Producer:
         if on_delivery is not None:
             more["on_delivery"] = _with_path(found, on_delivery)
         client.produce(found.topic, value=value, key=key, partition=partition, **more)
+        if self._clients.get(client_key) is not client:
+            # Another thread dropped it meanwhile; with the client, its messages would be lost.
+            flush_deliveries(client, _SWITCH_SECONDS)
 
     def poll(self, timeout: float = 0.0) -> int:
         """Calls the callbacks of deliveries; waits up to ``timeout`` seconds for the first. Returns
@@ -232,8 +235,8 @@ class Producer:
 
     # -- clients -------------------------------------------------------------------------------
 
-    def _client(self, found: TopicLocation) -> KafkaProducer:
-        """Returns the client for the current cluster and settings of a path."""
+    def _client(self, found: TopicLocation) -> tuple[_Key, KafkaProducer]:
+        """Returns the client for the current cluster and settings of a path, and its key."""
         self._same_process()
         where = connection(found, self._listener)
         settings = producer_settings(setting_layers(self._settings, found))
@@ -250,9 +253,11 @@ class Producer:
         if before is not None and before != key:
             self._switch(found, before)
         self._last[found.path] = key
+        if before is not None and before != key:
+            self._drop_unused(before)
         if self._transactional:
             self._join(found, client)
-        return client
+        return key, client
 
     def _open(self, found: TopicLocation, key: _Key, settings: Mapping[str, str]) -> KafkaProducer:
         if self._transactional:
@@ -292,6 +297,16 @@ class Producer:
                 f"{found.path}: where it is, or its settings, changed, and what was sent before "
                 f"has not arrived within {_SWITCH_SECONDS:g}s"
             )
+
+    def _drop_unused(self, key: _Key) -> None:
+        """Drops a former client that no path has any more, unless it has messages or the open
+        transaction: else each change of a listener or policy would leave its threads behind.
+        """
+        client = self._clients.get(key)
+        if client is None or client is self._in_transaction or len(client):
+            return
+        if key not in self._last.values():
+            del self._clients[key]
 
     def _poll(self, timeout: float) -> int:
         reported = 0

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import Producer as KafkaProducer
 
 from resolver import Resolver
+from resolver.errors import InvalidArgument
 from resolver.kafka import Consumer, Producer
 from resolver.kafka import consumer as consumer_module
+from resolver.kafka import producer as producer_module
 from resolver.testing import MemoryDirectory
 
 MOCK = {"test.mock.num.brokers": 1, "allow.auto.create.topics": True, "log_level": 0}
@@ -17,11 +21,12 @@ MOCK = {"test.mock.num.brokers": 1, "allow.auto.create.topics": True, "log_level
 
 
 class Tree:
-    """A cluster in memory, of which the brokers can be changed."""
+    """A cluster in memory, of which the id and the brokers can be changed."""
 
     def __init__(self) -> None:
         self.directory = MemoryDirectory()
         self.brokers = ["a:9092"]
+        self.cluster_id = "kc-la"
         endpoint = self.directory.cluster("/la", bootstrap_servers="a:9092")
         for name in ("x", "y"):
             self.directory.topic(f"/la/{name}")
@@ -30,6 +35,7 @@ class Tree:
         def handle(name: str, request: Any) -> Any:
             response = answer(name, request)
             for authority in getattr(response, "authorities", None) or [response.authority]:
+                authority.cluster.cluster_id = self.cluster_id
                 authority.cluster.listeners[0].bootstrap_servers[:] = self.brokers
             return response
 
@@ -55,6 +61,48 @@ def test_a_transactional_producer_goes_on_when_the_list_of_brokers_changes(tree:
         producer.produce("/la/x", b"1")
         producer.produce("/la/y", b"1")
         producer.commit_transaction()
+    assert producer.close() == 0
+
+
+class CountedProducer(KafkaProducer):
+    """A client that is in ``alive`` until it is dropped."""
+
+    alive: ClassVar[weakref.WeakSet[CountedProducer]] = weakref.WeakSet()
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        super().__init__(settings)
+        self.alive.add(self)
+
+
+def test_a_producer_drops_the_clients_that_no_path_has_any_more(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_module, "KafkaProducer", CountedProducer)
+    producer = Producer(tree.resolver(max_entries=0), MOCK)
+    reported: list[object] = []
+
+    def produce(path: str) -> int:
+        """Sends one message; returns the number of clients."""
+        producer.produce(path, b"1", on_delivery=lambda error, _: reported.append(error))
+        return len(CountedProducer.alive)
+
+    assert (produce("/la/x"), produce("/la/y")) == (1, 1)
+    for number in range(3):
+        tree.brokers = [f"b-{number}:9092"]
+        assert (produce("/la/x"), produce("/la/y")) == (2, 1)
+    assert producer.close() == 0
+    assert reported == [None] * 8
+    assert len(CountedProducer.alive) == 0
+
+
+def test_the_client_of_the_open_transaction_stays(tree: Tree) -> None:
+    producer = Producer(tree.resolver(max_entries=0), {**MOCK, "transactional.id": "t"})
+    producer.begin_transaction()
+    producer.produce("/la/x", b"1")
+    tree.cluster_id = "kc-other"
+    with pytest.raises(InvalidArgument, match="the open transaction is of another"):
+        producer.produce("/la/x", b"2")
+    producer.commit_transaction()
     assert producer.close() == 0
 
 
