@@ -226,10 +226,12 @@ class Consumer:
         """Commits the offset after ``message``; without one, the stored offsets of each cluster.
 
         Raises:
+            Closed: this consumer was closed; nothing was committed.
             InvalidArgument: the message is of an earlier subscription.
             KafkaException: a cluster did not commit; the others did. Or none had an offset to
                 commit. Only with ``asynchronous=False`` are the answers of the brokers known.
         """
+        self._refuse_closed()
         sources = self._sources
         if message is not None:
             sources = [one for one in sources if one.client is message.client]

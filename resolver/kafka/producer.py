@@ -44,6 +44,8 @@ _SWITCH_SECONDS: Final = 30.0
 _REPORT_SECONDS: Final = 1.0
 """How long a client after a fatal error may take to report on its messages."""
 
+_POLL_SECONDS: Final = 0.05
+"""How long ``poll`` waits for one client, while it has several or none."""
 _FLUSH_SECONDS: Final = 0.1
 """How long one call of ``flush`` may take. confluent-kafka splits a longer call into rounds, and
 goes on after the round with a fatal error: delivery reports would be lost."""
@@ -134,8 +136,11 @@ class Producer:
         self._same_process()
         reported = self._poll(0.0)
         deadline = time.monotonic() + timeout
-        while not reported and (left := deadline - time.monotonic()) > 0 and self._clients:
-            reported = self._poll(left if len(self._clients) == 1 else min(left, 0.05))
+        while not reported and (left := deadline - time.monotonic()) > 0:
+            if not self._clients:
+                time.sleep(min(left, _POLL_SECONDS))  # another thread may produce the first message
+                continue
+            reported = self._poll(left if len(self._clients) == 1 else min(left, _POLL_SECONDS))
         return reported
 
     def flush(self, timeout: float = 30.0) -> int:

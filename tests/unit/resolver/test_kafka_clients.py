@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -10,7 +12,7 @@ import pytest
 from confluent_kafka import Producer as KafkaProducer
 
 from resolver import Resolver
-from resolver.errors import InvalidArgument
+from resolver.errors import Closed, InvalidArgument
 from resolver.kafka import Consumer, Producer
 from resolver.kafka import consumer as consumer_module
 from resolver.kafka import producer as producer_module
@@ -106,6 +108,24 @@ def test_the_client_of_the_open_transaction_stays(tree: Tree) -> None:
     assert producer.close() == 0
 
 
+def test_poll_waits_also_before_the_first_message_and_after_the_last(tree: Tree) -> None:
+    producer = Producer(tree.resolver(), MOCK)
+    for _ in range(2):
+        began = time.monotonic()
+        assert producer.poll(0.12) == 0
+        assert time.monotonic() - began >= 0.12
+        producer.close()
+
+
+def test_poll_receives_the_delivery_of_a_message_that_another_thread_sends(tree: Tree) -> None:
+    producer = Producer(tree.resolver(), MOCK)
+    threading.Timer(0.1, producer.produce, ("/la/x", b"1")).start()
+    began = time.monotonic()
+    assert producer.poll(20.0) == 1
+    assert time.monotonic() - began < 10
+    producer.close()
+
+
 class FakeConsumer:
     """A client that keeps its settings."""
 
@@ -141,3 +161,11 @@ def test_a_consumer_takes_the_newest_list_of_a_clusters_brokers(
     consumer.subscribe(paths)
     consumer.close()
     assert [one["bootstrap.servers"] for one in made] == ["b:9092,c:9092"]
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_closed_consumer_commits_nothing(tree: Tree, asynchronous: bool) -> None:
+    consumer = Consumer(tree.resolver(), {"group.id": "g"})
+    consumer.close()
+    with pytest.raises(Closed, match="this consumer was closed"):
+        consumer.commit(asynchronous=asynchronous)
