@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -198,7 +199,7 @@ def build(
     """
     require("pyarrow", "deltalake")
     began = time.monotonic()
-    index = IndexTable.at(table)
+    index = replace(IndexTable.at(table), build_id=uuid.uuid4().hex)
     before = index.load()
     index.refuse_unwritable()
     found_clusters = discover_clusters(servers, ask_seconds=ask_seconds, clock=clock)
@@ -210,10 +211,14 @@ def build(
     ]
     if cluster:
         findings, changed = _only(cluster, findings, changed, before)
-    if changed:
-        with (spark or SparkSettings()).open() as session, spark_errors():
-            findings += crawl(session, index, changed, shard_rows)
-    version, changes = _commit(index, before, findings)
+    try:
+        if changed:
+            with (spark or SparkSettings()).open() as session, spark_errors():
+                findings += crawl(session, index, changed, shard_rows)
+        version, changes = _commit(index, before, findings)
+    except BaseException:
+        index.discard_build()
+        raise
     return BuildReport(table, version, tuple(changes.lines), time.monotonic() - began)
 
 
@@ -316,7 +321,11 @@ def _why_gone(found_clusters: FederationClusters, mount: Path, kept: Iterable[Pa
 def _commit(
     index: IndexTable, before: TableState, findings: Sequence[Finding]
 ) -> tuple[int, TableCommit]:
-    """Merges and commits; after a conflict again, on top of the other build's commit."""
+    """Merges and commits; after a conflict again, on top of the other build's commit.
+
+    Raises:
+        WriteConflict: after too many conflicts.
+    """
     empty = functools.cache(lambda cluster_id: index.write(cluster_id, ()))
     state = before
     for _ in range(_MOST_COMMITS):
@@ -328,7 +337,6 @@ def _commit(
             continue
         index.discard(changes.unused)
         return version, changes
-    index.discard(file for one in findings if isinstance(one, RereadCluster) for file in one.files)
     raise WriteConflict(
         f"{index.location}: other builds were quicker {_MOST_COMMITS} times in a row"
     )

@@ -20,13 +20,13 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Final
 
-from resolver.errors import InvalidArgument, Unreachable
+from resolver.errors import InvalidArgument, KdirError, Unreachable
 from resolver.index.row_schema import (
     CLUSTER_COLUMNS,
     COLUMNS,
@@ -111,6 +111,8 @@ class IndexTable:
     """The table in a folder, or at any URL that ``deltalake`` knows (``s3://…``)."""
 
     location: str
+    build_id: str = ""
+    """Begins the names of new files, so that those of one build can be found; no slash."""
 
     @classmethod
     def at(cls, location: str) -> IndexTable:
@@ -211,7 +213,8 @@ class IndexTable:
         from deltalake.fs import DeltaStorageHandler
 
         folder = re.sub(r"[^A-Za-z0-9._-]", "_", cluster_id)
-        path = f"cluster_id={folder}/{uuid.uuid4().hex}.parquet"
+        name = "-".join(filter(None, (self.build_id, uuid.uuid4().hex)))
+        path = f"cluster_id={folder}/{name}.parquet"
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
         files = pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.location))
@@ -237,6 +240,19 @@ class IndexTable:
             return  # unnamed files cost space, not correctness: vacuum finds them
         for file in files:
             (self.folder / file.path).unlink(missing_ok=True)
+
+    def discard_build(self) -> None:
+        """Removes all files of this build that the table does not name: also of tasks that did not
+        return, or were killed. Does nothing for a table at a URL, or where the table cannot be
+        read. No task of the build may be running.
+        """
+        if self.folder is None or not self.build_id:
+            return
+        with suppress(OSError, KdirError):
+            named = {file.path for one in self.load().clusters.values() for file in one.files}
+            for file in self.folder.glob(f"cluster_id=*/{self.build_id}-*"):
+                if file.relative_to(self.folder).as_posix() not in named:
+                    file.unlink(missing_ok=True)
 
     def commit(
         self,

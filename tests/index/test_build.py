@@ -3,9 +3,10 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from kdir.v1 import scan_pb2
@@ -305,6 +306,77 @@ def test_files_that_no_version_names_are_not_left_behind(
     named = {file.path for one in IndexTable(table).load().clusters.values() for file in one.files}
     on_disk = {str(file.relative_to(table)) for file in Path(table).glob("cluster_id=*/*.parquet")}
     assert on_disk == named
+
+
+class InProcess:
+    """A session of Spark that runs each task in this process, one by one."""
+
+    def __init__(self) -> None:
+        self.sparkContext = self
+        self._done: list[Any] = []
+
+    def parallelize(self, shards: Sequence[Any], _slices: int) -> "InProcess":
+        self._done = list(shards)
+        return self
+
+    def map(self, task: Callable[[Any], Any]) -> "InProcess":
+        self._done = [task(one) for one in self._done]
+        return self
+
+    def collect(self) -> list[Any]:
+        return self._done
+
+
+@pytest.mark.parametrize("error", [OSError("no space left"), KeyboardInterrupt()])
+@pytest.mark.parametrize("step", ["write", "commit"])
+def test_a_build_that_ends_early_leaves_the_folder_as_it_was(
+    tree: dict[str, FakeCluster],
+    table: str,
+    error: BaseException,
+    step: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run() -> BuildReport:
+        settings = SparkSettings(session=cast("Any", InProcess()))
+        return build([tree["/"].endpoint], table, spark=settings, full=True)
+
+    run()
+    before = files(table)
+    real, calls = IndexTable.write, 0
+
+    def fail(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if step == "write" and calls < 3:
+            return real(*arguments)
+        raise error
+
+    monkeypatch.setattr(IndexTable, step, fail)
+    with pytest.raises(type(error)):
+        run()
+    assert calls == (3 if step == "write" else 1)
+    assert files(table) == before
+    assert topics(table) == below(*TREE)
+
+
+def test_an_interrupt_after_the_commit_leaves_its_files(
+    tree: dict[str, FakeCluster], table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = IndexTable.commit
+
+    def commit_and_fail(*arguments: Any) -> Any:
+        commit(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(IndexTable, "commit", commit_and_fail)
+    settings = SparkSettings(session=cast("Any", InProcess()))
+    with pytest.raises(KeyboardInterrupt):
+        build([tree["/"].endpoint], table, spark=settings)
+    assert topics(table) == below(*TREE)
+
+
+def files(table: str) -> set[Path]:
+    return {one for one in Path(table).rglob("*") if one.is_file()}
 
 
 def test_spark_with_delta_s_own_jars_reads_what_we_wrote(
