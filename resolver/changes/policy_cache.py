@@ -26,6 +26,7 @@ from resolver.client import Resolver
 from resolver.entry_fields import policy_fields
 from resolver.errors import (
     Absent,
+    Closed,
     DeadlineExceeded,
     KdirError,
     NotReady,
@@ -174,6 +175,7 @@ class PolicyCache:
             NotReady: the log, or what the cluster inherits, is not loaded, or a record that decides
                 the answer cannot be read.
             Unimplemented: the cluster keeps no change log.
+            Closed: this cache was closed.
             KdirError: as ``Resolver.owner_of``.
         """
         wanted = as_path(path)
@@ -306,6 +308,8 @@ class PolicyCache:
                 raise _Elsewhere
             log = self._log_of(owner, deadline)
             with self._lock:
+                if self._closing.is_set():  # nobody would close the log
+                    raise Closed("this policy cache was closed: make another one")
                 cluster = self._clusters.get(cluster_id)
                 if cluster is None:
                     cluster = self._clusters[cluster_id] = self._opened(owner, log)

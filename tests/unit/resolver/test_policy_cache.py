@@ -16,7 +16,7 @@ from resolver.changes import policy_cache, state_reader
 from resolver.changes.policy_cache import PolicyCache
 from resolver.changes.record import entry_key, fact_key, grants_key
 from resolver.changes.state import place_of
-from resolver.errors import Absent, KafkaUnavailable, KdirError, NotReady
+from resolver.errors import Absent, Closed, KafkaUnavailable, KdirError, NotReady
 from resolver.revision_token import Token
 from resolver.testing import MemoryDirectory
 from tests.support.memory_topic import MemoryTopic
@@ -223,6 +223,20 @@ def test_while_no_directory_answers_the_reason_of_the_nearest_log_is_given(two: 
     two.directory.stop("/")
     with pytest.raises(NotReady, match="the record of /none, or of another entry,"):
         two.cache.effective("/none")
+
+
+def test_a_log_is_not_opened_while_the_cache_is_closed(logged: Logged) -> None:
+    answer = logged.directory.transport.handler(logged.endpoint)
+
+    def close_before_the_answer(method: str, request: Any) -> Any:
+        if method == "WatchService.GetChangeLog":
+            logged.cache.close()
+        return answer(method, request)
+
+    logged.directory.transport.serve(logged.endpoint, close_before_the_answer)
+    with pytest.raises(Closed, match="this policy cache was closed"):
+        logged.cache.effective("/a/t")
+    assert logged.cache.cluster_ids == frozenset()
 
 
 def in_thread(call: Callable[[], object]) -> Callable[[], KdirError | None]:
