@@ -23,7 +23,8 @@ from kdir.v1 import directory_pb2, entry_pb2, federation_pb2, resolve_pb2
 
 from resolver import errors
 from resolver.client import Resolver
-from resolver.path import ROOT, Path
+from resolver.directory_listing import Filter
+from resolver.path import ROOT, Path, is_system
 from resolver.transport import Method, Stream
 
 __all__ = ["Handler", "MemoryCluster", "MemoryDirectory", "MemoryTransport"]
@@ -442,6 +443,14 @@ class MemoryCluster:
             if own != path and (path.is_prefix_of(own) if request.recursive else own.parent == path)
         ]
         found += self._mounts_below(path, recursive=request.recursive)
+        wanted = Filter(name_glob=request.name_glob, kinds=tuple(request.kinds))
+        found = [
+            (segments, is_container, entry)
+            for segments, is_container, entry in found
+            if wanted.passes(entry)
+            # Of what is below a system entry nothing is listed either.
+            and (request.include_system or not any(map(is_system, segments[len(path) :])))
+        ]
         response = directory_pb2.ListEntriesResponse(
             authority=self._authority(), directory=directory
         )

@@ -102,7 +102,7 @@ def test_ls_without_a_path_is_the_root(kdir: Kdir) -> None:
     assert kdir("ls").lines == ["la/", "ny/", "search/"]
 
 
-@pytest.mark.parametrize("verb", ["ls", "ls -R", "tree", "ls -o json"])
+@pytest.mark.parametrize("verb", ["ls", "ls -R", "tree -t", "ls -o json"])
 def test_without_a_path_and_a_route_to_the_root_the_served_mount_is_shown(verb: str) -> None:
     with MemoryDirectory() as tree:
         tree.cluster("/la/tracking", "la-tracking")

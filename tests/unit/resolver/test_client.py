@@ -839,6 +839,35 @@ def test_list_some_kinds_and_names_across_mounts(directory: MemoryDirectory) -> 
     ]
 
 
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({}, ["maps", "maps", "maps/new", "other", "search", "search/clicks"]),
+        ({"kinds": ["topic"]}, ["maps", "maps/new", "search/clicks"]),
+        ({"kinds": ["link", "directory"]}, ["maps", "other", "search"]),
+        ({"name_glob": "?a*"}, ["maps", "maps"]),
+        ({"name_glob": "[mn]*", "kinds": ["topic"]}, ["maps", "maps/new"]),
+        (
+            {"include_system": True, "kinds": ["topic"]},
+            ["__offsets", "__own/x", "maps", "maps/new", "search/clicks"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("recursive", [True, False])
+def test_a_server_in_memory_filters_a_listing(
+    directory: MemoryDirectory, filters: dict[str, Any], expected: list[str], recursive: bool
+) -> None:
+    directory.topic("/ny/tracking/__offsets")
+    directory.topic("/ny/tracking/__own/x")
+    directory.topic("/ny/tracking/maps/new")
+    directory.link("/ny/tracking/other", "/la/tracking")
+    found = directory.resolver("/ny/tracking").list(
+        "/ny/tracking", recursive=recursive, across=False, **filters
+    )
+    wanted = [one for one in expected if recursive or "/" not in one]
+    assert names(found) == [f"/ny/tracking/{one}" for one in wanted]
+
+
 def test_a_part_that_does_not_answer_is_named(directory: MemoryDirectory) -> None:
     directory.stop("/la")
     listing = directory.resolver("/").list("/", recursive=True)
