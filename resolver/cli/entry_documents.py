@@ -21,6 +21,7 @@ from resolver.entry_fields import policy_fields
 from resolver.errors import KdirError
 from resolver.message_values import plain
 from resolver.path import Path
+from resolver.printable import cut_shown
 
 if TYPE_CHECKING:
     from kdir.v1 import access_pb2, entry_pb2
@@ -101,7 +102,8 @@ class Document:
 
 
 def _fail(where: str, field: str, found: object, expected: str) -> NoReturn:
-    raise UsageError(f"{where}: {field}: found {found!r}; expected {expected}", verb="apply")
+    shown = cut_shown(found)
+    raise UsageError(f"{where}: {field}: found {shown}; expected {expected}", verb="apply")
 
 
 def read_documents(files: Sequence[str]) -> list[Document]:
@@ -122,6 +124,8 @@ def read_documents(files: Sequence[str]) -> list[Document]:
 
 
 _MOST_LEVELS: Final = 32
+_MOST_REPEATED: Final = 1_000_000
+"""Most characters that the aliases of one document may stand for; a node counts as one, too."""
 
 
 def _load(file: str) -> Iterator[tuple[int, Any]]:
@@ -135,39 +139,53 @@ def _load(file: str) -> Iterator[tuple[int, Any]]:
     except UnicodeDecodeError as error:
         raise UsageError(f"{file}: is not UTF-8: {error}", verb="apply") from None
     try:
-        _refuse_deep(text, file)
+        _refuse_large(text, file)
         for number, content in enumerate(yaml.load_all(text, _loader()), start=1):
             if content is not None:
                 yield number, content
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
-        # The last three are what PyYAML raises for values that their tags do not fit.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
+        # The last four are what PyYAML raises for values that their tags do not fit.
         why = " ".join(str(error).replace(' in "<unicode string>"', " in").split())
         raise UsageError(f"{file}: is not YAML: {why}", verb="apply") from None
 
 
-def _refuse_deep(text: str, file: str) -> None:
-    """Refuses text that is nested deeper than any document: libyaml reads levels recursively, and
-    too many of them end the process.
+def _refuse_large(text: str, file: str) -> None:
+    """Refuses text that is nested deeper than any document, since libyaml reads levels recursively,
+    and too many of them end the process; and text whose aliases repeat too much, since aliases of
+    aliases would fill the memory.
 
     Raises:
         UsageError
     """
     import yaml
 
-    depth = 0
+    def refuse(event: Any, why: str) -> NoReturn:
+        line = event.start_mark.line + 1 if event.start_mark else 1
+        raise UsageError(f"{file}: line {line}: {why}", verb="apply")
+
+    open_ones: list[tuple[str | None, int]] = []
+    """The anchors of the open collections, and the size before each, in characters and nodes."""
+    sizes: dict[str | None, int] = {}
+    size = repeated = 0
     for event in yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
+        if isinstance(event, yaml.DocumentStartEvent):
+            sizes, repeated = {}, 0
+        elif isinstance(event, yaml.CollectionStartEvent):
+            open_ones.append((event.anchor, size))
+            size += 1
         elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
-        if depth > _MOST_LEVELS:
-            mark = event.start_mark
-            line = mark.line + 1 if mark else 1
-            raise UsageError(
-                f"{file}: line {line}: nested more than {_MOST_LEVELS} levels deep; documents have "
-                "4 at most",
-                verb="apply",
-            )
+            anchor, before = open_ones.pop()
+            sizes[anchor] = size - before
+        elif isinstance(event, yaml.ScalarEvent):
+            sizes[event.anchor] = len(event.value) + 1
+            size += len(event.value) + 1
+        elif isinstance(event, yaml.AliasEvent):
+            repeated += sizes.get(event.anchor, 0)
+            size += sizes.get(event.anchor, 0)
+        if len(open_ones) > _MOST_LEVELS:
+            refuse(event, f"nested more than {_MOST_LEVELS} levels deep; documents have 4 at most")
+        if repeated > _MOST_REPEATED:
+            refuse(event, f"the aliases of a document repeat more than {_MOST_REPEATED} characters")
 
 
 def _loader() -> Any:
@@ -178,6 +196,8 @@ def _loader() -> Any:
 
     class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002
+            if not isinstance(node, yaml.MappingNode):
+                return super().construct_mapping(node, deep=deep)  # refuses it
             names = [key.value for key, _ in node.value]
             twice = [name for at, name in enumerate(names) if name in names[:at]]
             if twice:

@@ -386,6 +386,18 @@ def test_what_the_tree_has_otherwise_is_not_changed(kdir: Kdir) -> None:
         assert kdir.calls == []
 
 
+_REPEATING = "\n".join(
+    [
+        "path: /la",
+        "kind: directory",
+        "policies:",
+        "  k0: &k0 [a, a, a, a, a, a, a, a, a, a]",
+        *(f"  k{n}: &k{n} [{', '.join(10 * [f'*k{n - 1}'])}]" for n in range(1, 20)),
+    ]
+)
+"""Some hundred bytes whose aliases of aliases stand for 10^20 values."""
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -411,6 +423,13 @@ def test_what_the_tree_has_otherwise_is_not_changed(kdir: Kdir) -> None:
         ("{path: /la, kind: directory, policies: {closed: !!bool x}}", "is not YAML"),
         ("[" * 100_000, "line 4: nested more than 32 levels deep"),
         ("- " * 100_000, "line 4: nested more than 32 levels deep"),
+        (_REPEATING, "line 12: the aliases of a document repeat more than 1000000 characters"),
+        ("{path: /la, kind: directory, policies: &a [*a]}", "policies: found [[...]]; expected a"),
+        ("{path: /la, kind: directory, policies: !!map [a]}", "is not YAML: expected a mapping"),
+        ("{path: /la, kind: directory, policies: !!map a}", "is not YAML: expected a mapping"),
+        ("{path: /la, kind: !!timestamp {!!value =: a}}", "is not YAML"),
+        ("{path: /la, kind: directory, policies: !!set [a]}", "is not YAML: expected a mapping"),
+        (f"{{path: /la, kind: directory, policies: [{'a, ' * 9999}]}}", "'a', 'a',…; expected a"),
         ("{path: /la, kind: directory}\n---\n{path: /la, kind: link, targets: [/x]}",
          "document 3: path: found '/la'; expected a path once"),
     ],
