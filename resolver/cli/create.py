@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from resolver import units
 from resolver.cli.entry_rows import display_path, kind_of
 from resolver.cli.kafka_wait import WAIT, wait_for_topic, wait_seconds
+from resolver.cli.output import complain
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
 from resolver.cli.planned_write import is_same_topic, send_planned
@@ -57,11 +58,17 @@ def each(session: Session, texts: Sequence[str], act: Callable[[PathArgument], N
     from resolver.cli.error_hints import explain
 
     code = 0
+    shown: set[str] = set()
     for text in texts:
         try:
             act(parse_path_argument(text))
         except KdirError as error:
             explain(error, session)
+            code = code or error.exit_code
+        except UsageError as error:
+            if error.message not in shown:  # that of an option is one for all paths
+                complain(*error.lines)
+            shown.add(error.message)
             code = code or error.exit_code
     return code
 

@@ -110,8 +110,7 @@ def _run(parts: Sequence[str], transport: Transport | None) -> int:
             return _help([name])
         return _serve(verb, arguments, transport)
     except UsageError as error:
-        about = f"{error.verb} " if error.verb else ""
-        complain(f"error: {error.message}", f"  kdir {about}--help explains it")
+        complain(*error.lines)
         return EXIT_USAGE
 
 

@@ -16,12 +16,20 @@ _MOST_DIGITS: Final = 20
 
 
 class UsageError(Exception):
-    """Error: the arguments are invalid; exit code 2."""
+    """Error: the arguments are invalid."""
+
+    exit_code: Final = 2
 
     def __init__(self, message: str, *, verb: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.verb = verb
+
+    @property
+    def lines(self) -> tuple[str, str]:
+        """The message, and the command that explains more."""
+        about = f"{self.verb} " if self.verb else ""
+        return f"error: {self.message}", f"  kdir {about}--help explains it"
 
 
 class ParsedVerb(Protocol):

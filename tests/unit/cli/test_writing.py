@@ -188,6 +188,20 @@ def test_of_several_paths_one_that_fails_stops_none(kdir: Kdir) -> None:
     assert "made /b" in ran.err
 
 
+def test_of_several_paths_one_that_is_wrongly_used_stops_none(kdir: Kdir) -> None:
+    ran = kdir("rm", "-y", "/orders", "/search", "/search/clicks")
+    assert ran.code == 2
+    removed = [one.path for one in kdir.calls if not one.validate_only]
+    assert removed == ["/orders", "/search/clicks"]
+    assert "error: /search is a directory: kdir rm -r /search\n  kdir rm --help" in ran.err
+
+
+def test_an_option_that_is_wrong_for_several_paths_is_reported_once(kdir: Kdir) -> None:
+    ran = kdir("mkdir", "/a", "/b", "--set", "owner")
+    assert (ran.code, kdir.calls) == (2, [])
+    assert ran.err.count("error: ") == 1
+
+
 def test_create_asks_for_what_was_given_and_waits(kdir: Kdir) -> None:
     ran = kdir("create", "/search/x", "-p", "24", "--replication-factor", "3", "--physical", "x.y")
     assert ran == Ran(0, "", "created /search/x: topic x.y of la\n")
