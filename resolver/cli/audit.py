@@ -53,15 +53,22 @@ def _audit(session: Session, arguments: Arguments) -> int:
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Makes SIGTERM, such as that of ``timeout``, end in order: what was read is deleted."""
+    """Makes SIGTERM, such as that of ``timeout``, and SIGHUP, of a terminal that is closed, end in
+    order: what was read is deleted. A signal that is ignored, as with ``nohup``, stays so.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    before = {
+        number: signal.signal(number, lambda number, _: sys.exit(128 + number))
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _wanted(arguments: Arguments) -> ChangeFilter:

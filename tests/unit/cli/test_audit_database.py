@@ -14,22 +14,32 @@ from resolver.errors import InvalidArgument
 from resolver.index.audit_query import AuditDatabase
 
 
-def test_ended_by_sigterm_it_removes_its_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_ended_by_a_signal_it_removes_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.signal(number, signal.SIG_DFL)
 
     def audit() -> None:
         with ending_in_order(), AuditDatabase():
             assert list(tmp_path.iterdir())
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
 
     with pytest.raises(SystemExit) as ended:
         audit()
-    assert ended.value.code == 128 + signal.SIGTERM
+    assert ended.value.code == 128 + number
     assert list(tmp_path.iterdir()) == []
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.signal(number, before) == signal.SIG_DFL
+
+
+def test_a_hangup_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with ending_in_order():
+            os.kill(os.getpid(), signal.SIGHUP)
+    finally:
+        assert signal.signal(signal.SIGHUP, before) == signal.SIG_IGN
 
 
 def test_a_disk_that_takes_no_more_is_named(
