@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import signal
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +12,7 @@ from resolver import units
 from resolver.cli.output import Column, Table
 from resolver.cli.parser import Argument, Arguments, Option, Verb
 from resolver.cli.produce import PROPERTIES, SETTING, own_settings
-from resolver.cli.session import parse_path_argument
+from resolver.cli.session import ending_in_order, parse_path_argument
 from resolver.errors import InvalidArgument, KafkaUnavailable
 
 if TYPE_CHECKING:
@@ -26,7 +22,7 @@ if TYPE_CHECKING:
     from resolver.cli.session import Session
     from resolver.index.audit_query import AuditDatabase
 
-__all__ = ["VERBS", "ending_in_order"]
+__all__ = ["VERBS"]
 
 _MOST_EXACT: Final = 2**53
 """Beyond it many readers of JSON do not keep a whole number exact."""
@@ -49,26 +45,6 @@ def _audit(session: Session, arguments: Arguments) -> int:
         _load(session, database, wanted, properties)
         _print(session, database.query(sql))
     return 0
-
-
-@contextmanager
-def ending_in_order() -> Iterator[None]:
-    """Makes SIGTERM, such as that of ``timeout``, and SIGHUP, of a terminal that is closed, end in
-    order: what was read is deleted. A signal that is ignored, as with ``nohup``, stays so.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {
-        number: signal.signal(number, lambda number, _: sys.exit(128 + number))
-        for number in (signal.SIGTERM, signal.SIGHUP)
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _wanted(arguments: Arguments) -> ChangeFilter:

@@ -150,6 +150,7 @@ def _index(session: Session, arguments: Arguments) -> int:
 
 
 def _build(session: Session, arguments: Arguments, table: str) -> int:
+    from resolver.cli.session import ending_in_order
     from resolver.index.build import build
     from resolver.index.spark_session import SparkSettings
 
@@ -168,7 +169,8 @@ def _build(session: Session, arguments: Arguments, table: str) -> int:
     servers = session.servers()
     session.export_login()
     cluster = arguments.one("cluster")
-    report = build(servers, table, spark=settings, full=arguments.flag("full"), cluster=cluster)
+    with ending_in_order():
+        report = build(servers, table, spark=settings, full=arguments.flag("full"), cluster=cluster)
     out = session.out
     if out.structured:
         for line in report.lines:

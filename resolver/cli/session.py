@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resolver.cli.output import Output
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from resolver.transport import Credentials, Method, Stream, Transport
     from resolver.user_config import Context, Contexts, LoginSettings
 
-__all__ = ["PathArgument", "Session", "parse_path_argument"]
+__all__ = ["PathArgument", "Session", "ending_in_order", "parse_path_argument"]
 
 
 class PathArgument(NamedTuple):
@@ -56,6 +57,30 @@ def parse_path_argument(text: str) -> PathArgument:
         return PathArgument(Path(), directory=True)
     directory = text.endswith("/") and text != "//"
     return PathArgument(Path.parse(text[:-1] if directory else text), directory)
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """Makes SIGTERM, such as that of ``timeout``, and SIGHUP, of a terminal that is closed, end in
+    order: temporary files are deleted. A signal that is ignored, as with ``nohup``, stays so.
+    """
+    import signal
+    import sys
+    import threading
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, lambda number, _: sys.exit(128 + number))
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Session:

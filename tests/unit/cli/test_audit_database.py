@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from resolver.changes.audit import UnreadLog
-from resolver.cli.audit import ending_in_order
+from resolver.cli.session import ending_in_order
 from resolver.errors import InvalidArgument
 from resolver.index.audit_query import AuditDatabase
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -149,3 +151,20 @@ def test_build_says_what_became_of_each_cluster(
     assert f"3 topics of la in {table}, version 3" in run([*arguments, "--cluster", "la"]).err
     assert asked[-1][-1] == "la"
     assert [one["outcome"] for one in run([*arguments, "-o", "json"]).objects] == ["read", "stale"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_build_that_a_signal_ends_ends_in_order(
+    table: str, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def end(*_: object, **__: object) -> None:
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            ended.append(number)
+
+    ended: list[int] = []
+    monkeypatch.setattr(job, "build", end)
+    with pytest.raises(SystemExit) as raised:
+        run(["index", "build", "--at", "127.0.0.1:1"])
+    assert (raised.value.code, ended) == (128 + number, [number])
