@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import pathlib
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -155,10 +156,10 @@ class AnswerCacheFile:
             "saved_at": saved_at,
         }
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the file, so that the replacement is one rename on one file system; by process,
-        # so that two clients that save at once each replace it whole.
-        fresh = self._file.with_name(f"{self._file.name}.{os.getpid()}.tmp")
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        # Beside the file, so that the replacement is one rename on one file system; of a name of
+        # its own, so that clients and threads that save at once each replace it whole.
+        descriptor, name = tempfile.mkstemp(".tmp", f"{self._file.name}.", self._file.parent)
+        fresh = pathlib.Path(name)
         try:
             with open(descriptor, "wb") as file:  # noqa: PTH123 - made with its rights already
                 file.write(json.dumps(head).encode() + b"\n" + body)

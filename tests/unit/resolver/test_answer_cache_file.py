@@ -4,7 +4,9 @@ import json
 import logging
 import os
 import stat
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -228,3 +230,23 @@ def test_a_fifo_is_not_opened_and_not_replaced(
     assert stat.S_ISFIFO((tmp_path / "fifo").lstat().st_mode)
     assert sorted(tmp_path.iterdir()) == [tmp_path / "fifo", tmp_path / "link"]
     assert (tmp_path / "link").is_symlink()
+
+
+def test_two_threads_that_save_at_once_each_write_a_whole_file(
+    directory: MemoryDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolver = directory.resolver()
+    resolver.resolve(CLICKS)
+    file = AnswerCacheFile(tmp_path / "cache", resolver.cache, ["a:1"], lambda: 0.0)
+    replace, waiting = Path.replace, threading.Barrier(2)
+
+    def replace_together(self: Path, target: Path) -> Path:
+        waiting.wait(10)  # both have written, none has replaced
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace_together)
+    with ThreadPoolExecutor(2) as pool:
+        for saved in [pool.submit(file.save) for _ in range(2)]:
+            saved.result()
+    assert list(tmp_path.iterdir()) == [tmp_path / "cache"]
+    assert file.load() == 1
