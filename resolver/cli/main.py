@@ -5,6 +5,7 @@ that only some verbs need are imported lazily, since every call pays for start-u
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -56,6 +57,9 @@ def main(parts: Sequence[str] | None = None, *, transport: Transport | None = No
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed by the caller
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # its encoding need not have all characters
+            stream.reconfigure(errors="backslashreplace")
     if "server" not in sys.argv:
         # Else each handshake that fails is also logged on stderr by gRPC itself.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")

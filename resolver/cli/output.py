@@ -140,7 +140,7 @@ class Output:
         if self._yaml_begun:
             self._stdout.write("---\n")
         self._yaml_begun = True
-        self._stdout.write(yaml_document(value))
+        self._stdout.write(yaml_document(value, getattr(self._stdout, "encoding", None) or "utf-8"))
 
     def flush(self) -> None:
         """Flushes stdout, so that slow output is shown as it comes."""
@@ -234,8 +234,10 @@ def _text(cell: str | Styled) -> str:
     return cell if isinstance(cell, str) else cell.text
 
 
-def yaml_document(value: Mapping[str, Any]) -> str:
-    """Returns JSON values as one block-style YAML document, without a document marker."""
+def yaml_document(value: Mapping[str, Any], encoding: str = "utf-8") -> str:
+    """Returns JSON values as one block-style YAML document, without a document marker. What the
+    encoding does not have is escaped.
+    """
     import yaml
 
     def dump(*, allow_unicode: bool) -> str:
@@ -249,7 +251,9 @@ def yaml_document(value: Mapping[str, Any]) -> str:
 
     text: str = dump(allow_unicode=True)
     # PyYAML does not escape direction marks; nothing else escapes unprintable characters here.
-    return text if text.replace("\n", "").isprintable() else dump(allow_unicode=False)
+    is_shown = text.replace("\n", "").isprintable()
+    is_encoded = text.encode(encoding, "replace").decode(encoding) == text
+    return text if is_shown and is_encoded else dump(allow_unicode=False)
 
 
 @cache

@@ -155,6 +155,10 @@ def test_yaml_is_readable_where_all_of_it_prints() -> None:
         f"owner: Jürgen\na:\n- '{'long ' * 40}'\nb:\n- '{'long ' * 40}'\nn: 1.5\ni: 7\n"
     )
     assert yaml_document({"owner": "a\u202eb"}).isascii()
+    for encoding, is_ascii in (("ascii", True), ("latin-1", False)):
+        text = yaml_document({"owner": "Jürgen"}, encoding)
+        assert text.isascii() is is_ascii
+        assert yaml.safe_load(text) == {"owner": "Jürgen"}
 
 
 def test_a_table_of_a_terminal_is_aligned_under_a_header() -> None:

@@ -176,3 +176,16 @@ def test_an_unforeseen_error_of_restore_is_70_too(
     assert "kdir migrate sqlite:///a" in (tmp_path / "kdir" / "last-error.log").read_text()
     assert offline_commands.main("migrate", ["--debug", "sqlite:///a", "sqlite:///b"]) == 70
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("arguments", [["--help"], ["ls", "--help"], ["no\u2026"]])
+def test_an_output_that_is_not_utf_8_is_no_error(encoding: str, arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "resolver.cli.main", *arguments],
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == (2 if len(arguments) == 1 and arguments != ["--help"] else 0)
+    assert b"\\u2026" in done.stdout + done.stderr
