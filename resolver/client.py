@@ -613,7 +613,8 @@ class Resolver:
 
         Args:
             path: canonical.
-            after: a token of an earlier watch or answer to go on after; empty = from now on.
+            after: a token of an earlier watch or answer to go on after; empty = from now on,
+                which is before this returns.
             checkpoint_seconds: longest time between two answers; 0 = the default.
             timeout_seconds: of finding the owner.
 

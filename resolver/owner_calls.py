@@ -23,6 +23,7 @@ from resolver.lookup_options import LookupOptions
 from resolver.path import Path
 from resolver.resolution.state_machine import ResolutionOptions
 from resolver.resolution.values import AbsentResult, Answer, AnswerResult, FailedResult, Sender
+from resolver.revision_token import Token
 from resolver.server_timeouts import per_server_timeout, time_share
 from resolver.transport import Method, Transport, method
 
@@ -54,6 +55,8 @@ class Owner(NamedTuple):
     """Its servers, the one that answered first."""
     kind: str
     """``topic``, ``directory``, ``link`` or ``mount``; empty if nothing exists there."""
+    position: str = ""
+    """Token of the revision at which it answered; empty if the answer has none."""
 
 
 class _Call:
@@ -291,7 +294,19 @@ class OwnerCalls:
 
 
 def _owner(path: Path, sender: Sender, endpoints: tuple[str, ...], kind: str) -> Owner:
-    return Owner(path, bool(kind), sender.cluster, sender.cluster_id, sender.mount, endpoints, kind)
+    position = ""
+    if sender.incarnation:
+        position = str(Token.from_position(sender.cluster_id, sender.incarnation, sender.revision))
+    return Owner(
+        path,
+        bool(kind),
+        sender.cluster,
+        sender.cluster_id,
+        sender.mount,
+        endpoints,
+        kind,
+        position,
+    )
 
 
 def _kind(answer: Answer) -> str:

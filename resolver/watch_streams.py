@@ -224,8 +224,9 @@ class WatchStreams:
 
     def watch(self, path: Path, after: str, checkpoint_seconds: int, deadline: float) -> Watching:
         """Returns the changes at and below a path; see ``Resolver.watch``."""
-        self._owners.owner_of(path, LookupOptions(), deadline)
-        return self._watching(path, after, checkpoint_seconds)
+        owner = self._owners.owner_of(path, LookupOptions(kind_number("directory")), deadline)
+        # From now on is from here: what is changed before the first iteration is not lost.
+        return self._watching(path, after or owner.position, checkpoint_seconds)
 
     def follow(self, path: Path, deadline: float) -> None:
         """Follows the cluster that owns a path; see ``Resolver.follow``."""

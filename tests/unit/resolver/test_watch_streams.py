@@ -96,6 +96,30 @@ def test_a_watch_goes_on_after_the_token_it_is_given() -> None:
     assert revisions(watching(Log(10), after=token(8)), 10) == [9, 10]
 
 
+def test_a_watch_from_now_on_begins_when_it_is_made() -> None:
+    with MemoryDirectory() as directory:
+        endpoint = directory.cluster("/")
+        directory.topic("/orders")
+        answer, asked = directory.transport.handler(endpoint), []
+
+        def handle(method: str, request: Any) -> Any:
+            if method != "WatchService.Watch":
+                return answer(method, request)
+            asked.append(Token.parse(request.after_token).positions)
+            return iter([watch_pb2.WatchResponse(token=token(9))])
+
+        directory.transport.serve(endpoint, handle)
+        resolver = directory.resolver()
+        cluster = directory.at("/")
+        made = resolver.watch("/orders")
+        expected = {cluster.cluster_id: Position("memory", cluster.revision)}
+        directory.topic("/orders/new")  # before the first iteration
+        cluster.revision += 1
+        next(iter(made))
+        made.close()
+        assert asked == [expected]
+
+
 def test_without_seconds_between_checkpoints_a_watch_has_the_default_ones() -> None:
     log = Log(3)
     assert revisions(watching(log, checkpoint_seconds=0), 3) == [1, 2, 3]
