@@ -178,7 +178,9 @@ class Consumer:
         self._sources = []
 
     def close(self) -> None:
-        """Leaves the groups and closes the connections; ``poll`` raises ``Closed`` from then on."""
+        """Leaves the groups and closes the connections; ``poll``, ``subscribe`` and ``commit``
+        raise ``Closed`` from then on.
+        """
         self._is_closed = True
         self.unsubscribe()
 
