@@ -168,7 +168,7 @@ class Provisioner:
                     failed.append((one, "this server's ceiling does not allow creating topics"))
                 case Rejected(message):
                     failed.append((one, message))
-                case KafkaTopic() as seen if self._is_ours(one.topic, seen):
+                case KafkaTopic() as seen if self._is_ours(one, seen):
                     ours.append(one)
                 case KafkaTopic():
                     failed.append((one, _exists(one)))
@@ -181,9 +181,15 @@ class Provisioner:
     def _describe(self, topics: Sequence[RecordedTopic]) -> Mapping[str, KafkaTopic | Rejected]:
         return self.admin.describe([one.name for one in topics])
 
-    def _is_ours(self, topic: Topic, seen: KafkaTopic) -> bool:
-        attempt = self._attempt_of(topic)
-        return attempt is not None and attempt.accounts_for(seen)
+    def _is_ours(self, one: RecordedTopic, seen: KafkaTopic) -> bool:
+        """True if a topic is as it was asked for first, or as it is asked for now."""
+        attempt, now = self._attempt_of(one.topic), self._desired(one)
+        if attempt is None:
+            return False
+        last = replace(
+            attempt, partitions=now.partitions, replication_factor=now.replication_factor
+        )
+        return attempt.accounts_for(seen) or last.accounts_for(seen)
 
     def _attempt_of(self, topic: Topic) -> Attempt | None:
         return Attempt.counting(topic, self.context.latest().incarnation, self.kafka_id)
@@ -238,7 +244,7 @@ class Provisioner:
         self, absent: Sequence[RecordedTopic]
     ) -> tuple[list[RecordedTopic], list[RecordedTopic]]:
         """Puts an attempt on record for each: (those that have it, those that have it not yet)."""
-        new = [one for one in absent if not self._is_attempted(one)]
+        new = [one for one in absent if self._attempt_of(one.topic) is None]
         self.commits.record(
             [one.observation(provision_attempt=self._new_attempt(one).to_text()) for one in new]
         )
@@ -250,15 +256,10 @@ class Provisioner:
             if topic is None or topic.provision is not Provision.PENDING:
                 elsewhere.append(one)  # removed or moved meanwhile: nothing is asked for it here
                 continue
-            now = RecordedTopic(one.path, topic)
-            (attempted if self._is_attempted(now) else unclear).append(now)
+            counts = self._attempt_of(topic) is not None
+            (attempted if counts else unclear).append(RecordedTopic(one.path, topic))
         self._forget_attempts(elsewhere)
         return attempted, unclear
-
-    def _is_attempted(self, one: RecordedTopic) -> bool:
-        """True if an attempt with the numbers that are desired now is on record."""
-        attempt, new = self._attempt_of(one.topic), self._new_attempt(one)
-        return attempt is not None and replace(attempt, number=new.number) == new
 
     def _new_attempt(self, one: RecordedTopic) -> Attempt:
         desired, incarnation = self._desired(one), self.context.latest().incarnation
@@ -390,7 +391,7 @@ class Provisioner:
             self._finish([one])
             return False
         if DELETE in self.context.settings.ceiling and seen.topic_id:
-            if topic.topic_id or self._made_just_now(topic, seen):
+            if topic.topic_id or self._made_just_now(one, seen):
                 return True
             _log.warning(
                 "%s was removed before its topic id was known; Kafka has a topic of that name, %s, "
@@ -403,11 +404,11 @@ class Provisioner:
         self._detach(one, seen.topic_id or topic.topic_id)
         return False
 
-    def _made_just_now(self, topic: Topic, seen: KafkaTopic) -> bool:
+    def _made_just_now(self, one: RecordedTopic, seen: KafkaTopic) -> bool:
         """True if this process requested the topic a short while ago, and it is as requested. A
         recorded attempt does not prove that: its process may have died before sending it.
         """
-        return self.recent.has_asked(topic.provision_attempt) and self._is_ours(topic, seen)
+        return self.recent.has_asked(one.topic.provision_attempt) and self._is_ours(one, seen)
 
     def _remove(
         self, goes: Sequence[RecordedTopic], shown: Mapping[str, KafkaTopic | Rejected]

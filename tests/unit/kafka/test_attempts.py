@@ -367,6 +367,23 @@ def test_a_topic_that_is_asked_for_again_with_another_number_is_kdirs(
         assert topic(here, "x").partitions == kafka.topics["x"].partitions == 6
 
 
+def test_a_topic_of_the_first_request_is_kdirs_though_the_last_asked_for_another_number(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    with closing(started(tmp_path, kafka)) as here:
+        here.create("x", partitions=3)
+        kafka.loses_answers = True
+        here.reconciler.run_once()
+        hidden = kafka.topics.pop("x")  # brokers lag
+        changes = {"topic.partitions": 6}
+        here.execute(UpdateEntry(path=MOUNT.child("x"), kind=Kind.TOPIC, changes=changes))
+        kafka.loses_answers, kafka.loses_requests = False, True
+        here.sweep()
+        kafka.loses_requests, kafka.topics["x"] = False, hidden
+        here.sweep()
+        assert here.states()["x"] == "ACTIVE"
+
+
 # -- topics made a moment ago ----------------------------------------------------------------------
 
 
