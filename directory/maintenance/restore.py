@@ -199,6 +199,9 @@ def _entries(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 _REASON: Final = f"{FILLED_FROM}a backup"
+_LOOKED_AT: Final = "being looked at before a restore"
+"""Seal under which a restore looks for rows that came after its plan: nobody fills or clears such a
+store."""
 _NEW_INCARNATION: Final = "beginning a new incarnation, as after a restore by other means"
 _BEGUN: Final = (_NEW_INCARNATION, "beginning a new life, as one that was put back by other means")
 """Reasons of a seal that was set by ``begin_new_incarnation``, of this and of an earlier kdir."""
@@ -369,8 +372,13 @@ def _unsuitable(backup: Backup, identity: Identity) -> Iterator[str]:
             f"the store is of cluster {identity.cluster} ({identity.cluster_id}), the backup of "
             f"{header.cluster} ({header.cluster_id}): name a store of its own"
         )
-    if identity.sealed and not identity.sealed.startswith(_REASON):
+    if _is_others(identity.sealed):
         yield f"the store is sealed: it is {identity.sealed}"
+
+
+def _is_others(sealed: str) -> bool:
+    """True if a store is sealed by something else than a restore."""
+    return bool(sealed) and sealed != _LOOKED_AT and not sealed.startswith(_REASON)
 
 
 def _plan_over(
@@ -420,14 +428,16 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
         if plan.done:
             return store.identity
         found = store.identity.sealed
-        if found and not found.startswith(_REASON):
+        if _is_others(found):
             raise RestoreRefused(f"the store is sealed: it is {found}")
         try:
+            if not found.startswith(_REASON):
+                store.seal(_LOOKED_AT, expected=found)
+                found = _LOOKED_AT
+                if not plan.replaces and has_cluster_rows(store):
+                    store.unseal(_LOOKED_AT)
+                    raise RestoreRefused("something came into the store meanwhile; look again")
             store.seal(why, expected=found)
-            sealed_at = store.newest_revision()
-            if not plan.replaces and not found and has_cluster_rows(store):
-                store.unseal(why, sealed_at)
-                raise RestoreRefused("something came into the store meanwhile; look again")
             report(f"filling {store.describe()}")
             return store.unseal(why, fill_store(store, backup.rows()))
         except (NotAsFilled, StoreChanged) as reason:

@@ -7,12 +7,13 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from unittest import mock
 
 import pytest
 
 from directory.maintenance import migrate as migrating
 from directory.maintenance import restore as restoring
-from directory.maintenance.backup_stream import fill_store
+from directory.maintenance.backup_stream import fill_store, has_cluster_rows
 from directory.maintenance.migrate import Stage, abort, migrate, plan_abort, plan_migration
 from directory.maintenance.restore import (
     Backup,
@@ -95,6 +96,42 @@ def test_a_restore_into_a_new_store_never_shows_an_empty_one(
     with pytest.raises(CutOff):
         restore(plan_restore(backup, target))
     assert sealed(target).startswith(BACKUP)
+
+
+def test_a_restore_looks_for_rows_where_no_other_one_clears_them(
+    new_address: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup, target = backup_of_rows(new_address()), new_address()
+    with closing(open_store(target, "la", backup.header.cluster_id)):
+        plan = plan_restore(backup, target)
+    put(target, b"e/acknowledged")
+
+    def late(store: Store) -> bool:
+        monkeypatch.undo()
+        with pytest.raises(RestoreRefused, match="something came into the store"):
+            restore(plan)
+        return has_cluster_rows(store)
+
+    monkeypatch.setattr(restoring, "has_cluster_rows", late)
+    with pytest.raises(RestoreRefused):
+        restore(plan)
+    assert not sealed(target)
+    assert set(held(target)) == {b"e/acknowledged"}
+
+
+def test_a_restore_that_ended_while_it_looked_is_continued(
+    new_address: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup, target = backup_of_rows(new_address()), new_address()
+    with closing(open_store(target, "la", backup.header.cluster_id)):
+        plan = plan_restore(backup, target)
+    with monkeypatch.context() as first:
+        first.setattr(restoring, "has_cluster_rows", mock.Mock(side_effect=CutOff))
+        with pytest.raises(CutOff):
+            restore(plan)
+    assert sealed(target)
+    restore(plan_restore(backup, target))
+    assert held(target) == dict(ROWS)
 
 
 def test_a_restore_whose_store_another_one_opened_says_so(
