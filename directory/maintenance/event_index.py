@@ -3,17 +3,18 @@ store.
 
 Rows of events are found by their change ids, which are roughly, not exactly, ordered by revision.
 The index is read from the store once, on the first request for events from before this server's
-start, and updated by the replica's commits. It costs some 200 bytes a row.
+start, and updated by the replica's commits. It costs some 240 bytes a row.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import islice, takewhile
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from directory.namespace.keys import EVENT
 from directory.store.base import Put, Store
@@ -42,6 +43,14 @@ class _Row(NamedTuple):
     key: bytes
     size: int
     """Bytes of its value."""
+    since_ms: int
+    """Time of its commit, Unix milliseconds: that in its key, which may be later (``EventKeys``),
+    but no later than when the row was received."""
+
+    @classmethod
+    def receive(cls, revision: int, key: bytes, value: bytes) -> Self:
+        """Returns the row of a key and its value, received now."""
+        return cls(revision, key, len(value), min(made_at_ms(key), time.time_ns() // 1_000_000))
 
 
 class WaitingRows(NamedTuple):
@@ -86,7 +95,7 @@ class EventIndex:
                 if not write.key.startswith(EVENT) or write.key == FLOOR_KEY:
                     continue
                 if isinstance(write, Put):
-                    row = _Row(applied.revision, write.key, len(write.value))
+                    row = _Row.receive(applied.revision, write.key, write.value)
                     self._rows.append(row)
                     self._events += event_count(write.key)
                     if not event_count(write.key):
@@ -183,7 +192,7 @@ class EventIndex:
         with self._lock:
             self._compact()
             rows = self._rows[bisect_right(self._rows, after, key=_revision) :]
-        since_ms = made_at_ms(rows[0].key) if rows else 0
+        since_ms = rows[0].since_ms if rows else 0
         return WaitingRows(len(rows), sum(row.size for row in rows), since_ms)
 
     def count_after(self, revision: int) -> tuple[int, int]:
@@ -195,7 +204,7 @@ class EventIndex:
         """
         with self._lock:
             begin = bisect_right(self._rows, revision, key=_revision)
-            since_ms = made_at_ms(self._rows[begin].key) if begin < len(self._rows) else 0
+            since_ms = self._rows[begin].since_ms if begin < len(self._rows) else 0
             return len(self._rows) - begin, since_ms
 
     def commits(self, after: int, until: int, events: int) -> tuple[list[OutboxCommit], int]:
@@ -306,7 +315,9 @@ class EventIndex:
             size = 1 + sum(len(row.value) for row in rows) // len(rows)
             limit = max(1, min(_PAGE, _READ_BYTES // size))
             older += [
-                _Row(row.revision, row.key, len(row.value)) for row in rows if row.revision <= until
+                _Row.receive(row.revision, row.key, row.value)
+                for row in rows
+                if row.revision <= until
             ]
             after = rows[-1].key
         return sorted(older)

@@ -180,6 +180,21 @@ def test_keys_of_events_are_in_the_order_of_commits_whatever_the_clocks(
     assert times[:6] == [HOUR_MS, HOUR_MS, 0, 0, -HOUR_MS, -HOUR_MS], "events have the true time"
 
 
+def test_what_waits_does_so_since_it_was_committed_though_a_clock_was_ahead(
+    store: ScriptedStore,
+) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    with Bench(store) as one, Bench(store) as other:
+        first = writer_at(one, now_ms + HOUR_MS)("/la/t1")
+        last = writer_at(one, now_ms)("/la/t2")
+        eventually(lambda: other.replica.snapshot.revision == last)
+        for index in (one.history.index, other.history.index):
+            assert now_ms <= index.count_after(first)[1] < now_ms + HOUR_MS
+            assert now_ms <= index.waiting(first).since_ms < now_ms + HOUR_MS
+    with Bench(store) as started:
+        assert now_ms <= started.history.index.waiting(first).since_ms < now_ms + HOUR_MS
+
+
 def test_a_store_that_is_filled_has_history_in_the_order_of_commits(
     store: ScriptedStore, tmp_path: pathlib.Path
 ) -> None:
