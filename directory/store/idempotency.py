@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 from directory.access.grants import Grant, Operation, Permission, ResourceType
 from directory.namespace.command import Command, Plan
 from directory.namespace.entry import Codec
+from resolver.errors import InvalidPath
 from resolver.path import Path
 
 __all__ = ["RequestRecord", "command_fingerprint"]
@@ -111,13 +112,21 @@ class RequestRecord:
         )
 
     def replay_plan(self, codec: Codec) -> Plan:
-        """Returns a plan without writes that has the answer of the first one."""
+        """Returns a plan without writes that has the answer of the first one.
+
+        Raises:
+            ValueError: its entry or its path cannot be read.
+        """
+        try:
+            path = None if self.path is None else Path.parse(self.path)
+        except (InvalidPath, TypeError, AttributeError) as error:
+            raise ValueError(f"path: {error}") from None
         return Plan(
             guards=(),
             writes=(),
             changes=(),
             entry=None if self.entry is None else codec.decode(self.entry),
-            path=None if self.path is None else Path.parse(self.path),
+            path=path,
             topic_count=self.topic_count,
             directory_count=self.directory_count,
             notes=self.notes,
@@ -165,7 +174,7 @@ class RequestRecord:
                 grants=tuple(map(_grant, fields.get("grants", ()))),
                 grants_changed=tuple(map(_grant, fields.get("grants_changed", ()))),
             )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not an answered request: {error!r}") from None
 
 

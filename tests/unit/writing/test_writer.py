@@ -1,6 +1,5 @@
 """Writing: one effect for each request, whatever happens to store, rivals and answers."""
 
-import json
 import threading
 import time
 
@@ -457,13 +456,16 @@ def test_a_request_that_cannot_be_read_is_not_taken_for_a_new_one(
         bench.create("/la/t", request_id="r")
 
 
-def test_a_request_whose_entry_cannot_be_read_is_refused_as_one(
-    store: ScriptedStore, bench: Bench
+@pytest.mark.parametrize(
+    "damaged", ['"entry": "/////w=="', '"path": "nope"', '"path": 5', '"topic_count": 1e400']
+)
+def test_a_request_whose_answer_cannot_be_read_is_refused_as_one(
+    store: ScriptedStore, bench: Bench, damaged: str
 ) -> None:
     bench.create("/la/t", request_id="r")
     (row,) = store.read(REQUEST)
-    fields = json.loads(row.value) | {"entry": "/////w=="}
-    store.commit(Transaction((), (Put(row.key, json.dumps(fields).encode()),)))
+    value = row.value.rstrip(b"}") + f", {damaged}}}".encode()  # of one name the last counts
+    store.commit(Transaction((), (Put(row.key, value),)))
     with pytest.raises(RequestIdReused, match="cannot read"):
         bench.create("/la/t", request_id="r")
 
