@@ -371,12 +371,15 @@ class Writer:
                                 f"{guard} does not hold any more; nothing was written"
                             )
                         # Writes below one quota always conflict, and one of them succeeds: such
-                        # conflicts are not counted, since the deadline is bound enough.
-                        tries += not _counts(guard)
+                        # conflicts are not counted, since the deadline is bound enough. Nor are
+                        # claims that are seen for the first time: many may be damaged (S21).
+                        is_new = False
                         if isinstance(guard, KeyEquals) and guard.key.startswith(CLAIM):
+                            is_new = guard.key not in request.claims
                             row = self._read_row(guard.key)
                             request.claims[guard.key] = row[0] if row else None
                             revision = max(revision, row[1] if row else 0)
+                        tries += not (is_new or _counts(guard))
                         self._catch_up(revision, request.deadline)
                     case None:
                         pass  # it waited for the lock: its plan may count too little by now
