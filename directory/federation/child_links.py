@@ -692,19 +692,11 @@ class ChildLinks:
         self._keep_reported(session)
 
     def _table_below(self, cluster_id: str) -> ReceivedTable:
-        def is_below(path: Path) -> bool:
-            # A child may report only mounts below its own: its row of any other would be sent to
-            # all as this cluster's (R5).
+        def mount() -> Path | None:
             found = self.federation.view().mounts.get(cluster_id)
-            return found is not None and found[0].is_prefix_of(path) and path != found[0]
+            return None if found is None else found[0]
 
-        bounds = self.federation.bounds
-        return ReceivedTable(
-            is_below,
-            most_rows=bounds.child_mounts,
-            most_bytes=bounds.child_mount_bytes,
-            most_endpoints=bounds.mount_endpoints,
-        )
+        return ReceivedTable.of_child(mount, self.federation.bounds)
 
     def _receive_below(self, session: ChildLink, table: federation_pb2.MountTable) -> None:
         """Takes the mounts below a child, as far as they are valid."""

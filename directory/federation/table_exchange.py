@@ -7,12 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 from kdir.v1 import federation_pb2
 
 from directory.federation.parent_state import TableRow
 from directory.federation.table_bounds import check_row
+from directory.namespace.bounds import TableBounds
 from resolver.errors import KdirError
 from resolver.path import Path
 
@@ -248,6 +249,26 @@ class ReceivedTable:
         """Number of rows that were left out of the last table or change."""
         self.why_left_out = ""
         """Reason for the first of them."""
+
+    @classmethod
+    def of_child(cls, mount: Callable[[], Path | None], bounds: TableBounds) -> Self:
+        """Returns the table of a child's reports. ``mount``: where the child is mounted now; None:
+        nowhere.
+
+        A child may report only mounts below its own: its row of any other would be sent to all as
+        this cluster's (R5).
+        """
+
+        def is_below(path: Path) -> bool:
+            own = mount()
+            return own is not None and own.is_prefix_of(path) and path != own
+
+        return cls(
+            is_below,
+            most_rows=bounds.child_mounts,
+            most_bytes=bounds.child_mount_bytes,
+            most_endpoints=bounds.mount_endpoints,
+        )
 
     @property
     def rows(self) -> list[TableRow]:
