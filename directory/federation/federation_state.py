@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from kdir.v1 import federation_pb2
@@ -125,6 +126,10 @@ class LocalServer:
     unconfirmed_seconds: Callable[[], float] = lambda: 0.0
     """Returns the time since what children inherit was confirmed, by the parent and by the store;
     0.0: it is confirmed now.
+    """
+    grants_max_age_seconds: float = inf
+    """Time after which inherited allows end unless the parent confirmed them: a parent that only
+    seldom sends heartbeats counts no longer as confirming (decision 0024).
     """
 
 

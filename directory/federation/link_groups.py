@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
+from math import inf
 from typing import Final, Protocol
 
 __all__ = ["LINK_GROUPS", "GroupedLink", "LinkGroup", "LinkGroups", "LinkPace"]
@@ -39,6 +40,13 @@ def _awaited_seconds(own: float, reported: float) -> float:
     return max(own, min(reported, _MOST_SECONDS)) if reported > 0 else own
 
 
+def _silent_seconds(beats: float, own: float, reported: float, most_seconds: float) -> float:
+    """Returns the time without messages after which the other end is silent: at most
+    ``most_seconds``, unless so many beats of the own interval take longer.
+    """
+    return max(beats * own, min(beats * _awaited_seconds(own, reported), most_seconds))
+
+
 class LinkPace:
     """Pace of the heartbeats that one end of a link sends.
 
@@ -46,15 +54,22 @@ class LinkPace:
         heartbeat_seconds: interval of the heartbeats of a link without a group.
         group: None: the link shares no heartbeats.
         reported_seconds: the interval of the other end; 0.0: it did not report it.
+        most_silent_seconds: the longest silence that the other end's interval may lead to.
     """
 
     def __init__(
-        self, heartbeat_seconds: float, group: LinkGroup | None, reported_seconds: float = 0.0
+        self,
+        heartbeat_seconds: float,
+        group: LinkGroup | None,
+        reported_seconds: float = 0.0,
+        most_silent_seconds: float = inf,
     ) -> None:
         self._often: Final = heartbeat_seconds
         self._rarely: Final = heartbeat_seconds if group is None else group.link_seconds
         beats = SILENT_BEATS if group is None else SILENT_BEATS * _RARE_BEATS
-        self.silent_seconds: Final = beats * _awaited_seconds(heartbeat_seconds, reported_seconds)
+        self.silent_seconds: Final = _silent_seconds(
+            beats, heartbeat_seconds, reported_seconds, most_silent_seconds
+        )
         """Time without messages after which the other end counts as disconnected."""
         self._marked = -1
         self._quiet = 0
@@ -93,17 +108,17 @@ class LinkGroup:
         self,
         key: Hashable,
         heartbeat_seconds: float,
-        awaited_seconds: float,
         clock: Callable[[], float],
     ) -> None:
         self.key: Final = key
-        self._silent_seconds: Final = _SILENT_GROUP_BEATS * awaited_seconds
         self.heartbeat_seconds: Final = heartbeat_seconds
         self.link_seconds: Final = _RARE_BEATS * heartbeat_seconds
         """Interval of the heartbeats that each link sends by itself."""
         self._clock: Final = clock
-        self._links: dict[GroupedLink, None] = {}
-        """Links in the order of their next heartbeats; the mapping is replaced, never mutated."""
+        self._links: dict[GroupedLink, float] = {}
+        """Links in the order of their next heartbeats, with the time without messages after which
+        each ends; the mapping is replaced, never mutated.
+        """
         self._sent_at = self._received_at = clock()
 
     @property
@@ -111,14 +126,14 @@ class LinkGroup:
         """True once the last link is discarded."""
         return not self._links
 
-    def add(self, link: GroupedLink) -> None:
+    def add(self, link: GroupedLink, silent_seconds: float) -> None:
         """Adds a link on which a message just arrived."""
-        self._links = {**self._links, link: None}
+        self._links = {**self._links, link: silent_seconds}
         self.note_received()
 
     def discard(self, link: GroupedLink) -> None:
         """Removes a link."""
-        self._links = {one: None for one in self._links if one is not link}
+        self._links = {one: silent for one, silent in self._links.items() if one is not link}
 
     def note_sent(self) -> None:
         """Records that a link sent a message."""
@@ -129,20 +144,21 @@ class LinkGroup:
         self._received_at = self._clock()
 
     def look(self) -> None:
-        """Ends all links if the other side is silent; requests a heartbeat on one if it is due. The
-        next call checks that it was sent, else requests one on another link.
+        """Ends the links for which the other side is silent; requests a heartbeat on another one if
+        it is due. The next call checks that it was sent, else requests one on yet another link.
         """
-        links = list(self._links)
+        links = self._links
         now = self._clock()
-        is_silent = now - self._received_at > self._silent_seconds
-        if is_silent and not any(one.is_receiving for one in links):
-            for one in links:
-                one.end()
-            return
+        silent = now - self._received_at
+        if not any(one.is_receiving for one in links):
+            for one, silent_seconds in links.items():
+                if silent > silent_seconds:
+                    one.end()
+            links = {one: most for one, most in links.items() if silent <= most}
         if now - self._sent_at >= self.heartbeat_seconds * (1 - 1 / _LOOKS_A_BEAT):
-            for one in links:
+            for one, most in links.items():
                 self.discard(one)
-                self._links = {**self._links, one: None}  # the last to beat again
+                self._links = {**self._links, one: most}  # the last to beat again
                 if one.beat():
                     return
 
@@ -163,16 +179,22 @@ class LinkGroups:
         link: GroupedLink,
         heartbeat_seconds: float,
         reported_seconds: float = 0.0,
+        most_silent_seconds: float = inf,
     ) -> LinkGroup:
-        """Returns the group of this key and of both ends' intervals, with the link added."""
+        """Returns the group of this key and of both ends' intervals, with the link added.
+        ``most_silent_seconds``: as of a ``LinkPace``; the links of a group may have different ones.
+        """
         awaited_seconds = _awaited_seconds(heartbeat_seconds, reported_seconds)
         whole_key = (key, heartbeat_seconds, awaited_seconds)
+        silent_seconds = _silent_seconds(
+            _SILENT_GROUP_BEATS, heartbeat_seconds, reported_seconds, most_silent_seconds
+        )
         with self._lock:
             group = self._groups.get(whole_key)
             if group is None:
-                group = LinkGroup(whole_key, heartbeat_seconds, awaited_seconds, self._clock)
+                group = LinkGroup(whole_key, heartbeat_seconds, self._clock)
                 self._groups[group.key] = group
-            group.add(link)
+            group.add(link, silent_seconds)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="link-beats", daemon=True)
                 self._thread.start()

@@ -422,7 +422,8 @@ class ParentLink:
             self._is_beat_due = False
             if group is not self._group or parent_seconds != self._parent_seconds:
                 group, parent_seconds = self._group, self._parent_seconds
-                pace = LinkPace(self._heartbeat_seconds, group, parent_seconds)
+                most = self._member.grants_max_age_seconds
+                pace = LinkPace(self._heartbeat_seconds, group, parent_seconds, most)
             pace.note_sent(marked)
             if group is not None:
                 group.note_sent()
@@ -493,7 +494,11 @@ class ParentLink:
         if token and self._group is None:
             key = (self._link_group, token)
             self._group = self._groups.join(
-                key, self, self._heartbeat_seconds, self._parent_seconds
+                key,
+                self,
+                self._heartbeat_seconds,
+                self._parent_seconds,
+                self._member.grants_max_age_seconds,
             )
 
     def _on_welcome(self, welcome: federation_pb2.Welcome) -> None:

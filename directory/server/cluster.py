@@ -175,6 +175,7 @@ class Cluster:
             feature_level=lambda: self.members.finalized,
             kafka_claim=self.kafka_claim,
             unconfirmed_seconds=self._unconfirmed_below_seconds,
+            grants_max_age_seconds=self.config.limits.inherited_grants_max_age_seconds,
         )
 
     def _history(self) -> ChangeHistory:

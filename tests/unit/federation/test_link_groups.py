@@ -154,3 +154,24 @@ def test_the_longer_interval_of_both_ends_decides_when_the_other_side_is_silent(
     assert not slower.is_ended
     group.go_on(0.5)
     assert slower.is_ended
+
+
+def test_a_longer_interval_of_the_other_end_leads_to_no_longer_silence_than_allowed() -> None:
+    """Inherited allows end after that time, also where a parent hangs (decision 0024)."""
+
+    def silent_seconds(own: float, most: float) -> float:
+        return LinkPace(own, None, 3_600.0, most).silent_seconds
+
+    assert silent_seconds(2.0, 60.0) == 60.0
+    assert silent_seconds(2.0, 1.0) == 6.0, "by its own interval"
+    assert silent_seconds(2.0, inf) == 3 * 3_600.0
+    group = Group(1)
+    assert LinkPace(2.0, group.group, 3_600.0, 60.0).silent_seconds == 60.0
+    group.groups.leave(group.group, group.links[0])
+    bounded, waits = Link(), Link()
+    shared = group.groups.join("key", bounded, 2.0, 3_600.0, 60.0)
+    assert group.groups.join("key", waits, 2.0, 3_600.0) is shared
+    group.go_on(60.0)
+    assert not bounded.is_ended
+    group.go_on(0.5)
+    assert (bounded.is_ended, waits.is_ended) == (True, False)

@@ -115,14 +115,16 @@ def kept(store: Store) -> str:
     return levels[0].path if levels else ""
 
 
-def config_of(where: str, address: str, heartbeat_seconds: float = 0.3) -> ServerConfig:
+def config_of(
+    where: str, address: str, heartbeat_seconds: float = 0.3, **limits: float
+) -> ServerConfig:
     return ServerConfig.quick(
         Path_.parse("/la"),
         cluster="la",
         store=where,
         listen="127.0.0.1:0",
         parent=(address,),
-        limits=Limits(link_heartbeat_seconds=heartbeat_seconds),
+        limits=Limits(link_heartbeat_seconds=heartbeat_seconds, **limits),  # type: ignore[arg-type]
     )
 
 
@@ -423,6 +425,40 @@ def test_the_status_says_that_the_parent_was_silent(tmp_path: Path) -> None:
         try:
             assert eventually(lambda: output.links >= 2)
             assert "silent" in cluster.link_status().message
+        finally:
+            output.ended.set()
+            cluster.stop()
+
+
+class SeldomParent(Parent):
+    """Parent that reports a long interval of heartbeats, sends its state and hangs."""
+
+    def __init__(self, link_group: str) -> None:
+        super().__init__("seldom")
+        self.welcome = federation_pb2.Welcome(heartbeat_seconds=3_600, link_group=link_group)
+        self.welcome.MergeFrom(WELCOME)
+
+    def send(
+        self, requests: Iterator[federation_pb2.LinkRequest]
+    ) -> Iterator[federation_pb2.LinkResponse]:
+        yield federation_pb2.LinkResponse(welcome=self.welcome)
+        yield federation_pb2.LinkResponse(inherited=inherited(self.name))
+        self.ended.wait(60)
+
+
+@pytest.mark.parametrize("link_group", ["", "of this process"])
+def test_a_parent_that_hangs_confirms_no_longer_than_inherited_allows_last(
+    tmp_path: Path, link_group: str
+) -> None:
+    """Whatever interval it reported."""
+    where = f"sqlite:///{tmp_path / 'la.sqlite'}"
+    with SeldomParent(link_group) as output:
+        config = config_of(where, output.address, inherited_grants_max_age_seconds=1.0)
+        cluster = Cluster.open(config)
+        cluster.start()
+        try:
+            assert eventually(lambda: cluster.link_status().linked)
+            assert eventually(lambda: output.links >= 2)
         finally:
             output.ended.set()
             cluster.stop()
