@@ -211,6 +211,26 @@ def test_S21_a_damaged_claim_of_a_name_holds_up_no_round_and_no_removal(
         assert here.store.read(claim_key("x")) == []
 
 
+@pytest.mark.parametrize("stored", [b"\xff", b"other", None])
+def test_S21_many_damaged_claims_below_a_directory_hold_up_no_removal_of_it(
+    tmp_path: FilePath, stored: bytes | None
+) -> None:
+    """More than a write is tried because of others: each is found by a try of its own."""
+    names = [f"d.t{number}" for number in range(20)]
+    kafka = Ledger(*names, "kept")
+    with world(tmp_path / "claims.db", lambda: kafka, split_on=".") as here:
+        here.sweep()
+        keys = [claim_key(name) for name in names]
+        here.writer.put_facts([Put(key, stored) if stored else Delete(key) for key in keys])
+        here.remove("d")
+        for name in names:
+            del kafka.topics[name]
+        here.sweep()
+        assert here.nothing_left_to_reap()
+        assert here.states() == {"kept": "ACTIVE"}
+        assert [row for key in keys for row in here.store.read(key)] == []
+
+
 def test_S21_a_name_is_free_again_once_its_unreadable_entry_is_removed(tmp_path: FilePath) -> None:
     kafka = Ledger("a.b")
     with world(tmp_path / "claims.db", lambda: kafka, split_on=".") as here:
