@@ -465,12 +465,14 @@ class Cluster:
         status, snapshot = self.link_status(), self.replica.snapshot
         if status.confirmed or parent_state.detached_of(snapshot):
             return None
-        if status.holder and status.confirmed_seconds is not None:
-            return status.confirmed_seconds
+        own_seconds = status.confirmed_seconds if status.holder else None
         received = parent_state.parent_contact(snapshot)
         if received is None:
-            return time.monotonic() - self.started_at
+            return time.monotonic() - self.started_at if own_seconds is None else own_seconds
         seconds = self._contact_seconds(received)
+        if own_seconds is not None:
+            # The holder's may still be of an earlier term, before another server's contact.
+            return min(own_seconds, seconds)
         if status.standby and received.linked and seconds < _HELD_SECONDS:
             return None  # another server of the cluster holds the link
         return seconds

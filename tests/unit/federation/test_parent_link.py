@@ -19,6 +19,7 @@ from directory.federation import parent_state
 from directory.federation.child_links import ChildLink
 from directory.federation.child_state import child_hello
 from directory.federation.federation_state import endpoint_to_try, unix_ms
+from directory.federation.parent_link import LinkStatus
 from directory.namespace.command import CreateMount
 from directory.namespace.keys import MOUNT_ROW, PARENT
 from directory.server.cluster import Cluster
@@ -226,6 +227,26 @@ def test_a_server_that_is_elected_again_has_the_latest_contact_of_the_cluster(
         output.ended.set()
         cluster.stop()
         other.close()
+
+
+@pytest.mark.parametrize(("stored_seconds", "expected"), [(10, 10), (900, 500)])
+def test_a_server_that_is_just_elected_has_the_later_contact_of_its_own_and_the_stored_one(
+    tmp_path: Path, stored_seconds: int, expected: int
+) -> None:
+    """Its own is of an earlier term until the link has compared them."""
+    cluster = Cluster.open(config_of(f"sqlite:///{tmp_path / 'la.sqlite'}", "127.0.0.1:1"))
+    status = LinkStatus(configured=True, holder=True, confirmed_seconds=500.0)
+    cluster.link_status = lambda: status  # type: ignore[method-assign]
+    try:
+        cluster.replica.start()
+        stored_ms = unix_ms() - 1_000 * stored_seconds
+        commit(cluster.store, parent_state.parent_contact_write(stored_ms, linked=True))
+        eventually(lambda: parent_state.parent_contact(cluster.replica.snapshot))
+        seconds = cluster.unconfirmed_seconds()
+        assert seconds is not None
+        assert expected <= seconds < expected + 60
+    finally:
+        cluster.stop()
 
 
 def test_what_comes_on_a_link_of_before_an_attach_is_no_update_of_since(
