@@ -317,8 +317,8 @@ class ConfigApplier(Applier):
         self._commits.put_all([one.to_write(one.asked) for one in diffs if one.asked != one.before])
         allowed = self._reserve_growth(diffs, bound)
         asks = [one for one in allowed if one.calls]
-        outcomes = self._make_calls(snapshot, asks, admin) if asks else {}
-        self._record(result, allowed, outcomes)
+        outcomes, not_grown = self._make_calls(snapshot, asks, admin) if asks else ({}, set())
+        self._record(result, allowed, outcomes, not_grown)
 
     def _diff(
         self,
@@ -378,8 +378,10 @@ class ConfigApplier(Applier):
 
     def _make_calls(
         self, snapshot: Snapshot, asks: Sequence[ConfigDiff], admin: KafkaAdmin
-    ) -> dict[str, Outcome]:
-        """Makes the calls; returns the outcomes, but none for topics with another id by now."""
+    ) -> tuple[dict[str, Outcome], set[str]]:
+        """Makes the calls; returns the outcomes, but none for topics with another id by now, and
+        the names of the topics whose growth Kafka refused.
+        """
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
         is_released = unchanged_basis(basis, self._latest, self._mount_at)
         names = [one.subject.name for one in asks]
@@ -390,24 +392,30 @@ class ConfigApplier(Applier):
         changes = [ConfigChange(one.subject.name, a) for one in same if (a := one.alterations)]
         grown = {one.subject.name: one.grows_to for one in same if one.grows_to}
         outcomes: dict[str, Outcome] = {}
+        not_grown: set[str] = set()
         try:
             if changes:
                 outcomes.update(admin.alter_configs(changes, still))
             if grown:
                 for name, outcome in admin.create_partitions(grown, still).items():
-                    if isinstance(outcomes.get(name, Succeeded()), Succeeded):
+                    if isinstance(outcome, Rejected):
+                        not_grown.add(name)
+                    altered = outcomes.get(name, Succeeded())
+                    # A refused config is asked for again until it is known whether the topic grew.
+                    if isinstance(altered, Succeeded) or isinstance(outcome, OutcomeUnknown):
                         outcomes[name] = outcome
         except StaleObservation:
             _log.warning("%s: %d topics are looked at again", self._cluster, len(same))
             # The next look finds out which of them were changed.
-            return dict.fromkeys(names, OutcomeUnknown("looked at too long ago"))
-        return outcomes
+            return dict.fromkeys(names, OutcomeUnknown("looked at too long ago")), set()
+        return outcomes, not_grown
 
     def _record(
         self,
         result: BatchResult[_Place],
         diffs: Sequence[ConfigDiff],
         outcomes: dict[str, Outcome],
+        not_grown: set[str],
     ) -> None:
         writes: list[Write] = []
         news: list[TopicObservation] = []
@@ -431,7 +439,8 @@ class ConfigApplier(Applier):
                     calls = calls_hash(diff.calls)
                     kept = replace(diff.asked, refused=message, refused_calls=calls)
                     writes.append(diff.to_write(kept))
-                    if (growth := diff.asked.settings.get(PARTITIONS)) is not None:
+                    growth = diff.asked.settings.get(PARTITIONS)
+                    if name in not_grown and growth is not None:
                         numbers = {"partitions": int(growth.was or 0)}
                         numbers["refused_partitions"] = diff.grows_to
                         news.append(diff.subject.observation(**numbers))

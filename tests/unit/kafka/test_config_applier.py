@@ -471,3 +471,38 @@ def test_growth_below_a_quota_that_kafka_refuses_leaves_the_tree_as_it_was(
         grow(here, "topic", 6)
         here.settle()
         assert counts(here, kafka) == (6, 1), "that it is to have so many was acknowledged"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "count"),
+    [
+        ([Succeeded()], 6),
+        ([Rejected("no more than 4")], 1),
+        ([OutcomeUnknown("timed out"), Rejected("no more than 4")], 1),
+        ([OutcomeUnknown("timed out"), Succeeded()], 6),
+    ],
+)
+def test_growth_below_a_quota_is_kept_where_kafka_refuses_a_config_alone(
+    tmp_path: FilePath, outcomes: list[Outcome], count: int
+) -> None:
+    """The tree and Kafka have the same number, without a sweep, and at no time the tree less."""
+    kafka = GrowingKafka("a", "b")
+    with armed(tmp_path / "store.db", lambda: kafka) as here:
+        here.execute(
+            UpdateEntry(path=MOUNT, kind=Kind.DIRECTORY, changes={"policies.max_partitions": 8})
+        )
+        kafka.refused, kafka.outcomes = WEEK, list(outcomes)
+        missing = list[int]()
+
+        def compare(_: object) -> None:
+            recorded, real = counts(here, kafka)
+            missing.append(real - recorded)
+
+        here.replica.subscribe(compare)
+        changes = {"policies.partitions": 6, "policies.topic_config.retention.ms": WEEK}
+        here.execute(UpdateEntry(path=MOUNT.child("a"), kind=Kind.TOPIC, changes=changes))
+        here.settle()
+        assert counts(here, kafka) == (count, count)
+        assert max(missing) <= 0
+        assert kafka.truth["a"] == {}
+        assert not kafka.outcomes
