@@ -68,9 +68,9 @@ class AnswerCacheFile:
         """Loads the file into the cache; returns the number of answers. Never raises
         for the file.
         """
-        if not self._is_usable():
-            return 0
         try:
+            if not self._is_usable():
+                return 0
             with self._file.open("rb") as file:
                 content = file.read(_MOST_BYTES + 1)
             return self._load_records(content)
@@ -81,6 +81,9 @@ class AnswerCacheFile:
     def _is_usable(self) -> bool:
         """True if the file is a regular one, or there is none; a symlink counts as its target. To
         open a FIFO would block, and a device must not be replaced by a file.
+
+        Raises:
+            OSError: that cannot be found out, as in a directory of another user.
         """
         if self._file.is_file() or not self._file.exists():
             return True

@@ -1,5 +1,6 @@
 """What a client remembers across restarts, and that a file is worth no error."""
 
+import errno
 import json
 import logging
 import os
@@ -196,6 +197,30 @@ def test_a_file_that_cannot_be_written_or_read_is_no_error(
     assert client.resolve(CLICKS).topic == "clicks"
     client.close()
     assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ENAMETOOLONG])
+def test_a_file_that_cannot_even_be_looked_at_is_no_error(
+    directory: MemoryDirectory,
+    clocks: Clocks,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: int,
+) -> None:
+    file = tmp_path / ("x" * 300)
+    if code == errno.EACCES:  # root, who may run the tests, is never refused
+        file = tmp_path / "cache"
+        look = Path.stat
+
+        def refuse(self: Path, **options: Any) -> os.stat_result:
+            if self == file:
+                raise PermissionError(code, os.strerror(code), str(self))
+            return look(self, **options)
+
+        monkeypatch.setattr(Path, "stat", refuse)
+    client = begin(directory, clocks, file)
+    assert client.resolve(CLICKS).topic == "clicks"
+    client.close()
 
 
 def test_answers_are_saved_from_time_to_time(
