@@ -121,9 +121,10 @@ class Producer:
         if on_delivery is not None:
             more["on_delivery"] = _with_path(found, on_delivery)
         client.produce(found.topic, value=value, key=key, partition=partition, **more)
-        if self._clients.get(client_key) is not client:
-            # Another thread dropped it meanwhile; with the client, its messages would be lost.
-            flush_deliveries(client, _SWITCH_SECONDS)
+        # Another thread may drop it meanwhile; with the client, its messages would be lost.
+        is_dropped = self._clients.get(client_key) is not client
+        if is_dropped and flush_deliveries(client, _SWITCH_SECONDS):
+            self._clients.setdefault(client_key, client)
 
     def poll(self, timeout: float = 0.0) -> int:
         """Calls the callbacks of deliveries; waits up to ``timeout`` seconds for the first. Returns
@@ -158,7 +159,7 @@ class Producer:
             try:
                 count += flush_deliveries(client, max(0.0, deadline - time.monotonic()))
             except KafkaException as error:
-                ended.append(self._ended(key, error))
+                ended.append(self._ended(key, client, error))
         if ended:
             raise ended[0]  # after the wait for the other clients
         return count
@@ -296,7 +297,7 @@ class Producer:
         try:
             left = flush_deliveries(former, _SWITCH_SECONDS)
         except KafkaException as error:
-            raise self._ended(before, error) from error
+            raise self._ended(before, former, error) from error
         if left:
             raise KafkaUnavailable(
                 f"{found.path}: where it is, or its settings, changed, and what was sent before "
@@ -311,7 +312,11 @@ class Producer:
         if client is None or client is self._in_transaction or len(client):
             return
         if key not in self._last.values():
-            del self._clients[key]
+            self._clients.pop(key, None)
+            # A message that another thread sends from now on, that thread waits for; one that it
+            # has sent is seen here.
+            if len(client):
+                self._clients.setdefault(key, client)
 
     def _poll(self, timeout: float) -> int:
         reported = 0
@@ -319,16 +324,15 @@ class Producer:
             try:
                 reported += client.poll(timeout)
             except KafkaException as error:
-                raise self._ended(key, error) from error
+                raise self._ended(key, client, error) from error
         return reported
 
-    def _ended(self, key: _Key, error: KafkaException) -> KdirError:
+    def _ended(self, key: _Key, client: KafkaProducer, error: KafkaException) -> KdirError:
         """Returns the error to raise for a fatal error; drops the client unless transactional."""
         paths = [path for path, one in self._last.items() if one == key]
-        client = self._clients[key]
-        if not self._transactional:
+        if not self._transactional and self._clients.get(key) is client:
             # A transactional one stays: a new one would fence the producer that has the id now.
-            del self._clients[key]
+            self._clients.pop(key, None)
             self._last = {path: one for path, one in self._last.items() if one != key}
         with suppress(KafkaException):
             flush_deliveries(client, _REPORT_SECONDS)

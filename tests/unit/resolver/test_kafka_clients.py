@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as KafkaProducer
 
 from resolver import Resolver
-from resolver.errors import Closed, InvalidArgument
+from resolver.errors import Closed, InvalidArgument, KafkaRejected, KdirError
 from resolver.kafka import Consumer, Producer
 from resolver.kafka import consumer as consumer_module
 from resolver.kafka import producer as producer_module
@@ -95,6 +96,96 @@ def test_a_producer_drops_the_clients_that_no_path_has_any_more(
     assert producer.close() == 0
     assert reported == [None] * 8
     assert len(CountedProducer.alive) == 0
+
+
+class HeldProducer(KafkaProducer):
+    """A client whose thread ``late`` sends its message only when it may."""
+
+    has_client: ClassVar[threading.Event]
+    may_send: ClassVar[threading.Event]
+    when_counted: ClassVar[list[Callable[[], object]]]
+    """Is run after the messages were counted, before the caller has the count."""
+
+    def produce(self, *args: Any, **options: Any) -> None:
+        if threading.current_thread().name == "late":
+            self.has_client.set()
+            assert self.may_send.wait(20)
+        super().produce(*args, **options)
+
+    def __len__(self) -> int:
+        count = super().__len__()
+        if self.when_counted:
+            self.when_counted.pop()()
+        return count
+
+
+@pytest.mark.parametrize("moment", ["while its messages are counted", "before the message is sent"])
+def test_a_message_is_not_lost_whose_client_another_thread_drops(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    monkeypatch.setattr(producer_module, "KafkaProducer", HeldProducer)
+    HeldProducer.has_client, HeldProducer.may_send = threading.Event(), threading.Event()
+    HeldProducer.when_counted = []
+    producer = Producer(tree.resolver(max_entries=0), MOCK)
+    reported: list[str] = []
+
+    def produce(name: str) -> None:
+        producer.produce("/la/x", name, on_delivery=lambda _error, _: reported.append(name))
+
+    def send_late() -> None:
+        HeldProducer.may_send.set()
+        late.join(20)
+
+    produce("first")
+    assert producer.flush() == 0
+    late = threading.Thread(target=produce, args=("late",), name="late")
+    late.start()
+    assert HeldProducer.has_client.wait(20)
+    tree.brokers = ["b:9092"]
+    if moment == "while its messages are counted":
+        HeldProducer.when_counted.append(send_late)
+        produce("second")
+    else:
+        produce("second")
+        with monkeypatch.context() as slow:  # nothing arrives within the time
+            slow.setattr(producer_module, "flush_deliveries", lambda client, _seconds: len(client))
+            send_late()
+    assert producer.close() == 0
+    assert sorted(reported) == ["first", "late", "second"]
+
+
+class EndedProducer(KafkaProducer):
+    """A client with a fatal error."""
+
+    when_flushed: ClassVar[list[Callable[[], object]]] = []
+
+    def poll(self, timeout: float = -1) -> int:
+        raise KafkaException(KafkaError(KafkaError.INVALID_PRODUCER_EPOCH, "fenced", fatal=True))
+
+    def flush(self, timeout: float = -1) -> int:
+        if self.when_flushed:
+            self.when_flushed.pop()()
+        raise KafkaException(KafkaError(KafkaError.INVALID_PRODUCER_EPOCH, "fenced", fatal=True))
+
+
+def test_each_thread_that_meets_a_fatal_error_gets_the_error_of_kdir(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_module, "KafkaProducer", EndedProducer)
+    producer = Producer(tree.resolver(), MOCK)
+    producer.produce("/la/x", b"1")
+    ended: list[KdirError] = []
+
+    def poll() -> None:
+        with pytest.raises(KdirError) as polled:
+            producer.poll()
+        ended.append(polled.value)
+
+    EndedProducer.when_flushed.append(poll)  # as another thread would, before the error is raised
+    with pytest.raises(KdirError, match="fenced"):
+        producer.flush(0.1)
+    assert [type(one) for one in ended] == [KafkaRejected]
+    producer.purge()
 
 
 def test_the_client_of_the_open_transaction_stays(tree: Tree) -> None:
