@@ -181,7 +181,7 @@ class PolicyCache:
         wanted = as_path(path)
         deadline = self._deadline(timeout_seconds)
         near, failure = self._nearest(wanted), None
-        if near is not None:
+        if near is not None and not self._is_elsewhere(near, wanted):
             try:
                 return self._answer(near, wanted, deadline)
             except (_Elsewhere, Absent):
@@ -295,6 +295,24 @@ class PolicyCache:
             if len(mount.segments) > length and mount.is_prefix_of(path):
                 found, length = cluster_id, len(mount.segments)
         return found
+
+    def _is_elsewhere(self, cluster_id: str, path: Path) -> bool:
+        """True if a log that a token is awaited for shows now that the path is elsewhere: the
+        cluster there need not wait for the token.
+        """
+        with self._lock:
+            cluster = self._clusters.get(cluster_id)
+            is_awaited = cluster_id in self._wanted
+        state = None if cluster is None or not is_awaited else cluster.reader.state
+        if cluster is None or state is None:
+            return False
+        try:
+            _own_levels(state, _mount_of(state) or cluster.mount, path)
+        except _Elsewhere:
+            return True
+        except KdirError:
+            pass  # the newer state may have the entry
+        return False
 
     @contextmanager
     def _used(self, cluster_id: str, owner: Owner | None, deadline: float) -> Iterator[_Cluster]:

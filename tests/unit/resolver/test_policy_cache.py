@@ -216,6 +216,31 @@ def test_a_log_that_cannot_answer_refuses_no_path_of_another_cluster(
     assert two.cache.effective("/la/t").cluster_id == two.ids["/la"]
 
 
+def test_a_path_of_a_cluster_below_does_not_wait_for_a_token_of_the_nearest_log(
+    two: TwoLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = two.ids["/"]
+    mount = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id=two.ids["/la"]))
+    key = place_of(1, is_topic=False, name="la")
+    two.topics["/"].put(root, 1, 3, key, mount.SerializeToString())
+    two.topics["/"].end_page(root, 1)
+    two.cache.effective("/rt")
+    looked = threading.Event()
+    ask = state_reader.StateReader.wait
+
+    def wait(self: Any, reached: Any, timeout_seconds: float) -> Any:
+        looked.set()
+        return ask(self, reached, timeout_seconds)
+
+    monkeypatch.setattr(state_reader.StateReader, "wait", wait)
+    token = str(Token.from_position(root, "i", 99))
+    ended = in_thread(lambda: two.cache.wait_for(token, timeout_seconds=20.0))
+    assert looked.wait(20)
+    assert two.cache.effective("/la/t", timeout_seconds=1.5).cluster_id == two.ids["/la"]
+    two.topics["/"].end_page(root, 99)
+    assert ended() is None
+
+
 def test_while_no_directory_answers_the_reason_of_the_nearest_log_is_given(two: TwoLogs) -> None:
     two.topics["/"].add(entry_key(two.ids["/"], 9), DAMAGED)
     two.topics["/"].end_page(two.ids["/"], 2)
