@@ -40,6 +40,7 @@ from directory.namespace.keys import (
     retired_key,
     retired_until_ms,
 )
+from directory.namespace.mounted import is_claimed_by
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.plan_delete import deleted_name, remove_topic
 from directory.namespace.removal_records import DELETED, Removal
@@ -243,7 +244,7 @@ def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
         case Mount():
             # No mount can be below a removed directory; if one is, its child becomes free again.
             draft.delete_record(leaf.parent_id, leaf.name, entry)
-            draft.delete_fact(mounted_key(entry.cluster_id))
+            _free_child(draft, entry)
         case _:
             assert_never(entry)
     if leaf.top:
@@ -253,6 +254,15 @@ def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
         # Other entries may be at its old path by now: that is only the event's `path_before`.
         where = Path((*draft.mount.segments, DELETED, deleted_name(entry.entry_id)))
         draft.record_removal(leaf.parent_id, leaf.name, entry, where, leaf.path)
+
+
+def _free_child(draft: PlanBuilder, mount: Mount) -> None:
+    """Removes the claim of a removed mount; that of the child's mount elsewhere stays."""
+    key = mounted_key(mount.cluster_id)
+    claim = draft.snapshot.fact(key)
+    if claim is not None and is_claimed_by(claim, mount):
+        draft.require_value(key, claim)
+        draft.delete_fact(key)
 
 
 def is_kept_in_kafka(entry: Directory | Topic) -> bool:

@@ -277,3 +277,28 @@ def test_S21_what_cannot_be_read_does_not_count_as_absent_for_a_change(command: 
     cluster.snapshot = cluster.loaded()
     with pytest.raises(Internal, match="the record of /la/d/x cannot be read: "):
         cluster.plan(command)
+
+
+def test_the_reaper_leaves_the_claim_of_a_childs_new_mount() -> None:
+    """A mount is below a removed directory if its record could not be read at the removal."""
+    cluster = Cluster()
+    cluster.do(
+        CreateDirectory(path=path("/la/d")),
+        CreateMount(path=path("/la/d/m"), cluster_id="kc-1"),
+        CreateMount(path=path("/la/d/k"), cluster_id="kc-2"),
+    )
+    directory_id = cluster.snapshot.find_directory(("d",))
+    assert directory_id is not None
+    records = [put(directory_id, at[-1], mount) for at, mount in cluster.snapshot.mounts()]
+    cluster.rows.commit((), [Put(one.key, b"\xff") for one in records])
+    cluster.snapshot = cluster.loaded()
+    cluster.do(DeleteEntry(path=path("/la/d"), recursive=True))
+    cluster.rows.commit((), records)  # a version runs again that can read them
+    cluster.snapshot = cluster.loaded()
+    cluster.do(CreateMount(path=path("/la/n"), cluster_id="kc-1"))
+    claim = cluster.snapshot.fact(mounted_key("kc-1"))
+    cluster.do(ReapDeleted())
+    assert [mount.cluster_id for _, mount in cluster.snapshot.mounts()] == ["kc-1"]
+    assert claim is not None
+    assert cluster.snapshot.fact(mounted_key("kc-1")) == claim
+    assert cluster.snapshot.fact(mounted_key("kc-2")) is None
