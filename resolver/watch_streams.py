@@ -192,7 +192,8 @@ def _may_come_back(error: KdirError) -> bool:
         | errors.Internal
         | errors.NotAuthoritative
         | errors.Unmounted
-        | errors.NoRoute,
+        | errors.NoRoute
+        | errors.TokenFromFuture,  # this server is behind; another may not be
     )
 
 

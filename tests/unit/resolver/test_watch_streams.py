@@ -134,6 +134,13 @@ def test_seconds_between_checkpoints_that_no_request_can_hold_are_refused(second
             directory.resolver().watch("/", checkpoint_seconds=seconds)
 
 
+def test_a_server_that_stays_behind_the_token_is_left_for_another() -> None:
+    log = Log(10)
+    log.breaks = [errors.TokenFromFuture("revision 8 did not arrive in time")]
+    assert revisions(watching(log, servers=2, after=token(8)), 10) == [9, 10]
+    assert log.after == [8, 8]
+
+
 @pytest.mark.parametrize(
     "kind",
     [
