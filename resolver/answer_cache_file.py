@@ -167,7 +167,7 @@ class AnswerCacheFile:
             with open(descriptor, "wb") as file:  # noqa: PTH123 - made with its rights already
                 file.write(json.dumps(head).encode() + b"\n" + body)
             fresh.replace(self._file)
-        except OSError:
+        except BaseException:  # also ^C: nobody would remove the file later
             fresh.unlink(missing_ok=True)
             raise
 

@@ -275,3 +275,16 @@ def test_two_threads_that_save_at_once_each_write_a_whole_file(
             saved.result()
     assert list(tmp_path.iterdir()) == [tmp_path / "cache"]
     assert file.load() == 1
+
+
+def test_an_interrupted_save_leaves_no_file(
+    directory: MemoryDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_self: Path, _target: Path) -> None:
+        raise KeyboardInterrupt
+
+    file = AnswerCacheFile(tmp_path / "cache", directory.resolver().cache, ["a:1"], lambda: 0.0)
+    monkeypatch.setattr(Path, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        file.save()
+    assert list(tmp_path.iterdir()) == []
