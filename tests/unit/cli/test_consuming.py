@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 import pytest
+from confluent_kafka import Producer as KafkaProducer
 
 from resolver.cli.main import EXIT_INTERRUPTED, main
 from resolver.cli.parser import UsageError
@@ -26,6 +27,8 @@ from resolver.cli.produce import (
     missing_messages,
     sent_lines,
 )
+from resolver.kafka import producer as producer_module
+from resolver.kafka.producer import flush_deliveries
 from resolver.testing import MemoryDirectory
 from tests.support.command_line import run
 
@@ -237,18 +240,14 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
 
 
 class Interrupted:
-    """Input of two lines, and then ^C; with ``is_repeated`` another one after 0.3 seconds."""
+    """Input of two lines, and then ^C."""
 
-    def __init__(self, *, is_repeated: bool) -> None:
+    def __init__(self) -> None:
         self._lines = [b"one\n", b"two\n"]
-        self._is_repeated = is_repeated
 
     def readline(self, _most: int) -> bytes:
         if not self._lines:
-            if self._is_repeated:
-                threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(5)
+            signal.raise_signal(signal.SIGINT)
         return self._lines.pop(0)
 
 
@@ -256,8 +255,19 @@ class Interrupted:
 def test_after_an_interrupt_what_was_not_delivered_is_counted(
     is_repeated: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stdin = SimpleNamespace(buffer=Interrupted(is_repeated=is_repeated), isatty=lambda: False)
+    stdin = SimpleNamespace(buffer=Interrupted(), isatty=lambda: False)
     monkeypatch.setattr("sys.stdin", stdin)
+    waits: list[float] = []
+
+    def flush(client: KafkaProducer, seconds: float) -> int:
+        waits.append(seconds)
+        if not is_repeated:
+            return flush_deliveries(client, 0.1)
+        # Another ^C, while the brokers are waited for.
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        return flush_deliveries(client, 60.0)
+
+    monkeypatch.setattr(producer_module, "flush_deliveries", flush)
     with MemoryDirectory() as directory:
         endpoint = directory.cluster("/la", bootstrap_servers="127.0.0.1:1")
         directory.topic("/la/orders")
@@ -267,7 +277,8 @@ def test_after_an_interrupt_what_was_not_delivered_is_counted(
     assert code == EXIT_INTERRUPTED
     counts = "0 messages to la:orders, 2 not delivered\n"
     assert capsys.readouterr().err == ("" if is_repeated else counts)
-    assert time.monotonic() - began < (1.5 if is_repeated else 4)
+    assert waits == [2.0]
+    assert time.monotonic() - began < 20
 
 
 class Begun(RawIOBase):
