@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 
+from resolver.errors import InvalidArgument
 from resolver.message_values import plain
 from resolver.printable import printable
 
@@ -126,10 +127,14 @@ class Output:
     def record(self, thing: Message | Mapping[str, Any]) -> None:
         """Prints one object as JSON on one line, as a YAML document, or what a template selects of
         it, on a line of its own; a template that selects nothing prints nothing.
+
+        Raises:
+            InvalidArgument: what a template selects is not in the encoding of stdout.
         """
         value = thing if isinstance(thing, Mapping) else plain(thing)
         if self._template:
             text = self._template.render(value)
+            self._refuse_unencodable(text)
             self._stdout.write(text if not text or text.endswith("\n") else f"{text}\n")
             return
         if self.format == "json":
@@ -141,6 +146,20 @@ class Output:
             self._stdout.write("---\n")
         self._yaml_begun = True
         self._stdout.write(yaml_document(value, getattr(self._stdout, "encoding", None) or "utf-8"))
+
+    def _refuse_unencodable(self, text: str) -> None:
+        """Raises ``InvalidArgument`` if stdout's encoding does not have a text: the values that a
+        template selects go to other programs, for which an escape would be another value.
+        """
+        encoding = getattr(self._stdout, "encoding", None) or "utf-8"
+        try:
+            text.encode(encoding)
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(
+                f"the encoding of stdout, {encoding}, does not have "
+                f"{text[error.start : error.end]!a}: "
+                f"set PYTHONIOENCODING=utf-8, or use -o json, which escapes it"
+            ) from None
 
     def flush(self) -> None:
         """Flushes stdout, so that slow output is shown as it comes."""

@@ -14,6 +14,7 @@ from kdir.v1 import entry_pb2, policies_pb2, watch_pb2
 
 from resolver import units
 from resolver.cli.output import Column, Output, Styled, Table, yaml_document
+from resolver.errors import InvalidArgument
 from resolver.message_values import kafka_uuid, plain
 
 BIG = 2**63 - 1
@@ -236,3 +237,20 @@ def test_ages(seconds: float, shown: str) -> None:
 )
 def test_retention(text: str, shown: str) -> None:
     assert units.retention(text) == shown
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_template_prints_a_value_as_it_is_or_not_at_all(encoding: str) -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding=encoding, errors="backslashreplace")
+    output = Output("jsonpath={.owner}", stdout=stream, stderr=io.StringIO())
+    output.record({"owner": "ana"})
+    for owner, encodings in (("Jürgen", {"latin-1", "utf-8"}), ("東京", {"utf-8"})):
+        if encoding in encodings:
+            output.record({"owner": owner})
+        else:
+            with pytest.raises(InvalidArgument, match=f"encoding of stdout, {encoding}, does not"):
+                output.record({"owner": owner})
+    output.flush()
+    expected = {"ascii": "ana\n", "latin-1": "ana\nJürgen\n", "utf-8": "ana\nJürgen\n東京\n"}
+    assert raw.getvalue().decode(encoding) == expected[encoding]
