@@ -391,7 +391,7 @@ class Provisioner:
             self._finish([one])
             return False
         if DELETE in self.context.settings.ceiling and seen.topic_id:
-            if topic.topic_id or self._made_just_now(one, seen):
+            if topic.topic_id or self._made_just_now(topic, seen):
                 return True
             _log.warning(
                 "%s was removed before its topic id was known; Kafka has a topic of that name, %s, "
@@ -404,11 +404,12 @@ class Provisioner:
         self._detach(one, seen.topic_id or topic.topic_id)
         return False
 
-    def _made_just_now(self, one: RecordedTopic, seen: KafkaTopic) -> bool:
+    def _made_just_now(self, topic: Topic, seen: KafkaTopic) -> bool:
         """True if this process requested the topic a short while ago, and it is as requested. A
         recorded attempt does not prove that: its process may have died before sending it.
         """
-        return self.recent.has_asked(one.topic.provision_attempt) and self._is_ours(one, seen)
+        attempt, has_asked = self._attempt_of(topic), self.recent.has_asked(topic.provision_attempt)
+        return has_asked and attempt is not None and attempt.accounts_for(seen)
 
     def _remove(
         self, goes: Sequence[RecordedTopic], shown: Mapping[str, KafkaTopic | Rejected]
