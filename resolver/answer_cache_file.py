@@ -26,7 +26,7 @@ from google.protobuf.message import DecodeError
 from kdir.v1 import resolve_pb2
 
 from resolver import errors, reply_decoding
-from resolver.answer_cache import Cache, CachedAnswer
+from resolver.answer_cache import MAX_LIFETIME_SECONDS, Cache, CachedAnswer
 from resolver.path import Path
 from resolver.resolution.values import Answer, AskedBecause, Referral, Sender
 from resolver.revision_token import Position, ReadPositions
@@ -210,7 +210,7 @@ def _read_answer(record: dict[str, Any], elapsed: float, now: float) -> CachedAn
     )
     canonical = Path.parse(resolution.entry.path)
     age = float(record["age"]) + min(elapsed, 365 * 86_400.0)
-    left = min(float(record["left"]), reply_decoding.MAX_LIFETIME_SECONDS) - elapsed
+    left = min(float(record["left"]), MAX_LIFETIME_SECONDS) - elapsed
     return CachedAnswer(
         location=location_of(Answer(canonical, 0, resolution), sender),
         until=now + max(left, 0.0),
@@ -237,7 +237,7 @@ def _write_referral(referral: Referral, left: float) -> dict[str, Any]:
 
 
 def _read_referral(record: dict[str, Any], elapsed: float) -> tuple[Referral, int]:
-    left = min(float(record["left"]), reply_decoding.MAX_LIFETIME_SECONDS) - elapsed
+    left = min(float(record["left"]), MAX_LIFETIME_SECONDS) - elapsed
     referral = Referral(
         way=AskedBecause.CACHE,
         mount=Path.parse(record["mount"]),

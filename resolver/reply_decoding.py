@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kdir.v1 import entry_pb2, resolve_pb2
 
 from resolver import errors
+from resolver.answer_cache import MAX_LIFETIME_SECONDS, MAX_NEGATIVE_SECONDS
 from resolver.error_status import from_outcome
 from resolver.path import Path
 from resolver.printable import cut_shown, printable
@@ -34,17 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 __all__ = [
-    "MAX_LIFETIME_SECONDS",
-    "MAX_NEGATIVE_SECONDS",
     "decode_batch",
     "decode_reply",
     "decode_sender",
 ]
-
-MAX_LIFETIME_SECONDS: Final = 3600
-"""Longest lifetime of an answer or referral, whatever its sender sets (R18)."""
-MAX_NEGATIVE_SECONDS: Final = 30
-"""Longest lifetime of an absence: a topic that was just created must appear soon (R18)."""
 
 _WAYS: Final = {
     resolve_pb2.REFERRAL_KIND_DOWN: AskedBecause.DOWN,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from directory.change_log.outbox_records import row_digest
 from directory.kafka.admin_contract import KafkaTopic, Rejected, TopicToCreate
-from directory.kafka.client_properties import OWN
+from directory.kafka.client_settings import OWN
 from resolver.changes import record
 from resolver.changes.record import Change, Schemas, UndecodableRecord
 from resolver.changes.registry import RegistryRefused, SchemaRegistry

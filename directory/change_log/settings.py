@@ -6,7 +6,7 @@ import pathlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from directory.kafka.client_properties import ClientProperties, client_properties
+from directory.kafka.client_settings import ClientProperties, client_properties
 from directory.namespace.physical_names import HISTORY_TOPIC, STATE_TOPIC
 from directory.server.toml_table import ConfigError, Table
 

@@ -40,7 +40,7 @@ from directory.kafka.admin_contract import (
     TopicToCreate,
     always,
 )
-from directory.kafka.client_properties import OWN
+from directory.kafka.client_settings import OWN
 from directory.server.toml_table import ConfigError
 from resolver.errors import KafkaRejected, KafkaUnavailable
 

@@ -10,7 +10,7 @@ from typing import Any
 from directory.change_log.log_topics import LogRecord, LogRefused, LogTopics
 from directory.change_log.settings import ChangeLogConfig
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.client_properties import ClientProperties
+from directory.kafka.client_settings import ClientProperties
 from directory.maintenance.log_backup import NOT_HELD, UnusableLog, log_rows
 from directory.store.addresses import open_store
 from resolver.backup_file import BackupReader

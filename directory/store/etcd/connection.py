@@ -34,6 +34,7 @@ from directory.store.etcd.call_errors import (
 )
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
+from directory.store.etcd.member_stream import REQUIRES_LEADER
 
 __all__ = [
     "OPTIONS",
@@ -573,7 +574,5 @@ class EtcdConnection:
             self._sleep(min(_ROUND_SECONDS, max(0.0, deadline - self._clock())))
 
     def _metadata(self, number: int, deadline: float) -> Metadata:
-        # With this a member without a leader fails at once instead of never answering.
-        leader = ("hasleader", "true")
         token = self._login.token(number, deadline)
-        return (leader, ("token", token)) if token else (leader,)
+        return (REQUIRES_LEADER, ("token", token)) if token else (REQUIRES_LEADER,)

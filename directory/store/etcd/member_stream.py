@@ -19,6 +19,7 @@ from directory.store.etcd.key_layout import Layout, end_of
 from directory.store.etcd.watch_state import META, Event, Head, Response
 
 __all__ = [
+    "REQUIRES_LEADER",
     "HeadProbe",
     "MemberConnection",
     "Members",
@@ -33,6 +34,8 @@ __all__ = [
 
 Metadata = tuple[tuple[str, str], ...]
 
+REQUIRES_LEADER: Final = ("hasleader", "true")
+"""With this a member without a leader fails at once instead of never answering (S6)."""
 _WATCH: Final = "/etcdserverpb.Watch/Watch"
 _READ_AHEAD_BYTES: Final = 16 * 1024 * 1024
 _READ_AHEAD: Final = 2_000  # responses

@@ -29,7 +29,7 @@ from deploy.local.kafka import KafkaBroker
 from directory.change_log.log_topics import LogRecord, LogTopics, TopicWriter
 from directory.change_log.settings import ChangeLogConfig
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.client_properties import ClientProperties
+from directory.kafka.client_settings import ClientProperties
 from directory.maintenance.log_backup import log_rows
 from directory.namespace.keys import ENTRY
 from directory.store.addresses import open_store

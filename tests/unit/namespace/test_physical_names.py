@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from directory.change_log.settings import ChangeLogConfig
-from directory.kafka.client_properties import ClientProperties
+from directory.kafka.client_settings import ClientProperties
 from directory.namespace import physical_names
 from resolver.errors import (
     InvalidPhysicalName,
