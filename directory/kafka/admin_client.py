@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -101,6 +102,11 @@ _NO_AUTHORIZER: Final = 54
 # an unknown server error, no leader, not the leader, timed out, broker or replica or network not
 # there, coordinators that load or move, too few replicas, not the controller, throttled.
 _PASSING: Final = frozenset({-1, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 89})
+
+_RESTING: Final[deque[tuple[float, AdminClient]]] = deque()
+"""Clients that were given up, each with the time until which it is kept: librdkafka 2.16 aborts the
+process if an answer arrives while its client is being destroyed (assertion ``rko_result``)."""
+_RESTING_LOCK: Final = threading.Lock()
 
 _K = TypeVar("_K")
 _T = TypeVar("_T")
@@ -370,7 +376,7 @@ class ConfluentAdmin:
     # -- the client --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._client = None
+        self._give_up()
 
     @property
     def _deadlines(self) -> dict[str, float]:
@@ -393,6 +399,7 @@ class ConfluentAdmin:
     def _current(self) -> AdminClient:
         now = self._clock()
         if self._client is None or now - self._made_at > self._recycle:
+            self._give_up()
             confluent_kafka.Uuid = SharedUuid  # type: ignore[misc] # in the whole process
             own = {**OWN, "bootstrap.servers": self._bootstrap, "error_cb": self._on_error}
             settings: dict[str, Any] = {**self._read_properties(), **own}
@@ -403,6 +410,17 @@ class ConfluentAdmin:
                 raise KafkaRejected(f"Kafka's client: {raised.args[0].str()}") from None
             self._made_at, self._last_message = now, ""
         return self._client
+
+    def _give_up(self) -> None:
+        """Keeps the client, if there is one, until its requests have ended; drops earlier ones."""
+        client, self._client = self._client, None
+        now = time.monotonic()
+        ended: list[AdminClient] = []
+        with _RESTING_LOCK:
+            while _RESTING and _RESTING[0][0] <= now:
+                ended.append(_RESTING.popleft()[1])
+            if client is not None:
+                _RESTING.append((now + self._timeout + _SLACK_SECONDS, client))
 
     def _read_properties(self) -> Mapping[str, str]:
         try:
@@ -444,7 +462,8 @@ class ConfluentAdmin:
         client.poll(0)
         # The address may lead to another broker by now, and the old client would go on dialling one
         # that is away in the background: the next call makes a new client.
-        reason, self._client = self._last_message or message, None
+        reason = self._last_message or message
+        self._give_up()
         return KafkaUnavailable(
             f"no broker of {self._bootstrap} answered within {self._timeout:g} s: {reason}"
         )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
+from contextlib import closing
+from unittest import mock
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from directory.access.grants import Operation, Permission, ResourceType
+from directory.kafka import admin_client
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import (
     Acl,
@@ -17,7 +22,7 @@ from directory.kafka.admin_contract import (
     TopicToCreate,
 )
 from directory.server.toml_table import ConfigError
-from resolver.errors import KafkaRejected
+from resolver.errors import KafkaRejected, KafkaUnavailable
 
 READ = Acl(Permission.ALLOW, "User:ana", Operation.READ, "*")
 BINDINGS = [AclBinding(Resource(ResourceType.TOPIC, name), READ) for name in "ab"]
@@ -45,3 +50,33 @@ def test_a_client_that_cannot_be_made_is_no_answer_of_kafka_about_an_item(
     admin = ConfluentAdmin(["127.0.0.1:9"], properties=_no_properties)
     with pytest.raises(KafkaRejected, match="properties cannot be read"):
         change(admin)
+
+
+def test_K8_a_client_that_is_given_up_is_kept_until_its_requests_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An answer that comes while it is destroyed would end the process."""
+    destroyed: list[int] = []
+
+    class Client(AdminClient):
+        def __del__(self) -> None:
+            destroyed.append(id(self))
+
+    now = [1_000.0]
+    monkeypatch.setattr(admin_client, "AdminClient", Client)
+    monkeypatch.setattr(admin_client, "time", mock.Mock(monotonic=lambda: now[0]))
+    with closing(ConfluentAdmin(["127.0.0.1:9"], timeout_seconds=0.1)) as admin:
+        for _ in range(2):
+            with pytest.raises(KafkaUnavailable):
+                admin.cluster_id()
+        gc.collect()
+        assert destroyed == []
+        now[0] += 60.0
+        with pytest.raises(KafkaUnavailable):
+            admin.cluster_id()
+        gc.collect()
+        assert len(destroyed) == 2
+    now[0] += 60.0
+    admin.close()
+    gc.collect()
+    assert len(destroyed) == 3
