@@ -103,7 +103,7 @@ class WrittenLog:
     """A change log that a test writes itself, in transactions as the publisher's."""
 
     def __init__(self, bootstrap: str, cluster_id: str) -> None:
-        self.cluster_id = cluster_id
+        self.cluster_id, self._bootstrap = cluster_id, bootstrap
         names = (f"__change_events.{cluster_id}", f"__change_history.{cluster_id}")
         self.topics = LogTopics(cluster_id, *names, [bootstrap], lambda: {"log_level": "0"})
         admin = ConfluentAdmin([bootstrap])
@@ -140,8 +140,14 @@ class WrittenLog:
         return changes
 
     def write(self, *records: tuple[str, bytes | None]) -> None:
-        """Writes keys and values to the history as they are, as one transaction."""
-        self._writer.write(LogRecord(self.topics.history, key, value) for key, value in records)
+        """Writes keys and values to the history as they are, as one transaction; returns once
+        readers may read them, which is a moment after the commit is acknowledged.
+        """
+        properties = {"bootstrap.servers": self._bootstrap}
+        with closing(TopicReader(properties, self.topics.history)) as reader:
+            _, before = reader.bounds()
+            self._writer.write(LogRecord(self.topics.history, key, value) for key, value in records)
+            eventually(lambda: reader.bounds()[1] > before + len(records))  # the commit's, too
 
     def add_schema(self, text: str, fingerprint: bytes) -> None:
         """Publishes a schema."""

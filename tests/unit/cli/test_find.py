@@ -165,6 +165,10 @@ def test_a_build_that_a_signal_ends_ends_in_order(
 
     ended: list[int] = []
     monkeypatch.setattr(job, "build", end)
-    with pytest.raises(SystemExit) as raised:
-        run(["index", "build", "--at", "127.0.0.1:1"])
+    before = signal.signal(number, signal.SIG_DFL)  # nohup ignores one
+    try:
+        with pytest.raises(SystemExit) as raised:
+            run(["index", "build", "--at", "127.0.0.1:1"])
+    finally:
+        signal.signal(number, before)
     assert (raised.value.code, ended) == (128 + number, [number])
