@@ -1,6 +1,7 @@
 """The local Spark: a real cluster whose executors run our Python, and Delta tables by its jars."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -34,6 +35,7 @@ def session(spark_cluster: SparkCluster, delta_jars: list[Path]) -> Iterator[Spa
             "spark.databricks.delta.snapshotPartitions": "2",
             "spark.ui.enabled": "false",
         }
+        handler = signal.getsignal(signal.SIGINT)
         session = (
             SparkSession.builder.master(spark_cluster.master_url).config(map=settings).getOrCreate()
         )
@@ -41,6 +43,8 @@ def session(spark_cluster: SparkCluster, delta_jars: list[Path]) -> Iterator[Spa
             yield session
         finally:
             session.stop()
+            # Spark's own stays, and fails for each later ^C of this process's other tests.
+            signal.signal(signal.SIGINT, handler)
 
 
 @pytest.mark.slow
