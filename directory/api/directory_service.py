@@ -105,7 +105,7 @@ class DirectoryService(Service):
             command = _unseen(command)
         # Kafka is asked once for each request: a later try of the plan may hold a lock that others
         # wait for.
-        look_up = cache(_look_up)
+        look_up = cache(_look_up) if isinstance(command, CreateTopic) else _look_up
 
         def complete(cluster: Cluster, snapshot: Snapshot, command: Creation) -> Creation:
             match command:

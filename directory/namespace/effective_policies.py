@@ -95,7 +95,7 @@ def stamp_changed_fields(after: Policies, before: Policies, stamp: Stamp) -> Pol
     """Returns policies with a stamp for each field: ``stamp`` for fields that differ from
     ``before``, and the previous stamp, if any, for the others.
     """
-    if after == NO_POLICIES:
+    if after is NO_POLICIES or after == NO_POLICIES:
         return after
     old, now = set_fields(before), set_fields(after)
     same = {name for name, value in now.items() if name in old and old[name] == value}

@@ -6,7 +6,6 @@ commits the plan under its guards, and plans again when one fails.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
 
 from directory.namespace.command import (
@@ -29,7 +28,6 @@ from directory.namespace.command import (
     RemoveGrants,
     UpdateEntry,
 )
-from directory.namespace.effective_policies import attach_effective_policies
 from directory.namespace.plan_adopt import adopt_topics, move_topics, record_topics
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.plan_create import (
@@ -67,10 +65,7 @@ def plan(snapshot: Snapshot, mount: Path, command: Command, context: PlanContext
     draft = PlanBuilder(snapshot, mount, context)
     if not isinstance(command, _OF_NOBODY):
         draft.expect_grants()
-    made = _plan(draft, command)
-    if not made.changes:
-        return made
-    return replace(made, changes=attach_effective_policies(made.changes, snapshot, context.above))
+    return _plan(draft, command)
 
 
 def _plan(  # noqa: C901, PLR0911, PLR0912 - one line for each command

@@ -14,7 +14,12 @@ from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Grant
 from directory.namespace import physical_names
 from directory.namespace.command import EntryChange, Plan, PlanContext
-from directory.namespace.effective_policies import effective, levels_of, stamp_changed_fields
+from directory.namespace.effective_policies import (
+    attach_effective_policies,
+    effective,
+    levels_of,
+    stamp_changed_fields,
+)
 from directory.namespace.entry import (
     DELETED_ID,
     NO_POLICIES,
@@ -55,6 +60,8 @@ __all__ = ["PlanBuilder", "claim_value", "read_only_mark", "read_only_place"]
 
 E = TypeVar("E", Directory, Topic, Link, Mount)
 
+_BARE_ROOT: Final = Directory(entry_id=ROOT_ID)
+"""The root directory of which nothing was ever stored."""
 _REMOVED: Final = "a topic that is being removed"
 
 
@@ -481,7 +488,7 @@ class PlanBuilder:
             self.expect_nothing_newer(ROOT_KEY)
             return
         root = self.snapshot.root.directory
-        stored = root != Directory(entry_id=ROOT_ID)
+        stored = root != _BARE_ROOT
         self.require_value(ROOT_KEY, self.snapshot.codec.encode(root) if stored else None)
 
     # -- the end ---------------------------------------------------------------------------------
@@ -503,13 +510,18 @@ class PlanBuilder:
         grants: tuple[Grant, ...] = (),
         grants_changed: tuple[Grant, ...] = (),
     ) -> Plan:
-        """Returns the plan. Without writes it needs no guards."""
+        """Returns the plan. Without writes it needs no guards. Its changes have the effective
+        policies that they lead to.
+        """
         self._write_claims()
         writes = tuple(self._writes.values())
+        changes = tuple(self._changes) if writes else ()
+        if changes:
+            changes = attach_effective_policies(changes, self.snapshot, self.context.above)
         return Plan(
             guards=tuple(self._guards) if writes else (),
             writes=writes,
-            changes=tuple(self._changes) if writes else (),
+            changes=changes,
             entry=entry,
             path=path,
             topic_count=topic_count,

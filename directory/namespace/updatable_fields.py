@@ -144,7 +144,7 @@ def check_policies(policies: Policies, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         InvalidArgument: names the field, the value found and the value expected.
         LimitExceeded: they exceed the bounds.
     """
-    if policies == NO_POLICIES:
+    if policies is NO_POLICIES or policies == NO_POLICIES:
         return
     _check_types(policies)
     check_policy_bounds(policies, NO_POLICIES, bounds)

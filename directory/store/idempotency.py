@@ -31,6 +31,7 @@ def command_fingerprint(command: Command) -> str:
     return hashlib.sha256(json.dumps(_plain(command)).encode()).hexdigest()
 
 
+_compact_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 _AS_THEY_ARE: Final = frozenset({type(None), bool, int, float, str})
 
 
@@ -55,15 +56,12 @@ def _plain(value: object) -> object:
             return [_plain(one) for one in value]
         case _ if dataclasses.is_dataclass(value):
             kind: type = type(value)
-            found = ((name, getattr(value, name), default) for name, default in _fields(kind))
-            return [
-                kind.__name__,
-                [
-                    (name, _plain(one))
-                    for name, one, base in found
-                    if one is not base and one != base
-                ],
-            ]
+            parts: list[tuple[str, object]] = []
+            for name, default in _fields(kind):
+                one = getattr(value, name)
+                if one is not default and one != default:
+                    parts.append((name, _plain(one)))
+            return [kind.__name__, parts]
         case _:
             raise TypeError(f"no part of a command: {value!r}")
 
@@ -149,7 +147,7 @@ class RequestRecord:
             "grants": [_grant_fields(one) for one in self.grants],
             "grants_changed": [_grant_fields(one) for one in self.grants_changed],
         }
-        return json.dumps(fields, separators=(",", ":")).encode()
+        return _compact_json(fields).encode()
 
     @classmethod
     def from_bytes(cls, value: bytes) -> Self:

@@ -178,7 +178,7 @@ def entry_to_proto(
     node, the counts of its entries are added.
     """
     message = entry_pb2.Entry() if into is None else into
-    message.CopyFrom(_message_of(entry))
+    _fill_entry(message, entry)
     message.path = path
     message.etag = etag_of(entry)
     if node is not None:
@@ -509,17 +509,25 @@ def _settings(
 
 
 def _message_of(entry: Entry) -> entry_pb2.Entry:
-    """Returns the message of the stored form, on top of the record of a newer version, if there is
-    one.
-    """
+    """Returns the message of the stored form."""
     message = entry_pb2.Entry()
+    _fill_entry(message, entry)
+    return message
+
+
+def _fill_entry(message: entry_pb2.Entry, entry: Entry) -> None:
+    """Fills an empty message with the stored form, on top of the record of a newer version, if
+    there is one.
+    """
+    changed_at_ms = 0
     if entry.unknown:
         message.MergeFromString(entry.unknown)
         _clear_outputs(message)
+        changed_at_ms = _millis(message)
     message.entry_id = entry.entry_id
     message.change_count = entry.change_count
     message.changed_by = entry.changed_by
-    if entry.changed_at_ms != _millis(message):
+    if entry.changed_at_ms != changed_at_ms:
         seconds, millis = divmod(entry.changed_at_ms, 1000)
         message.changed_at.seconds = seconds
         message.changed_at.nanos = millis * 1_000_000
@@ -545,7 +553,6 @@ def _message_of(entry: Entry) -> entry_pb2.Entry:
             message.mount.endpoints[:] = entry.endpoints
         case _:
             assert_never(entry)
-    return message
 
 
 def _clear_outputs(message: entry_pb2.Entry) -> None:

@@ -197,7 +197,8 @@ def _check_sent(entry: entry_pb2.Entry, bounds: Bounds) -> None:
     ):
         what, setting = field.rpartition(".")[2], _SETTINGS[field]
         check_count(field, count, most, what, setting)
-    _check_sent_policies(entry.policies, bounds)
+    if entry.HasField("policies"):
+        _check_sent_policies(entry.policies, bounds)
 
 
 def _check_sent_policies(policies: policies_pb2.Policies, bounds: Bounds) -> None:

@@ -14,7 +14,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Self
 
@@ -197,26 +197,25 @@ class SqliteStore:
         Raises:
             StoreUnreachable: also when another store was put there.
         """
-        with ExitStack() as stack:
-            try:
-                connection = stack.enter_context(self._file.writing(timeout_seconds))
-            except IncompatibleStore as reason:
-                raise StoreUnreachable(str(reason)) from reason
-            stack.enter_context(away_on_error(self._file.path))
-            connection.execute("BEGIN IMMEDIATE")
-            if sealed := sealed_of(connection):
-                self._file.notice_sealed(sealed)
-                raise StoreIsSealed(f"{self._file.path}: {sealed}")
-            before = head_of(connection)
-            change = SqliteTransaction(connection, before, self._history_writes)
-            yield change
-            if change.head is before:
-                connection.execute("ROLLBACK")
-                return
-            connection.execute("COMMIT")
-            self._file.committed(change.head)
-            # Before the next one can commit: watches take them in this order.
-            self._news.notify(before.commit_id, change.made)
+        file = self._file
+        try:
+            with file.writing(timeout_seconds) as connection, away_on_error(file.path):
+                connection.execute("BEGIN IMMEDIATE")
+                if sealed := sealed_of(connection):
+                    file.notice_sealed(sealed)
+                    raise StoreIsSealed(f"{file.path}: {sealed}")
+                before = head_of(connection)
+                change = SqliteTransaction(connection, before, self._history_writes)
+                yield change
+                if change.head is before:
+                    connection.execute("ROLLBACK")
+                    return
+                connection.execute("COMMIT")
+                file.committed(change.head)
+                # Before the next one can commit: watches take them in this order.
+                self._news.notify(before.commit_id, change.made)
+        except IncompatibleStore as reason:
+            raise StoreUnreachable(str(reason)) from reason
 
     # -- sealing -----------------------------------------------------------------------------
     # A store that is filled keeps no log of it: what is put in is no change of a tree. The oldest
