@@ -41,10 +41,11 @@ from directory.namespace.snapshot import Snapshot
 from directory.store.addresses import open_store
 from directory.store.replica import LOADED_PREFIXES
 from directory.wire.entry_codec import ProtoCodec
+from resolver.changes.log_load import load_log
 from resolver.changes.policy_cache import PolicyCache
 from resolver.changes.record import Schemas
 from resolver.changes.state import StateFold
-from resolver.changes.state_reader import load_log, newest_checkpoint
+from resolver.changes.state_reader import newest_checkpoint
 from resolver.changes.topic_reader import TopicReader
 from resolver.path import Path as DirectoryPath
 

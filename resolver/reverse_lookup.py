@@ -17,7 +17,7 @@ from resolver.errors import KdirError
 from resolver.nearest_names import nearest_names
 from resolver.path import ROOT, Path
 from resolver.resolution.hop_errors import Hop, ServerFailure
-from resolver.resolution.referral_checks import first_endpoints, is_above
+from resolver.resolution.referral_checks import first_endpoints, is_above, sender_mismatch
 from resolver.resolution.state_machine import MAX_HOPS
 from resolver.resolution.values import (
     Absent,
@@ -182,7 +182,7 @@ class _Search:
 
     def _judge(self, hop: Hop, endpoint: str, reply: Reply) -> TopicLocation | Hop:
         sender = reply.sender
-        if why := hop.mismatch(sender):
+        if why := sender_mismatch(hop.referral, sender):
             raise errors.Lame(f"{endpoint} {why}")
         wanted = self._request.cluster
         owns = wanted in {"", sender.cluster_id, sender.cluster}

@@ -24,10 +24,8 @@ __all__ = [
     "Operation",
     "Permission",
     "ResourceType",
-    "add_grants",
     "bit_of",
     "in_order",
-    "remove_grants",
 ]
 
 MOST_GRANTS: Final = 1000
@@ -228,17 +226,6 @@ def in_order(grants: Iterable[Grant]) -> tuple[Grant, ...]:
             ),
         )
     )
-
-
-def add_grants(grants: Iterable[Grant], more: Iterable[Grant]) -> tuple[Grant, ...]:
-    """Returns an entry's grants with more; duplicates are left out."""
-    return in_order((*grants, *more))
-
-
-def remove_grants(grants: Iterable[Grant], gone: Iterable[Grant]) -> tuple[Grant, ...]:
-    """Returns an entry's grants without these; only exact matches are removed."""
-    without = frozenset(gone)
-    return tuple(one for one in grants if one not in without)
 
 
 def _check_name(kind: ResourceType, name: str) -> None:

@@ -30,7 +30,6 @@ from resolver.errors import (
     KdirError,
     NotReady,
     TokenExpired,
-    Unreachable,
 )
 from resolver.path import Path
 from resolver.revision_token import Position, Token
@@ -345,12 +344,7 @@ def choose_snapshot(
         DeadlineExceeded: the caller's deadline has passed.
     """
     snapshot = replica.snapshot
-    if replica.state is ReplicaState.STALE and replica.age_seconds > max_stale_seconds:
-        raise Unreachable(
-            f"the store has been away for {replica.age_seconds:.0f} s; "
-            f"answers are given for {max_stale_seconds:.0f} s at most",
-            age_seconds=f"{replica.age_seconds:.1f}",
-        )
+    replica.refuse_too_stale(max_stale_seconds)
     if not token:
         return snapshot
     position = Token.parse(token).positions.get(cluster_id)

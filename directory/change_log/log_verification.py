@@ -21,10 +21,10 @@ from directory.maintenance.verify_copies import Summary
 from directory.maintenance.verify_store import Between, Difference, shortened
 from directory.namespace.snapshot import Snapshot
 from directory.store.replica import Replica
+from resolver.changes.log_load import load_log
 from resolver.changes.record import Change
 from resolver.changes.registry import SchemaRegistry
 from resolver.changes.state import LogState, StateFold
-from resolver.changes.state_reader import load_log
 from resolver.changes.topic_reader import TopicReader
 from resolver.errors import KafkaUnavailable, KdirError
 from resolver.path import Path

@@ -56,6 +56,7 @@ from directory.server.feature_levels import LEVELS
 from directory.store.base import Identity
 from directory.wire.entry_codec import ProtoCodec
 from resolver import units
+from resolver.changes.log_load import LoadedLog, load_log
 from resolver.changes.record import entry_key as entry_state_key
 from resolver.changes.registry import SchemaRegistry
 from resolver.changes.state import (
@@ -66,7 +67,7 @@ from resolver.changes.state import (
     StateFold,
     StateRow,
 )
-from resolver.changes.state_reader import LoadedLog, load_log, newest_checkpoint
+from resolver.changes.state_reader import newest_checkpoint
 from resolver.changes.topic_reader import TopicReader, topic_names
 
 __all__ = [

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from directory.access.grants import MOST_GRANTS, Grant, add_grants, remove_grants
+from directory.access.grants import MOST_GRANTS, Grant, in_order
 from directory.namespace.bounds import check_mount
 from directory.namespace.command import AddGrants, EntryChange, Plan, RemoveGrants, UpdateEntry
 from directory.namespace.entry import (
@@ -30,7 +30,14 @@ from directory.namespace.updatable_fields import apply_changes, check_targets
 from resolver.errors import EtagMismatch, Internal, InvalidArgument, LimitExceeded
 from resolver.path import Path
 
-__all__ = ["check_etag", "own_policies", "plan_grant_change", "update_entry"]
+__all__ = [
+    "add_grants",
+    "check_etag",
+    "own_policies",
+    "plan_grant_change",
+    "remove_grants",
+    "update_entry",
+]
 
 
 _ALWAYS = frozenset({"policies.read_only"})
@@ -197,6 +204,17 @@ def plan_grant_change(draft: PlanBuilder, command: AddGrants | RemoveGrants) -> 
         grants=grants,
         grants_changed=changed,
     )
+
+
+def add_grants(grants: Iterable[Grant], more: Iterable[Grant]) -> tuple[Grant, ...]:
+    """Returns an entry's grants with more; duplicates are left out."""
+    return in_order((*grants, *more))
+
+
+def remove_grants(grants: Iterable[Grant], gone: Iterable[Grant]) -> tuple[Grant, ...]:
+    """Returns an entry's grants without these; only exact matches are removed."""
+    without = frozenset(gone)
+    return tuple(one for one in grants if one not in without)
 
 
 def _refuse_too_many(grants: Sequence[Grant], path: Path) -> None:

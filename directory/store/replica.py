@@ -36,7 +36,7 @@ from directory.store.base import (
     Write,
 )
 from directory.store.event_rows import EventKeys, Events, events_of
-from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture
+from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture, Unreachable
 
 __all__ = ["LOADED_PREFIXES", "AppliedCommit", "Replica", "ReplicaState"]
 
@@ -178,6 +178,19 @@ class Replica:
             return 0.0
         since = min(self._sealed_at, self._received_at) if self.sealed else self._received_at
         return max(0.0, self._clock() - since)
+
+    def refuse_too_stale(self, max_stale_seconds: float) -> None:
+        """Refuses to answer once the store has been away for longer than the limit (S4).
+
+        Raises:
+            Unreachable: names the time.
+        """
+        if self.state is ReplicaState.STALE and (age := self.age_seconds) > max_stale_seconds:
+            raise Unreachable(
+                f"the store has been away for {age:.0f} s; "
+                f"answers are given for {max_stale_seconds:.0f} s at most",
+                age_seconds=f"{age:.1f}",
+            )
 
     @property
     def trouble(self) -> str:

@@ -1,111 +1,30 @@
-"""Loads the state topic of a change log once, or follows it with a consumer in its own thread."""
+"""Follows the state topic of a change log with a consumer in its own thread, after a load."""
 
 from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from resolver import units
-from resolver.changes.record import (
-    CHECKPOINT,
-    Change,
-    Schemas,
-    UndecodableRecord,
-)
+from resolver.changes.log_load import LOAD_SECONDS, LoadedLog, boot_seconds, load_log
+from resolver.changes.record import CHECKPOINT, Change, Schemas, UndecodableRecord
 from resolver.changes.registry import SchemaRegistry
 from resolver.changes.state import LogState, StateFold
 from resolver.changes.topic_reader import EndReached, TopicReader
 from resolver.errors import KafkaUnavailable, KdirError, NotReady
-from resolver.index.arrow_rows import no_collector
 
-__all__ = ["LoadedLog", "StateReader", "load_log", "newest_checkpoint"]
+__all__ = ["StateReader", "newest_checkpoint"]
 
-_LOAD_SECONDS: Final = 600.0
 _CLOSE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.5
 _MOST_RETRY_SECONDS: Final = 30.0
-_CLOCK_EVERY: Final = 100
-"""Number of records between two checks of the time."""
 _CHECKS: Final = 100
 """Number of checks within the longest pause whether the topic's end is reached."""
 _CHECK_SECONDS: Final = 5.0
 """Longest time between two of these checks, and longest time of one: brokers that are away, or do
 not answer, are noticed within both."""
-
-
-def boot_seconds() -> float:
-    """Returns the seconds of a clock that, if there is one, runs while the machine is suspended."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
-
-
-class LoadedLog(NamedTuple):
-    """Contents of a state topic, read once to its end."""
-
-    fold: StateFold
-    first_offset: int
-    end: int
-    most_pause_seconds: float
-    """``TopicReader.most_pause_seconds`` as of the load."""
-    ended_at: float
-    """When the load ended, by its clock."""
-
-    @property
-    def state(self) -> LogState:
-        """The state as of its newest checkpoint."""
-        return self.fold.state
-
-    def why_incomplete(self) -> str:
-        """Returns why the state is not a cluster's whole state, for people; empty = it is."""
-        if self.state.checkpoint is None:
-            if self.first_offset == self.end:
-                return "the topic is empty"
-            if self.fold.unreadable_checkpoint:
-                return f"its checkpoint cannot be read: {self.fold.unreadable_checkpoint}"
-            return "it has no checkpoint: the log was never whole"
-        if self.fold.is_checkpoint_removed:
-            return "its checkpoint was removed: another cluster is taking over the log"
-        if self.fold.pending_count:
-            return (
-                f"no checkpoint follows {units.plural(self.fold.pending_count, 'record')}: the "
-                f"publisher is bringing the log in line with its store, or was stopped meanwhile"
-            )
-        return ""
-
-
-def load_log(
-    reader: TopicReader,
-    fold: StateFold,
-    *,
-    seconds: float = _LOAD_SECONDS,
-    clock: Callable[[], float] = boot_seconds,
-) -> LoadedLog:
-    """Reads a state topic from its beginning to its present last stable offset into a new fold.
-
-    Raises:
-        KafkaUnavailable: also if the load takes longer than ``seconds`` or than half of
-            ``delete.retention.ms``, or if the registry does not answer.
-    """
-    begun = clock()
-    low, high = reader.bounds()
-    most_pause = reader.most_pause_seconds()
-
-    def check_time() -> float:
-        now, limit = clock(), min(seconds, most_pause)
-        if now - begun > limit:
-            why = "" if seconds <= most_pause else ", half of the topic's delete.retention.ms"
-            raise KafkaUnavailable(f"reading the change log took longer than {limit:g} s{why}")
-        return now
-
-    with no_collector():  # the objects of a load stay, and form no cycles
-        for number, one in enumerate(reader.read(low, high)):
-            fold.add(one.key, one.value)
-            if number % _CLOCK_EVERY == 0:
-                check_time()
-    return LoadedLog(fold, low, high, most_pause, check_time())
 
 
 def newest_checkpoint(reader: TopicReader, registry: SchemaRegistry | None = None) -> Change | None:
@@ -163,7 +82,7 @@ class StateReader:
         cluster_id: str = "",
         *,
         registry: str = "",
-        load_seconds: float = _LOAD_SECONDS,
+        load_seconds: float = LOAD_SECONDS,
         timeout_seconds: float = 30.0,
         clock: Callable[[], float] = boot_seconds,
     ) -> None:

@@ -15,7 +15,7 @@ from typing import assert_never
 from resolver import errors
 from resolver.errors import KdirError
 from resolver.path import Path
-from resolver.resolution.values import AnswerStatus, AskedBecause, Referral, Sender
+from resolver.resolution.values import AnswerStatus, AskedBecause, Referral
 from resolver.revision_token import Position
 
 __all__ = ["Hop", "ServerFailure", "classify_error"]
@@ -91,21 +91,6 @@ class Hop:
     def only_lame(self) -> bool:
         """True if every server answered "not mine", or was another than expected."""
         return bool(self.troubles) and all(t is ServerFailure.LAME for t, _ in self.troubles)
-
-    def mismatch(self, sender: Sender) -> str:
-        """Returns why the sender is not the expected one; empty = it is (R12, R16)."""
-        referral = self.referral
-        if referral is None:
-            return ""
-        if referral.cluster_id and sender.cluster_id != referral.cluster_id:
-            return f"is cluster {sender.cluster_id}, not {referral.cluster_id}"
-        # A server that was never linked can only guess its parent's mount, and names no cluster id.
-        guessed = referral.way is AskedBecause.UP and not referral.cluster_id
-        if not guessed and referral.mount is not None and sender.mount != referral.mount:
-            return f"is mounted at {sender.mount}, not {referral.mount}"
-        if referral.epoch and sender.epoch and sender.epoch != referral.epoch:
-            return f"knows epoch {sender.epoch} of its mount, not {referral.epoch}"
-        return ""
 
     def combined_error(self, asked: Path) -> KdirError:
         """Returns the hop's error when ``asked`` is resolved: the worst failure decides."""

@@ -31,6 +31,7 @@ __all__ = [
     "is_above",
     "out_of_bailiwick",
     "referral_error",
+    "sender_mismatch",
 ]
 
 
@@ -70,6 +71,23 @@ def referral_error(path: Path, sender: Path, referral: Referral, *, went_down: b
             return ""
         case _:
             return "neither up, down nor direct"
+
+
+def sender_mismatch(referral: Referral | None, sender: Sender) -> str:
+    """Returns why the sender of a reply is not the server that was referred to; empty = it is
+    (R12, R16).
+    """
+    if referral is None:
+        return ""
+    if referral.cluster_id and sender.cluster_id != referral.cluster_id:
+        return f"is cluster {sender.cluster_id}, not {referral.cluster_id}"
+    # A server that was never linked can only guess its parent's mount, and names no cluster id.
+    guessed = referral.way is AskedBecause.UP and not referral.cluster_id
+    if not guessed and referral.mount is not None and sender.mount != referral.mount:
+        return f"is mounted at {sender.mount}, not {referral.mount}"
+    if referral.epoch and sender.epoch and sender.epoch != referral.epoch:
+        return f"knows epoch {sender.epoch} of its mount, not {referral.epoch}"
+    return ""
 
 
 def out_of_bailiwick(ask: Query, reply: Reply, *, site_links: bool) -> str:
@@ -161,7 +179,7 @@ class Trail:
             if hop.way is AskedBecause.TREE:
                 if sender.cluster_id != self.last.sender.cluster_id:
                     return "answers for another cluster than before"
-            elif why := hop.mismatch(sender):
+            elif why := sender_mismatch(hop.referral, sender):
                 return why
             elif hop.way is AskedBecause.UP and not is_above(sender.mount, self.last.sender.mount):
                 return f"is mounted at {sender.mount}, not above {self.last.sender.mount}"

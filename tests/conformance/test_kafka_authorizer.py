@@ -28,10 +28,9 @@ from directory.access.grants import (
     Operation,
     Permission,
     ResourceType,
-    add_grants,
-    remove_grants,
 )
 from directory.access.principals import Caller, parse_principal, parse_super_users
+from directory.namespace.plan_update import add_grants, remove_grants
 from resolver.errors import InvalidArgument, InvalidInput, NotReady
 from resolver.path import ROOT, check_segment
 from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run

@@ -12,9 +12,10 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from kdir.v1 import entry_pb2
 
 from deploy.local.kafka import KafkaBroker
+from resolver.changes.log_load import boot_seconds
 from resolver.changes.record import entry_key
 from resolver.changes.state import StateFold
-from resolver.changes.state_reader import StateReader, boot_seconds
+from resolver.changes.state_reader import StateReader
 from resolver.changes.topic_reader import TopicReader, TopicRecord
 from tests.integration.change_log.test_bad_days import admin_of, made, state_of
 from tests.integration.change_log.test_publishing import caught_up, log_of

@@ -10,10 +10,9 @@ from directory.access.grants import (
     Operation,
     Permission,
     ResourceType,
-    add_grants,
     in_order,
-    remove_grants,
 )
+from directory.namespace.plan_update import add_grants, remove_grants
 from resolver.errors import InvalidArgument
 from tests.unit.access.places import grant
 

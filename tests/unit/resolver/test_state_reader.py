@@ -9,7 +9,7 @@ import pytest
 
 from resolver.changes import state_reader
 from resolver.changes.record import Change, checkpoint_key, entry_key
-from resolver.changes.state_reader import StateReader
+from resolver.changes.state_reader import StateReader, newest_checkpoint
 from tests.support.memory_topic import MemoryTopic
 from tests.support.waiting import eventually
 
@@ -121,7 +121,7 @@ def test_a_takeover_that_ends_during_a_load_is_seen(
     of_old: MemoryTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The newest checkpoint is looked for before the load, which then reads another one."""
-    found = state_reader.newest_checkpoint
+    found = newest_checkpoint
 
     def overtaken(*arguments: Any) -> Change | None:
         point = found(*arguments)
