@@ -9,7 +9,8 @@ The steps, each of which survives ``kill -9``:
 5. TO is unsealed, as a new incarnation.
 
 The two stores alone show the progress: the same command continues from there, and until step 5 the
-migration can be undone. The cluster keeps its id, so that its parent's mount stays valid.
+migration can be undone: FROM is sealed *being taken back from TO*, TO is emptied, and FROM is
+unsealed. The cluster keeps its id, so that its parent's mount stays valid.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ __all__ = ["Migration", "Stage", "abort", "migrate", "plan_abort", "plan_migrati
 
 _PAGE: Final = 500
 _MIGRATED_TO: Final = "being migrated to "
+_TAKEN_BACK_FROM: Final = "being taken back from "
 
 
 class Stage(enum.Enum):
@@ -53,6 +55,7 @@ class Stage(enum.Enum):
     NEW = "nothing is done yet"
     BEGUN = "the source takes no changes, the target is not whole"
     FILLED = "the target is filled, and does not take changes yet"
+    OPENED = "the cluster is in the target, and the source is not sealed for good"
     DONE = "the cluster is in the target"
 
 
@@ -77,6 +80,11 @@ class Migration:
         return f"{_MIGRATED_TO}{describe_address(self.target)}"
 
     @property
+    def taken_back(self) -> str:
+        """Reason of the source's seal while the migration is undone."""
+        return f"{_TAKEN_BACK_FROM}{describe_address(self.target)}"
+
+    @property
     def moved(self) -> str:
         """Reason of the source's seal at the end."""
         return f"{MOVED_TO}{describe_address(self.target)}"
@@ -85,6 +93,11 @@ class Migration:
     def filled(self) -> str:
         """Reason of the target's seal during the migration."""
         return f"{FILLED_FROM}{describe_address(self.source)}"
+
+    @property
+    def is_filling(self) -> bool:
+        """True if the target was found sealed to be filled from the source."""
+        return self.target_sealed.startswith(FILLED_FROM)
 
     def open_source(self) -> Store:
         """Returns the store that the cluster uses now."""
@@ -154,6 +167,8 @@ def plan_abort(source: str, target: str) -> Migration:
         StoreUnreachable, IncompatibleStore: as ``open_store``.
     """
     found = _find_stage(source, target)
+    if found.stage is Stage.OPENED:
+        raise RestoreRefused(f"{_takes_changes(target)}; to end it, give the same without --abort")
     if found.stage is Stage.DONE:
         raise RestoreRefused(_takes_changes(target))
     return found
@@ -186,10 +201,15 @@ def _stage(one: Migration, source: Identity, target: Identity | None) -> Stage:
         if target is None:
             raise RestoreRefused(f"{here} is {source.sealed}, and there is no store")
         return Stage.FILLED if filling else Stage.DONE
-    if source.sealed and not _names(source.sealed, _MIGRATED_TO, one.target):
+    is_taken_back = _names(source.sealed, _TAKEN_BACK_FROM, one.target)
+    if is_taken_back and target is not None and not target.sealed:
+        return Stage.OPENED  # by a migration that was past its step 4 when the abort began
+    if source.sealed and not is_taken_back and not _names(source.sealed, _MIGRATED_TO, one.target):
         raise RestoreRefused(f"{here} is sealed: it is {source.sealed}")
     if target is not None and target.sealed and not filling:
-        if not _names(target.sealed, MOVED_TO, one.source):
+        if not _names(target.sealed, MOVED_TO, one.source) and not _names(
+            target.sealed, _TAKEN_BACK_FROM, one.source
+        ):
             raise RestoreRefused(f"{there} is sealed: it is {target.sealed}")
     elif target is not None and not target.sealed:
         _refuse_full(one)
@@ -227,15 +247,14 @@ def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> I
     with ExitStack() as opened:
         source = one.open_source()
         opened.callback(source.close)
-        # Also at FILLED, at which another process may be opening it again.
-        sealed = one.migrating if one.stage in (Stage.NEW, Stage.BEGUN) else one.moved
+        sealed = _seal_of_source(one)
         with _refusing_changed():
             if one.stage is not Stage.DONE:
                 source.seal(sealed, expected=one.identity.sealed)
                 report(f"{source.describe()} takes no changes now")
             target = one.open_target()
             opened.callback(target.close)
-            if one.stage is Stage.DONE:
+            if one.stage in (Stage.OPENED, Stage.DONE):
                 return target.identity
             if not target.identity.sealed and has_cluster_rows(target):
                 raise RestoreRefused(
@@ -250,6 +269,15 @@ def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> I
             identity = target.unseal(one.filled, filled_at)
         report(f"{target.describe()} takes changes now")
         return identity
+
+
+def _seal_of_source(one: Migration) -> str:
+    """Returns the reason of the source's seal while a migration continues."""
+    if one.stage not in (Stage.NEW, Stage.BEGUN):
+        return one.moved  # also at FILLED, at which another process may be opening it again
+    is_taken_back = one.identity.sealed.startswith(_TAKEN_BACK_FROM)
+    # Kept, because a migration that runs may still open the target, as in ``abort``.
+    return one.taken_back if is_taken_back and one.is_filling else one.migrating
 
 
 @contextmanager
@@ -288,18 +316,20 @@ def abort(one: Migration, report: Callable[[str], None] = lambda _: None) -> Ide
     with ExitStack() as opened:
         source = one.open_source()
         opened.callback(source.close)
+        # First, so that a migration that still runs cannot end: it expects its own seal. One past
+        # its step 4 can: only then is a target open whose source is being taken back from it.
+        sealed = one.taken_back if one.is_filling else one.migrating
         with _refusing_changed():
             if one.stage is not Stage.NEW:
-                # First, so that a migration that still runs cannot end: it expects its own seal.
-                source.seal(one.migrating, expected=one.identity.sealed)
-            if one.target_sealed.startswith(FILLED_FROM):
+                source.seal(sealed, expected=one.identity.sealed)
+            if one.is_filling:
                 target = one.open_target()
                 opened.callback(target.close)
                 _clear(one, source, target)
                 report(f"{target.describe()} is empty")
             identity = source.identity
             if one.stage is not Stage.NEW:
-                identity = source.unseal(expected=one.migrating)
+                identity = source.unseal(expected=sealed)
         report(f"{source.describe()} takes changes")
         return identity
 
@@ -309,7 +339,7 @@ def _clear(one: Migration, source: Store, target: Store) -> None:
         target.clear()
     except ValueError:
         if one.stage is not Stage.NEW:
-            source.seal(one.moved, expected=one.migrating)
+            source.seal(one.moved, expected=one.taken_back)
         raise RestoreRefused(_takes_changes(one.target)) from None
 
 

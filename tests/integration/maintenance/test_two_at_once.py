@@ -277,6 +277,104 @@ def test_an_abort_leaves_the_source_closed_if_the_target_is_opened_meanwhile(
     assert held(target) == dict(ROWS)
 
 
+def opened_under_an_abort(source: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes an abort that is cut off after a migration that still runs opened the target."""
+    filled(source, target)
+
+    class Cleared:
+        """The target, which is opened before it is cleared."""
+
+        def __init__(self, store: Store) -> None:
+            self.close = store.close
+
+        def clear(self) -> None:
+            with closing(open_store(target, "la")) as store:
+                store.fill(ROWS)
+                store.unseal()
+            raise CutOff
+
+    with monkeypatch.context() as aborting:
+        aborting.setattr(
+            migrating.Migration, "open_target", lambda one: Cleared(open_store(one.target, "la"))
+        )
+        with pytest.raises(CutOff):
+            abort(plan_abort(source, target))
+    put(target, b"f/acknowledged")
+    assert sealed(source)
+
+
+def test_an_abort_that_was_cut_off_when_the_target_was_opened_is_ended_by_migrating(
+    new_address: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = new_address(), new_address()
+    opened_under_an_abort(source, target, monkeypatch)
+    with pytest.raises(RestoreRefused, match=r"takes changes by now.*the same without --abort"):
+        plan_abort(source, target)
+    plan = plan_migration(source, target)
+    assert plan.stage is Stage.OPENED
+    migrate(plan)
+    assert plan_migration(source, target).stage is Stage.DONE
+    assert sealed(source).startswith("moved to")
+    assert held(target) == {**dict(ROWS), b"f/acknowledged": b""}
+
+
+def test_an_abort_that_was_cut_off_when_the_target_was_opened_is_undone_by_migrating_back(
+    new_address: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = new_address(), new_address()
+    opened_under_an_abort(source, target, monkeypatch)
+    migrate(plan_migration(target, source))
+    assert sealed(source) == ""
+    assert sealed(target).startswith("moved to")
+    assert held(source) == {**dict(ROWS), b"f/acknowledged": b""}
+
+
+def test_a_migration_that_continues_a_cut_off_abort_leaves_a_state_that_another_may_end(
+    new_address: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = new_address(), new_address()
+    filled(source, target)
+    with monkeypatch.context() as aborting:
+        aborting.setattr(migrating, "open_store", cutting(2))
+        with pytest.raises(CutOff):
+            abort(plan_abort(source, target))
+    assert sealed(source).startswith("being taken back from")
+
+    def end_first(one: migrating.Migration) -> Store:
+        with closing(open_store(target, "la")) as store:
+            store.fill(ROWS)
+            store.unseal()
+        return open_store(one.target, "la")
+
+    with monkeypatch.context() as late:
+        late.setattr(migrating.Migration, "open_target", end_first)
+        with pytest.raises(RestoreRefused, match="came into"):
+            migrate(plan_migration(source, target))
+    migrate(plan_migration(source, target))
+    assert plan_migration(source, target).stage is Stage.DONE
+
+
+def test_a_migration_that_copies_cannot_end_once_an_abort_began(
+    new_address: Addresses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = new_address(), new_address()
+    fill(source, ROWS)
+
+    def begin_abort() -> None:
+        with monkeypatch.context() as aborting:
+            aborting.setattr(migrating, "open_store", cutting(2))
+            with pytest.raises(CutOff):
+                abort(plan_abort(source, target))
+
+    with monkeypatch.context() as first:
+        after_filling(first, migrating, begin_abort)
+        with pytest.raises(RestoreRefused, match="another process sealed"):
+            migrate(plan_migration(source, target))
+    assert sealed(target)
+    abort(plan_abort(source, target))
+    assert sealed(source) == ""
+
+
 def test_a_restore_does_not_open_a_store_that_moved_while_it_asked(
     new_address: Addresses,
 ) -> None:
