@@ -166,7 +166,8 @@ class AdminService(Service):
             )
             named = {**dict(parent_state.unreadable_rows(snapshot)), **dict(unreadable(snapshot))}
             if shows_all:
-                named = {**dict(snapshot.unreadable_values), **named}
+                too_deep = cluster.federation.view().too_deep.values()
+                named = {**dict(snapshot.unreadable_values), **dict(too_deep), **named}
             else:
                 named = {key: why for key, why in named.items() if _is_shown(cluster, view, key)}
             response.unreadable_value_count = len(named)

@@ -286,7 +286,9 @@ class ChildLink:
         found = view.mounts.get(self.hello.cluster_id)
         if found is None:
             self._is_last = True
-            if is_mount_unreadable(view.snapshot, self.hello.cluster_id):
+            if is_mount_unreadable(view.snapshot, self.hello.cluster_id) or (
+                self.hello.cluster_id in view.too_deep
+            ):
                 child = self.hello.cluster
                 _log.warning("the link of child %s ends: its mount cannot be read", child)
                 return
@@ -490,6 +492,13 @@ class ChildLinks:
         view = self.federation.view()
         self._refuse_loop(hello.cluster_id)
         found = view.mounts.get(hello.cluster_id)
+        if (too_deep := view.too_deep.get(hello.cluster_id)) is not None:
+            raise NotReady(
+                f"cluster {self.cluster} ({self._cluster_id}) mounts cluster {hello.cluster} "
+                f"({hello.cluster_id}), but {too_deep[1]}; move cluster {self.cluster} to a "
+                f"shorter path: kdir mv",
+                child=hello.cluster_id,
+            )
         if found is None and is_mount_unreadable(view.snapshot, hello.cluster_id):
             raise NotReady(
                 f"cluster {self.cluster} ({self._cluster_id}) mounts cluster {hello.cluster} "

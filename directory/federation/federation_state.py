@@ -48,6 +48,7 @@ from directory.namespace.keys import (
     member_key,
     parse_entry_key,
 )
+from directory.namespace.mounted import mounts_with_paths
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Write
 from directory.store.replica import AppliedCommit, Replica
@@ -89,6 +90,10 @@ class FederationView:
     """This cluster's own mount, in the parent's record; None at the root."""
     reported_parents: tuple[str, ...]
     """Endpoints of the parent that it reported itself, besides those of the config."""
+    too_deep: Mapping[str, tuple[bytes, str]]
+    """This cluster's mounts that have no valid path at its own mount, by the child's cluster id:
+    the key of each, and the reason. They are in ``mounts`` again once it has a shorter mount.
+    """
     above_mounts: frozenset[bytes]
     """Keys of the entries of the mounts, and of all directories above one."""
     sequence: int
@@ -281,14 +286,23 @@ class FederationState:
         if before is None or position.mount != before.position.mount:
             touched |= _Touched.VIEW | _Touched.HANDED
         placed: Mapping[str, tuple[Path, Mount]]
+        too_deep: Mapping[str, tuple[bytes, str]]
         if before is None or _Touched.MOUNTS in touched:
+            found = list(mounts_with_paths(snapshot, position.mount))
             placed = {
-                mount.cluster_id: (position.mount.join(relative), mount)
-                for relative, mount in snapshot.mounts()
+                mount.cluster_id: (path, mount) for _, path, mount in found if path is not None
             }
-            above_mounts = _keys_above(snapshot, position.mount, placed.values())
+            too_deep = {
+                mount.cluster_id: (
+                    _key_of_mount(snapshot, relative),
+                    f"/{'/'.join(relative)} has no valid path at the mount {position.mount}",
+                )
+                for relative, path, mount in found
+                if path is None
+            }
+            above_mounts = _keys_above(snapshot, (relative for relative, _, _ in found))
         else:
-            placed, above_mounts = before.mounts, before.above_mounts
+            placed, too_deep, above_mounts = before.mounts, before.too_deep, before.above_mounts
         looked_at = None
         if before is not None and _Touched.MOUNTS not in touched:
             looked_at = placed.keys() & _children_of(writes)
@@ -322,6 +336,7 @@ class FederationState:
             table=hints,
             here=here,
             reported_parents=reported,
+            too_deep=too_deep,
             above_mounts=above_mounts,
             sequence=before.sequence + 1 if before else 1,
             handed_sequence=(before.handed_sequence if before else 0)
@@ -620,12 +635,14 @@ def _is_mount(snapshot: Snapshot, key: bytes) -> bool:
     return isinstance(snapshot.container(place.parent_id, place.name), Mount)
 
 
-def _keys_above(
-    snapshot: Snapshot, own_mount: Path, mounts: Iterable[tuple[Path, Mount]]
-) -> frozenset[bytes]:
+def _key_of_mount(snapshot: Snapshot, relative: Sequence[str]) -> bytes:
+    *above, name = relative
+    return entry_key(snapshot.find_directory(above) or ROOT_ID, Kind.MOUNT, name)
+
+
+def _keys_above(snapshot: Snapshot, mounts: Iterable[Sequence[str]]) -> frozenset[bytes]:
     keys = {entry_key(0, Kind.DIRECTORY, "")}
-    for path, _ in mounts:
-        *above, name = path.below(own_mount)
+    for *above, name in mounts:
         directory_id = snapshot.find_directory(above)
         if directory_id is None:
             continue

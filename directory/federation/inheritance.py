@@ -35,6 +35,7 @@ from directory.namespace.effective_policies import PolicyLevel, attach_effective
 from directory.namespace.entry import NO_POLICIES, ROOT_ID, Directory, Kind, Policies
 from directory.namespace.grant_rows import SHUT
 from directory.namespace.keys import GRANTS_MARK, INHERITED, PARENT
+from directory.namespace.mounted import mounts_with_paths
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Write
 from directory.store.event_rows import EventKeys, pack
@@ -469,9 +470,8 @@ def refuse_oversized_inheritance(snapshot: Snapshot, mount: Path, planned: Plan)
     if not places:
         return
     after = snapshot.apply(snapshot.revision, planned.writes)
-    for relative, entry in after.mounts():
-        path = mount.join(relative)
-        if not any(place.is_prefix_of(path) for place in places):
+    for relative, path, entry in mounts_with_paths(after, mount):
+        if path is None or not any(place.is_prefix_of(path) for place in places):
             continue
         size = inherited_size(levels_at_mount(after, mount, relative))
         if size > MOST_BYTES and size > _size_before(snapshot, mount, entry.entry_id):

@@ -10,9 +10,12 @@ names the path in its config: the one at which it was mounted.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from directory.namespace.entry import Mount
 from directory.namespace.keys import ENTRY, MOUNTED, mounted_key
 from directory.namespace.snapshot import Snapshot
+from resolver.errors import InvalidPath
 from resolver.path import Path
 
 __all__ = [
@@ -22,6 +25,7 @@ __all__ = [
     "is_claimed_by",
     "is_mount_unreadable",
     "mounted_at",
+    "mounts_with_paths",
     "raised_claim",
 ]
 
@@ -63,6 +67,21 @@ def raised_claim(snapshot: Snapshot, mount: Mount, raised: Mount, path_before: P
     """
     at = mounted_at(snapshot, mount)
     return claim_of(raised, Path.parse(at) if at else path_before)
+
+
+def mounts_with_paths(
+    snapshot: Snapshot, own_mount: Path
+) -> Iterator[tuple[tuple[str, ...], Path | None, Mount]]:
+    """Yields the mounts, each with its path below and with this cluster's mount. None: at this
+    mount it has no valid path, which happens if the cluster came to a longer one meanwhile.
+    """
+    for relative, mount in snapshot.mounts():
+        try:
+            path = own_mount.join(relative)
+        except InvalidPath:
+            yield relative, None, mount
+        else:
+            yield relative, path, mount
 
 
 def mounted_at(snapshot: Snapshot, mount: Mount) -> str:

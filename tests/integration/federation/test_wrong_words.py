@@ -15,6 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kdir.v1 import federation_pb2, federation_pb2_grpc
 
 from deploy.local.ports import LOOPBACK
+from directory.federation.link_records import encode_record
 from directory.namespace.command import CreateMount, DeleteEntry
 from directory.namespace.entry import Kind
 from directory.namespace.keys import INHERITED, PARENT
@@ -22,6 +23,7 @@ from directory.server.cluster import Cluster
 from directory.server.config import ServerConfig
 from directory.store.addresses import open_store
 from directory.store.base import Committed, Put, Transaction
+from resolver.path import MAX_SEGMENTS
 from resolver.path import Path as Path_
 from tests.support.command_line import run
 from tests.support.federation import FAST, Federation, Server, eventually
@@ -177,6 +179,20 @@ def test_S21_what_was_spoiled_in_the_store_the_parent_says_again(
     eventually(lambda: la.status().parent.linked and not la.status().unreadable_value_count)
     eventually(lambda: la.outcome("/la/a") == "resolution")
     eventually(lambda: deep.outcome("/la/deep/b") == "resolution")
+
+
+def test_S21_the_status_names_a_mount_that_is_too_deep_at_the_clusters_new_mount(
+    federation: Federation,
+) -> None:
+    root = federation.start("/")
+    root.mkdir("/d" * (MAX_SEGMENTS - 1))
+    root.mount_child("/d" * MAX_SEGMENTS, "kc-deep")
+    moved = federation_pb2.Welcome(mount="/b", epoch=2).SerializeToString()
+    with closing(open_store(root.settings["store"], root.cluster)) as store:
+        store.commit(Transaction((), (Put(PARENT, encode_record(7, moved)),)))
+    eventually(lambda: root.status().unreadable_value_count == 1)
+    (named,) = root.status().unreadable_values
+    assert "/d/d has no valid path at the mount /b" in named
 
 
 def test_S21_without_a_parent_the_command_line_mends_it(federation: Federation) -> None:

@@ -32,7 +32,7 @@ from directory.federation.child_state import (
 )
 from directory.federation.federation_state import FederationState, unix_ms
 from directory.federation.link_groups import LINK_GROUPS, LinkGroups
-from directory.federation.link_records import BELOW
+from directory.federation.link_records import BELOW, encode_record
 from directory.federation.parent_state import TableRow, table_writes
 from directory.namespace.command import (
     CreateDirectory,
@@ -41,8 +41,8 @@ from directory.namespace.command import (
     ReapDeleted,
     UpdateEntry,
 )
-from directory.namespace.entry import Kind
-from directory.namespace.keys import entry_key, member_key
+from directory.namespace.entry import Kind, Policies
+from directory.namespace.keys import PARENT, entry_key, member_key
 from directory.server.cluster import Cluster
 from directory.server.config import ServerConfig
 from directory.store.addresses import open_store
@@ -57,6 +57,7 @@ from resolver.errors import (
     StoreUnavailable,
     UnknownChild,
 )
+from resolver.path import MAX_SEGMENTS
 from tests.support.federation import eventually
 from tests.support.trees import path
 
@@ -715,6 +716,44 @@ def test_S21_a_child_whose_mount_cannot_be_read_is_not_unmounted(
     assert eventually(lambda: not children.linked_count())
     children.forget()
     assert child_hello(cluster.replica.snapshot, "kc-deep") is None
+    children.stop()
+
+
+def test_S21_a_child_whose_mount_is_too_deep_at_the_clusters_new_mount_is_not_unmounted(
+    cluster: Cluster,
+) -> None:
+    """A mount made just before this cluster came to a longer path: all else goes on."""
+    deep = path("/d" * MAX_SEGMENTS)
+    cluster.writer.commit_command(CreateDirectory(path=deep.parent, make_parents=True))
+    cluster.writer.commit_command(CreateMount(path=deep, cluster_id="kc-deep"))
+    cluster.writer.commit_command(CreateMount(path=path("/near"), cluster_id="kc-near"))
+    children = children_of(cluster, Writing(cluster), 1_000.0)
+    link = opened(children, child_at(str(deep)))
+    children.receive(link, federation_pb2.LinkRequest(mounts_below=federation_pb2.MountTable()))
+    moved = federation_pb2.Welcome(mount="/b", epoch=2, parent_mount="/")
+    cluster.writer.put_facts((Put(PARENT, encode_record(7, moved.SerializeToString())),))
+    view = cluster.federation.view()
+    assert view.mounts["kc-near"][0] == path("/b/near")
+    assert view.mounts.keys().isdisjoint({"kc-deep"})
+    ((key, why),) = view.too_deep.values()
+    assert cluster.store.read(key)
+    assert why == f"{deep} has no valid path at the mount /b"
+    ended = polled(link)
+    assert link.is_over
+    assert not any(one.HasField("unmounted") for one in ended)
+    link.close()
+    with pytest.raises(NotReady, match="has no valid path at the mount /b; move cluster"):
+        children.serve(child_at(str(deep)))
+    children.forget()
+    assert child_hello(cluster.replica.snapshot, "kc-deep") is not None
+    started_again = FederationState(cluster.replica, path("/b"), ())
+    assert started_again.view().too_deep == view.too_deep
+    policies = {"policies": Policies(max_partitions=7)}
+    cluster.writer.commit_command(UpdateEntry(path=path("/b/d"), changes=policies))
+    back = federation_pb2.Welcome(mount="/", epoch=3)
+    cluster.writer.put_facts((Put(PARENT, encode_record(8, back.SerializeToString())),))
+    assert not cluster.federation.view().too_deep
+    opened(children, child_at(str(deep))).close()
     children.stop()
 
 
