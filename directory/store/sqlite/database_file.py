@@ -27,6 +27,7 @@ from directory.store.base import (
     IncompatibleStore,
     StoreDamaged,
     StoreFull,
+    StoreRefused,
     StoreUnreachable,
 )
 from directory.store.identity import refuse_foreign
@@ -61,6 +62,8 @@ _LOG_BYTES: Final = 64 * 1024 * 1024
 _INCARNATION_SUFFIX: Final = "-life"
 _NOTE_BYTES: Final = 256
 _POLL_SECONDS: Final = 0.002
+_READ_ONLY: Final = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_READONLY_DIRECTORY)
+"""Codes of what fails before it writes; others of the kind are for files that were replaced."""
 _BUSY_STEP_MS: Final = 100
 """A connection may wait for others this much longer than asked: setting it takes a statement."""
 
@@ -76,6 +79,10 @@ def away_on_error(path: Path) -> Iterator[None]:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise StoreFull(
                 f"{path}: its disk is full, so it takes no writes: make space"
+            ) from error
+        if getattr(error, "sqlite_errorcode", None) in _READ_ONLY:
+            raise StoreRefused(
+                f"{path}: the file or its folder may only be read: let this user write it"
             ) from error
         raise StoreUnreachable(f"{path}: {error}") from error
 

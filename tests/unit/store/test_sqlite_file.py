@@ -22,6 +22,7 @@ from directory.store.base import (
     Store,
     StoreDamaged,
     StoreFull,
+    StoreRefused,
     StoreUnreachable,
     Transaction,
 )
@@ -287,6 +288,28 @@ def test_a_full_disk_is_a_full_store_and_nothing_is_written(
             put(store, b"small")
     with closing(SqliteStore(path, "la")) as store:
         assert keys_of(store) == {b"k", b"small"}
+
+
+def test_a_file_that_may_not_be_written_refuses_and_nothing_is_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = DatabaseFile.connect
+
+    def connect_read_only(file: DatabaseFile, *arguments: int) -> tuple[sqlite3.Connection, int]:
+        connection, inode = connect(file, *arguments)
+        connection.execute("PRAGMA query_only = ON")  # fails as a file that is only read
+        return connection, inode
+
+    with closing(SqliteStore(path, "la")) as store:
+        put(store, b"k")
+    with monkeypatch.context() as patch:
+        patch.setattr(DatabaseFile, "connect", connect_read_only)
+        with closing(SqliteStore(path, "la")) as store:
+            with pytest.raises(StoreRefused, match="may only be read: let this user write it"):
+                put(store, b"refused")
+            assert keys_of(store) == {b"k"}
+    with closing(SqliteStore(path, "la")) as store:
+        assert keys_of(store) == {b"k"}
 
 
 # -- many at once -----------------------------------------------------------------------------
