@@ -58,11 +58,13 @@ _log = logging.getLogger(__name__)
 
 FLOOR_KEY: Final = event_key("-")
 """Decimal text: events up to this revision are no longer kept. Sorts before all change ids."""
+_INT64_DIGITS: Final = 19
+"""Numbers with as many digits may be too large for a revision."""
 
 
 def floor_in(value: bytes) -> int | None:
     """Returns the revision in the value of ``FLOOR_KEY``; None if the value cannot be read."""
-    return int(value) if value.isdigit() else None
+    return int(value) if value.isdigit() and len(value) < _INT64_DIGITS else None
 
 
 def noted_in(value: bytes | None) -> watch_pb2.ChangeLogState | None:

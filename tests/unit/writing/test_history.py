@@ -399,11 +399,14 @@ def test_the_oldest_events_go_and_the_newest_stay(store: ScriptedStore) -> None:
         assert trim(store, later.history, 3) == 1
 
 
-def test_S21_a_floor_that_cannot_be_read_lets_watchers_list_again(store: ScriptedStore) -> None:
+@pytest.mark.parametrize("unreadable", [b"minus one", b"9" * 19, b"9" * 5_000])
+def test_S21_a_floor_that_cannot_be_read_lets_watchers_list_again(
+    store: ScriptedStore, unreadable: bytes
+) -> None:
     with Bench(store, kept_events=1) as bench:
         done = [bench.create(f"/la/{name}").revision for name in "abcd"]
         assert trim(store, bench.history, 3) == 1
-        store.commit(Transaction((), (Put(EVENT + b"-", b"minus one"),)))
+        store.commit(Transaction((), (Put(EVENT + b"-", unreadable),)))
         with Bench(store) as later:
             assert later.history.oldest_revision() == done[1] - 1
             with pytest.raises(Resync):
@@ -412,6 +415,7 @@ def test_S21_a_floor_that_cannot_be_read_lets_watchers_list_again(store: Scripte
         assert trim(store, bench.history, 1) == 2
         [floor] = [row.value for row in store.read(EVENT) if row.key == EVENT + b"-"]
         assert floor.isdigit()
+        assert len(floor) < 19
 
 
 @pytest.mark.parametrize("count", [4, 5, 40])
