@@ -241,6 +241,31 @@ def test_a_path_of_a_cluster_below_does_not_wait_for_a_token_of_the_nearest_log(
     assert ended() is None
 
 
+def test_a_token_of_the_nearest_log_is_awaited_within_the_time_of_the_question(
+    two: TwoLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has no row of the mount yet: the newer state that the token is of may have one."""
+    monkeypatch.setattr(policy_cache, "_SLICE_SECONDS", 0.02)
+    two.cache.effective("/rt")
+    token = str(Token.from_position(two.ids["/"], "i", 99))
+    ended = in_thread(lambda: two.cache.wait_for(token, timeout_seconds=2.0))
+    is_awaited = threading.Event()
+    ask = state_reader.StateReader.wait
+
+    def wait(self: Any, reached: Any, timeout_seconds: float) -> Any:
+        is_awaited.set()
+        return ask(self, reached, timeout_seconds)
+
+    monkeypatch.setattr(state_reader.StateReader, "wait", wait)
+    assert is_awaited.wait(20)
+    started = time.monotonic()
+    with pytest.raises(NotReady):
+        two.cache.effective("/la/t", timeout_seconds=0.3)
+    assert time.monotonic() - started < 1.5
+    assert isinstance(ended(), NotReady)
+    assert two.cache.effective("/la/t").cluster_id == two.ids["/la"], "the token was given up"
+
+
 def test_while_no_directory_answers_the_reason_of_the_nearest_log_is_given(two: TwoLogs) -> None:
     two.topics["/"].add(entry_key(two.ids["/"], 9), DAMAGED)
     two.topics["/"].end_page(two.ids["/"], 2)
