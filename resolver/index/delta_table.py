@@ -39,6 +39,7 @@ from resolver.index.row_schema import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.fs
     from deltalake import CommitProperties, DeltaTable
     from deltalake.transaction import AddAction
 
@@ -208,16 +209,14 @@ class IndexTable:
 
         Every call makes a new file name, so a task that runs twice does no harm.
         """
-        import pyarrow.fs
         import pyarrow.parquet
-        from deltalake.fs import DeltaStorageHandler
 
         folder = re.sub(r"[^A-Za-z0-9._-]", "_", cluster_id)
         name = "-".join(filter(None, (self.build_id, uuid.uuid4().hex)))
         path = f"cluster_id={folder}/{name}.parquet"
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-        files = pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.location))
+        files = self._files()
         rows = 0
         try:
             with (
@@ -235,24 +234,40 @@ class IndexTable:
         return DataFile(path, files.get_file_info(path).size, rows, time.time_ns() // 1_000_000)
 
     def discard(self, files: Iterable[DataFile]) -> None:
-        """Removes files that no commit names; does nothing for a table at a URL."""
-        if self.folder is None:
-            return  # unnamed files cost space, not correctness: vacuum finds them
-        for file in files:
-            (self.folder / file.path).unlink(missing_ok=True)
+        """Removes files that no commit names, as far as they can be removed: those that stay cost
+        space, not correctness, and vacuum finds them.
+        """
+        self._delete(file.path for file in files)
 
     def discard_build(self) -> None:
         """Removes all files of this build that the table does not name: also of tasks that did not
-        return, or were killed. Does nothing for a table at a URL, or where the table cannot be
-        read. No task of the build may be running.
+        return, or were killed. Does nothing where the table cannot be read. No task of the build
+        may be running.
         """
-        if self.folder is None or not self.build_id:
+        import pyarrow.fs
+        from deltalake.exceptions import DeltaError
+
+        if not self.build_id:
             return
-        with suppress(OSError, KdirError):
+        with suppress(OSError, DeltaError, KdirError):
             named = {file.path for one in self.load().clusters.values() for file in one.files}
-            for file in self.folder.glob(f"cluster_id=*/{self.build_id}-*"):
-                if file.relative_to(self.folder).as_posix() not in named:
-                    file.unlink(missing_ok=True)
+            every = pyarrow.fs.FileSelector("", allow_not_found=True, recursive=True)
+            paths = [one.path for one in self._files().get_file_info(every) if one.is_file]
+            mine = re.compile(f"cluster_id=[^/]*/{re.escape(self.build_id)}-")
+            self._delete(path for path in paths if mine.match(path) and path not in named)
+
+    def _delete(self, paths: Iterable[str]) -> None:
+        from deltalake.exceptions import DeltaError
+
+        for path in paths:
+            with suppress(OSError, DeltaError):
+                self._files().delete_file(path)
+
+    def _files(self) -> pyarrow.fs.FileSystem:
+        import pyarrow.fs
+        from deltalake.fs import DeltaStorageHandler
+
+        return pyarrow.fs.PyFileSystem(DeltaStorageHandler(self.location))
 
     def commit(
         self,

@@ -329,17 +329,20 @@ class InProcess:
 
 @pytest.mark.parametrize("error", [OSError("no space left"), KeyboardInterrupt()])
 @pytest.mark.parametrize("step", ["write", "commit"])
+@pytest.mark.parametrize("scheme", ["", "file://"])
 def test_a_build_that_ends_early_leaves_the_folder_as_it_was(
     tree: dict[str, FakeCluster],
     table: str,
     error: BaseException,
     step: str,
+    scheme: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def run() -> BuildReport:
         settings = SparkSettings(session=cast("Any", InProcess()))
-        return build([tree["/"].endpoint], table, spark=settings, full=True)
+        return build([tree["/"].endpoint], scheme + table, spark=settings, full=True)
 
+    Path(table).mkdir()  # deltalake makes none for a URL of a folder
     run()
     before = files(table)
     real, calls = IndexTable.write, 0

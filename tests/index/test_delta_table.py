@@ -231,6 +231,10 @@ class TestTable:
         with pytest.raises(OSError, match="no more"):
             index.write("kc-la", broken())  # type: ignore[arg-type]
         assert list((tmp_path / "index").rglob("*.parquet")) == []
+        at_url = IndexTable(f"file://{tmp_path / 'index'}")
+        with pytest.raises(OSError, match="no more"):
+            at_url.write("kc-la", broken())  # type: ignore[arg-type]
+        assert list((tmp_path / "index").rglob("*.parquet")) == []
 
     def test_a_strange_cluster_id_stays_inside_the_folder(
         self, index: IndexTable, tmp_path: Path
