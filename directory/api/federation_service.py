@@ -122,6 +122,11 @@ class _Linking(PolledExchange):
     def may_wait(self) -> bool:
         return False
 
+    def is_given_up(self) -> bool:
+        is_over = self._link.has_ended()
+        self.due_at = self._link.due_at
+        return is_over
+
     def close(self) -> None:
         self._link.close()
 

@@ -220,13 +220,8 @@ class ChildLink:
         if not self._has_begun:
             self._begin()
             return None
-        if time.monotonic() >= self._read_on_at:
-            self._read_on_at = inf
-            self._read_on()
-        if self.ended or self._links.is_stopping or (self._is_last and not self._waiting):
-            self.is_over = True
-            return None
-        if self._is_silent(now):  # before sending: there always is something to send
+        # Before sending: there always is something to send.
+        if self.has_ended() or (self._is_last and not self._waiting):
             self.is_over = True
             return None
         if not self._waiting:
@@ -238,6 +233,17 @@ class ChildLink:
         self.due_at = min(self._sent_at + self._heartbeats.seconds, self._read_on_at)
         # Protobuf merges messages that follow each other: a table is encoded once for all links.
         return self._waiting.popleft() + self._unconfirmed_field if self._waiting else None
+
+    def has_ended(self) -> bool:
+        """True if the link has ended, or the child is silent. Called instead of ``poll`` while the
+        child does not take the last message; sets when to call next.
+        """
+        now = self._clock()
+        if time.monotonic() >= self._read_on_at:
+            self._read_on_at = inf
+            self._read_on()
+        self.due_at = min(now + self._heartbeats.seconds, self._read_on_at)
+        return self.ended or self._links.is_stopping or self._is_silent(now)
 
     def _begin(self) -> None:
         self.due_at = inf

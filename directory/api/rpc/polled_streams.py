@@ -63,6 +63,12 @@ class PolledSource(ABC):
     def may_wait(self) -> bool:
         """True if the next poll may wait for the store."""
 
+    def is_given_up(self) -> bool:
+        """True if the stream is to end although its caller has not taken the last response. Called
+        instead of ``poll`` until then; may set ``due_at``.
+        """
+        return False
+
     @abstractmethod
     def close(self) -> None:
         """Releases the source's resources. Thread-safe; may be called more than once."""
@@ -257,7 +263,10 @@ class PolledStreams(ThreadPoolExecutor):
             # Set before the writer is checked: if gRPC takes a response in between, ``_taken``
             # lists the stream again.
             stream.is_due = True
-            if stream.is_closed or stream.is_busy or not stream.writer.is_free:
+            if stream.is_closed or stream.is_busy:
+                continue
+            if not stream.writer.is_free:
+                self._end_if_given_up(stream)
                 continue
             stream.is_due = False
             if stream.source.may_wait:
@@ -265,6 +274,16 @@ class PolledStreams(ThreadPoolExecutor):
                 self._pool.begin(CallCompletion(), self._poll_waiting, (stream,))
             elif message := self._poll(stream):
                 made.append((stream, message))
+
+    def _end_if_given_up(self, stream: PolledStream) -> None:
+        try:
+            # Not with a status: gRPC would send it after what the caller does not take.
+            if stream.source.is_given_up():
+                stream.call.cancel()
+        finally:
+            with self._lock:
+                if stream.source.due_at > time.monotonic():
+                    self._due_at = min(self._due_at, stream.source.due_at)
 
     def _poll_waiting(self, stream: PolledStream) -> None:
         # In a thread of the pool.

@@ -29,6 +29,7 @@ class Source(PolledSource):
         self.threads: list[str] = []
         self.gate = threading.Event()
         self.gate.set()
+        self.gives_up = False
 
     def put(self, one: bytes | Exception) -> None:
         self.ready.append(one)
@@ -53,6 +54,10 @@ class Source(PolledSource):
     @property
     def may_wait(self) -> bool:
         return self.waits
+
+    def is_given_up(self) -> bool:
+        self.due_at = time.monotonic() + self.seconds
+        return self.gives_up
 
     def close(self) -> None: ...
 
@@ -81,14 +86,19 @@ class Open:
     def __init__(self, streams: PolledStreams) -> None:
         self.source, self.writer = Source(), Writer()
         self.errors: list[Exception] = []
+        self.is_cancelled = False
         writer: Any = self.writer
-        self.stream = PolledStream(self.source, writer, Call(0.0), self.fail)
+        self.stream = PolledStream(self.source, writer, Call(0.0, cancel=self.cancel), self.fail)
         self.streams = streams
 
     def add(self) -> "Open":
         self.streams.add(self.stream)
         eventually(lambda: self.source.polls > 0)
         return self
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self.streams.discard(self.stream)
 
     def fail(self, error: Exception) -> None:
         self.errors.append(error)
@@ -161,6 +171,27 @@ def test_a_source_is_polled_when_it_is_due_by_the_clock(streams: PolledStreams) 
         each.source.ready.append(b"checkpoint")
     for each in (one, waiting):
         eventually(lambda each=each: each.writer.sent == [b"checkpoint"])  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("is_noticed_by_clock", [True, False])
+def test_a_stream_that_its_source_gives_up_ends_though_its_caller_reads_nothing(
+    streams: PolledStreams, is_noticed_by_clock: bool
+) -> None:
+    one, other = Open(streams), Open(streams)
+    if is_noticed_by_clock:
+        one.source.seconds = 0.2
+    for each in (one, other):
+        each.add()
+        each.source.put(b"a")
+    eventually(lambda: one.writer.sent and other.writer.sent)
+    polls = one.source.polls
+    one.source.gives_up = True
+    if not is_noticed_by_clock:
+        one.source.on_ready()
+    eventually(lambda: one.is_cancelled)
+    assert one.source.polls == polls
+    assert not other.is_cancelled
+    assert one.errors == []
 
 
 def test_a_stream_that_ended_while_it_began_is_not_kept(streams: PolledStreams) -> None:

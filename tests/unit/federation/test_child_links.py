@@ -8,18 +8,22 @@ import queue
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
 
+import grpc
 import pytest
-from kdir.v1 import admin_pb2, federation_pb2
+from kdir.v1 import admin_pb2, federation_pb2, federation_pb2_grpc
 
+from deploy.local.ports import LOOPBACK
 from directory.api.cluster_router import ClusterRouter
 from directory.api.federation_service import FederationService
+from directory.api.grpc_server import DirectoryServer
 from directory.api.rpc.call_context import Call
 from directory.federation import child_links, child_state
 from directory.federation.child_links import ChildLink, ChildLinks
@@ -44,7 +48,7 @@ from directory.namespace.command import (
 from directory.namespace.entry import Kind, Policies
 from directory.namespace.keys import PARENT, entry_key, member_key
 from directory.server.cluster import Cluster
-from directory.server.config import ServerConfig
+from directory.server.config import Limits, ServerConfig
 from directory.store.addresses import open_store
 from directory.store.base import Guard, Put, StoreUnreachable, Write
 from directory.store.etcd.transaction import LIMITS
@@ -250,6 +254,56 @@ def test_of_a_hundred_links_that_share_heartbeats_one_that_hangs_is_noticed(
         for one in links:
             one.close()
         children.stop()
+
+
+def test_a_child_that_hangs_before_it_has_read_the_table_is_noticed(tmp_path: Path) -> None:
+    """The parent cannot send it more, so that it has no link to poll; its process beats."""
+    config = ServerConfig.quick(
+        path("/"),
+        store=f"sqlite:///{tmp_path / 'root.sqlite'}",
+        limits=Limits(link_heartbeat_seconds=0.2),
+    )
+    root = started(config)
+    server = DirectoryServer([root], f"{LOOPBACK}:0")
+    server.start()
+    requests: list[queue.SimpleQueue[federation_pb2.LinkRequest | None]] = []
+    try:
+        for number in range(2):
+            mount = CreateMount(path=path(f"/c{number}"), cluster_id=f"kc-{number}")
+            eventually(lambda mount=mount: root.writer.commit_command(mount))  # type: ignore[misc]
+        # More than gRPC takes for one that reads nothing.
+        rows = [TableRow.received(large_row(one, 1), unix_ms()) for one in range(300)]
+        root.writer.commit_command(CreateMount(path=path("/la"), cluster_id=CHILD))
+        root.writer.put_facts(below_writes(root.replica.snapshot, CHILD, rows, unix_ms()))
+        window = ("grpc.http2.lookahead_bytes", 65_536), ("grpc.http2.bdp_probe", 0)
+        with grpc.insecure_channel(server.address, window) as channel:
+            stub = federation_pb2_grpc.FederationServiceStub(channel)
+            for number in range(2):
+                requests.append(queue.SimpleQueue())
+                requests[-1].put(federation_pb2.LinkRequest(hello=hello_of(number, "process")))
+            hanging, working = (stub.Link(iter(one.get, None)) for one in requests)
+
+            def read() -> None:
+                with suppress(grpc.RpcError):
+                    deque(working, 0)
+
+            threading.Thread(target=read, daemon=True).start()
+            assert eventually(lambda: root.children.linked_count() == 2)
+
+            def is_noticed() -> bool:
+                beat = federation_pb2.Heartbeat()
+                requests[1].put(federation_pb2.LinkRequest(heartbeat=beat))
+                return root.children.linked_count() == 1
+
+            assert eventually(is_noticed)
+            assert working.is_active()
+            hanging.cancel()
+            working.cancel()
+            for one in requests:
+                one.put(None)
+    finally:
+        server.drain()
+        root.stop()
 
 
 def test_links_that_share_heartbeats_end_together_when_their_process_is_silent(
