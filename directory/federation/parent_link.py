@@ -27,6 +27,7 @@ from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
 from directory.server.certificates import PeerCredentials
 from directory.server.logs import with_log_context
+from directory.server.shared_channels import SharedChannel
 from directory.store.base import IncompatibleStore, KeyEquals, Put, Store, StoreUnreachable, Write
 from directory.store.leader import Leader, LeadershipLost
 from directory.store.replica import Replica, ReplicaState
@@ -101,8 +102,8 @@ class ParentLink:
         self._groups = groups
         self._group: LinkGroup | None = None
         """Group of this link; None: the link shares no heartbeats."""
-        self._link_group = ""
-        """Names the connection of this link to the parent."""
+        self._shared: SharedChannel | None = None
+        """Connection of the last link to the parent."""
         # Heartbeat interval of the parent on this link; 0.0: it did not report it.
         self._is_beat_due, self._parent_seconds = False, 0.0
         self._dialling = dialling or PeerCredentials(None)
@@ -271,7 +272,7 @@ class ParentLink:
         outbox: _Outbox = queue.SimpleQueue()
         try:
             with self._dialling.channel(endpoint) as shared:
-                hello, self._link_group = self._hello(), shared.token
+                hello, self._shared = self._hello(), shared
                 hello.link_group = shared.token
                 hello.heartbeat_seconds = self._heartbeat_seconds
                 outbox.put(federation_pb2.LinkRequest(hello=hello))
@@ -445,9 +446,12 @@ class ParentLink:
         return True
 
     def end(self) -> None:
-        """Ends the link, since the parent is silent."""
-        call = self._call
-        if call is not None:
+        """Ends the link, since the parent is silent; the next one gets another connection, even if
+        links of other clusters still use this one.
+        """
+        shared, call = self._shared, self._call
+        if shared is not None and call is not None:
+            shared.is_retired = True
             self._end_call(call, "the parent has been silent for too long")
 
     def _end_call(self, call: grpc.Call, reason: str) -> None:
@@ -491,8 +495,8 @@ class ParentLink:
         token, self._parent_seconds = welcome.link_group, welcome.heartbeat_seconds
         welcome.ClearField("link_group")
         welcome.ClearField("heartbeat_seconds")
-        if token and self._group is None:
-            key = (self._link_group, token)
+        if token and self._group is None and self._shared is not None:
+            key = (self._shared.token, token)
             self._group = self._groups.join(
                 key,
                 self,

@@ -29,6 +29,8 @@ class SharedChannel:
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     """Identifies the channel to the other side."""
     users: int = 0
+    is_retired: bool = False
+    """True if no more calls may begin on it: its connection may be dead without gRPC noticing."""
 
 
 class SharedChannels:
@@ -40,10 +42,12 @@ class SharedChannels:
 
     @contextmanager
     def use(self, key: Hashable, create: Callable[[], grpc.Channel]) -> Iterator[SharedChannel]:
-        """Yields a channel of this key for one call; creates one if none has room for it."""
+        """Yields a channel of this key for one call; creates one if none that is
+        not retired has room for it.
+        """
         with self._lock:
             shared = self._open.setdefault(key, [])
-            found = next((one for one in shared if one.users < CALLS), None)
+            found = next((one for one in shared if one.users < CALLS and not one.is_retired), None)
             if found is None:
                 found = SharedChannel(create())
                 shared.append(found)

@@ -22,6 +22,7 @@ from directory.federation.federation_state import endpoint_to_try, unix_ms
 from directory.federation.parent_link import LinkStatus
 from directory.namespace.command import CreateMount
 from directory.namespace.keys import MOUNT_ROW, PARENT
+from directory.server.certificates import PeerCredentials
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
 from directory.store.addresses import open_store
@@ -446,6 +447,20 @@ def test_the_status_says_that_the_parent_was_silent(tmp_path: Path) -> None:
         try:
             assert eventually(lambda: output.links >= 2)
             assert "silent" in cluster.link_status().message
+        finally:
+            output.ended.set()
+            cluster.stop()
+
+
+def test_after_a_silent_parent_the_next_link_has_another_connection(tmp_path: Path) -> None:
+    """A connection that is half open is kept by no other link that uses it."""
+    with SilentParent() as output, PeerCredentials(None).channel(output.address) as shared:
+        cluster = Cluster.open(config_of(f"sqlite:///{tmp_path / 'la.sqlite'}", output.address))
+        cluster.start()
+        try:
+            assert eventually(lambda: output.links >= 2)
+            with PeerCredentials(None).channel(output.address) as found:
+                assert found is not shared
         finally:
             output.ended.set()
             cluster.stop()

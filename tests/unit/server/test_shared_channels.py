@@ -46,3 +46,19 @@ def test_a_channel_has_no_more_calls_than_servers_take_of_a_connection() -> None
         assert len({one.token for one in used}) == 3
         assert not any(map(is_closed, used))
     assert all(map(is_closed, used))
+
+
+def test_a_retired_channel_gets_no_more_calls_and_is_closed_with_its_last() -> None:
+    channels = SharedChannels()
+    with ExitStack() as stack:
+        first, out_of_phase = (stack.enter_context(ExitStack()) for _ in range(2))
+        one = first.enter_context(channels.use("a", create))
+        assert out_of_phase.enter_context(channels.use("a", create)) is one
+        one.is_retired = True
+        first.close()
+        again = first.enter_context(channels.use("a", create))
+        assert again is not one
+        assert not is_closed(one)
+        out_of_phase.close()
+        assert is_closed(one)
+        assert out_of_phase.enter_context(channels.use("a", create)) is again
