@@ -510,8 +510,11 @@ class FederationState:
             received = self._received(one.mount, view)
             # Another server of this cluster may hold that link by now and have stored a newer row:
             # newer by more than ``AGES_OFF_MS``, the error of ages.
-            is_newer = (
-                received is not None and received.owner_time_ms + AGES_OFF_MS >= one.owner_time_ms
+            is_newer = received is not None and (
+                received.owner_time_ms + AGES_OFF_MS >= one.owner_time_ms
+                # Stored while the clock was ahead: its time shows nothing. What is confirmed came
+                # over a link of this server that is open.
+                or (received.row.confirmed and one.owner_time_ms > self._clock_ms())
             )
             is_same = received is not None and received.row.cluster_id == one.row.cluster_id
             return received if received is not None and is_same and is_newer else one

@@ -713,6 +713,29 @@ def test_each_message_of_the_parent_confirms_its_table_until_the_link_ends(
     assert federation.sent_down.marked == marked + 1, "there is no news in it"
 
 
+def test_a_row_stored_before_the_clock_was_put_back_is_shown_as_the_open_link_has_it(
+    cluster: Cluster,
+) -> None:
+    now = [1_000_000_000]
+    federation = FederationState(cluster.replica, path("/la"), (), lambda: now[0])
+    sent = row(1)
+    sent.mount, sent.confirmed, sent.linked, sent.topic_count = "/ny", True, True, 5
+    stored = TableRow.received(sent, now[0] + 3_600_000)
+    cluster.writer.put_facts(table_writes(cluster.replica.snapshot, [stored]))
+
+    def found() -> tuple[bool, int]:
+        (one,) = [one for one in federation.rows_everywhere() if one.row.mount == "/ny"]
+        return one.row.linked, one.row.topic_count
+
+    assert eventually(lambda: found() == (False, 0))
+    federation.receive_mount_table([TableRow.received(sent, now[0])])
+    federation.note_parent_contact()
+    now[0] += 10_000  # until the next heartbeat
+    assert found() == (True, 5)
+    federation.note_parent_lost()
+    assert found() == (False, 0), "another server may have stored it"
+
+
 def test_while_nothing_changes_the_maintenance_looks_at_no_child(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
