@@ -318,6 +318,10 @@ class RestorePlan:
     do.
     """
     replaces: bool = False
+    unseals: bool = False
+    """True: the store has exactly the backup's contents, and is sealed by a restore that was cut
+    off before it changed anything.
+    """
 
     def lines(self) -> Iterator[str]:
         """Yields the plan as lines of text."""
@@ -394,7 +398,11 @@ def _plan_over(
     if not has_cluster_rows(store):
         return RestorePlan(backup, address, "is empty", tuple(refusals))
     if digest_of(_all_rows(store)) == backup.digest:
-        return RestorePlan(backup, address, "holds just what the backup does", done=True)
+        equal = "holds just what the backup does"
+        if not store.identity.sealed:
+            return RestorePlan(backup, address, equal, done=True)
+        found = f"{equal}, and takes no changes: it is {store.identity.sealed}"
+        return RestorePlan(backup, address, found, unseals=True)
     lost = _losses(backup, store)
     if not replace:
         refusals.append("the store holds something; --replace puts the backup in its place")
@@ -431,6 +439,8 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
         if _is_others(found):
             raise RestoreRefused(f"the store is sealed: it is {found}")
         try:
+            if plan.unseals and digest_of(_all_rows(store)) == backup.digest:
+                return store.unseal(_LOOKED_AT)
             if not found.startswith(_REASON):
                 store.seal(_LOOKED_AT, expected=found)
                 found = _LOOKED_AT
@@ -455,7 +465,8 @@ def check_new_incarnation(address: str) -> Identity:
     found = find_identity(address)
     if found is None:
         raise IncompatibleStore(f"{describe_address(address)}: there is no store")
-    if found.sealed and found.sealed not in _BEGUN:
+    # Nothing was cleared yet in a store that a restore looks at.
+    if found.sealed and found.sealed not in (_LOOKED_AT, *_BEGUN):
         raise RestoreRefused(f"the store is sealed: it is {found.sealed}")
     return found
 

@@ -402,6 +402,27 @@ def test_a_migration_does_not_copy_a_store_that_a_restore_fills(new_address: Add
     assert find_identity(target) is None
 
 
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_store_that_a_restore_only_looked_at_is_opened_with_its_contents(
+    new_address: Addresses, by_hand: bool
+) -> None:
+    """The restore was killed before it cleared anything, and the store has what the backup has."""
+    address = new_address()
+    backup = backup_of_rows(address)
+    seal(address, "being looked at before a restore")
+    if by_hand:
+        begin_new_incarnation(address)
+    else:
+        plan = plan_restore(backup, address)
+        assert not plan.done
+        assert plan.refusals == ()
+        assert any("takes no changes" in line for line in plan.lines())
+        restore(plan)
+    assert sealed(address) == ""
+    assert held(address) == dict(ROWS)
+    assert plan_restore(backup, address).done
+
+
 def test_a_new_incarnation_does_not_open_a_store_that_a_restore_fills(
     new_address: Addresses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
