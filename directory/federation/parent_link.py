@@ -656,13 +656,15 @@ class ParentLink:
         until = self._clock() + _TABLE_SHARE * self._heartbeat_seconds
         most = min(_TABLE_WRITES, self._store.limits.max_writes - _FEW_WRITES)
         writes = parent_state.table_writes(self._replica.snapshot, self._table.rows)
-        try:
-            for step in parent_state.table_steps(writes, most):
-                if not self._leader.has_reached_election(self._written) or self._clock() > until:
-                    return
+        for step in parent_state.table_steps(writes, most):
+            if not self._leader.has_reached_election(self._written) or self._clock() > until:
+                return
+            try:
                 self._commit(step)
-        except LimitExceeded as error:
-            _log.warning("not kept of the mount table: %s", error)
+            except LimitExceeded as error:
+                _log.warning("not kept of the mount table: %s", error)
+                if error.metadata.get("limit") == "store":
+                    return  # the store is full: with the next message again
         self._table_is_new = False
 
     def _unmounted(self, message: str) -> None:

@@ -15,7 +15,7 @@ from kdir.v1 import federation_pb2
 
 from deploy.local.ports import LOOPBACK
 from directory.api.grpc_server import DirectoryServer
-from directory.federation import parent_state
+from directory.federation import parent_link, parent_state
 from directory.federation.child_links import ChildLink
 from directory.federation.child_state import child_hello
 from directory.federation.federation_state import endpoint_to_try, unix_ms
@@ -38,6 +38,7 @@ from directory.store.base import (
     Write,
 )
 from directory.store.replica import AppliedCommit, ReplicaState
+from resolver.errors import LimitExceeded
 from resolver.path import Path as Path_
 from tests.support.federation import eventually
 from tests.support.lost_locks import lose_lock
@@ -379,6 +380,42 @@ def test_a_link_stays_open_while_the_mount_table_is_committed(
     finally:
         go_on.set()
         cluster.stop()
+
+
+@pytest.mark.parametrize("limit", ["store", "max_value_bytes"])
+def test_what_is_refused_of_the_mount_table_keeps_nothing_else_from_being_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """A full store takes it once there is room; of a change that is too large only that step is
+    left out.
+    """
+    monkeypatch.setattr(parent_link, "_TABLE_WRITES", 1)
+    with Parent("a") as output:
+        output.rows = [
+            federation_pb2.MountRow(mount=f"/{name}", cluster_id=f"kc-{name}", epoch=1)
+            for name in ("m", "n", "o")
+        ]
+        cluster = Cluster.open(config_of(f"sqlite:///{tmp_path / 'la.sqlite'}", output.address))
+        put_facts, refused = cluster.writer.put_facts, threading.Event()
+
+        def refusing(writes: tuple[Write, ...], guards: tuple[Guard, ...] = ()) -> int:
+            is_table = any(one.key.startswith(MOUNT_ROW) for one in writes)
+            if is_table and not refused.is_set():
+                refused.set()
+                raise LimitExceeded("refused", limit=limit)
+            return put_facts(writes, guards)
+
+        monkeypatch.setattr(cluster.writer, "put_facts", refusing)
+        cluster.start()
+        try:
+            expected = 3 if limit == "store" else 2
+            assert refused.wait(60)
+            assert eventually(
+                lambda: len(list(parent_state.table_rows(cluster.replica.snapshot))) == expected
+            )
+        finally:
+            output.ended.set()
+            cluster.stop()
 
 
 class OneHeartbeatForAll(Parent):
