@@ -89,15 +89,16 @@ class ChangeView:
 
     # -- a watch ---------------------------------------------------------------------------------
 
-    def refuse_unknown(self, revision: int) -> None:
-        """Raises an error for a watch from a revision for which the caller's rights are not known.
+    def refuse_unknown(self, revision: int, *, may_have_moved: bool) -> None:
+        """Raises an error for a watch from a revision for which the caller's rights are not known,
+        or the mount is not, if the cluster may hang elsewhere since.
 
         Raises:
             Resync: the rights of that revision are not kept any more.
             StoreUnavailable: they are only in the store, which cannot be reached.
         """
-        if self._now is not None:
-            self._required(self._now, revision)
+        if (self._now is not None or may_have_moved) and self._history.at(revision) is None:
+            raise _unknown(revision)
 
     def streamed(self, reached: int, revision: int, events: Sequence[Event]) -> list[Event]:
         """Returns the events of one revision for a watch that has reached an earlier one: applied
@@ -258,10 +259,7 @@ class ChangeView:
     def _required(self, now: VisibleTree, revision: int) -> VisibleTree:
         found = self._at(now, revision)
         if found is None:
-            raise Resync(
-                f"the access rules of revision {revision} are no longer kept here: list "
-                f"again, then watch"
-            )
+            raise _unknown(revision)
         return found
 
     def _at(self, now: VisibleTree, revision: int) -> VisibleTree | None:
@@ -278,6 +276,12 @@ class ChangeView:
             f"with revision {revision} other entries below {self._path} may be seen than before: "
             f"list again, then watch"
         )
+
+
+def _unknown(revision: int) -> Resync:
+    return Resync(
+        f"the access rules of revision {revision} are no longer kept here: list again, then watch"
+    )
 
 
 class _Step:
