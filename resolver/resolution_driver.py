@@ -169,8 +169,14 @@ class RequestBatcher:
             KdirError: the error of this query.
         """
         me = _Waiter(path, timeout_seconds)
-        if self._may_send(me) or self._is_woken_to_send(me):
-            self._send(me.crew)
+        try:
+            if self._may_send(me) or self._is_woken_to_send(me):
+                self._send(me)
+        except KdirError:
+            raise
+        except BaseException:  # of a signal's handler, such as ^C
+            self._give_up(me)
+            raise
         if isinstance(me.result, KdirError):
             raise me.result
         assert me.result is not None  # noqa: S101 - _send gives everyone a result
@@ -196,7 +202,17 @@ class RequestBatcher:
                     )
         return bool(me.crew)
 
-    def _send(self, crew: list[_Waiter]) -> None:
+    def _give_up(self, me: _Waiter) -> None:
+        """Leaves the queries that this thread was to send to another one: nobody else would."""
+        with self._lock:
+            me.gone = True
+            crew, me.crew = me.crew, []
+            self._waiting[:0] = crew[1:]
+        if crew:
+            self._hand_over()
+
+    def _send(self, me: _Waiter) -> None:
+        crew = me.crew
         left = max(crew[0].deadline - time.monotonic(), LEAST_SECONDS)
         results: Sequence[Reply | KdirError]
         try:
@@ -214,6 +230,7 @@ class RequestBatcher:
             results = [errors.Cancelled("the thread that asked for several was ended")] * len(crew)
             raise
         finally:
+            me.crew = []
             self._hand_over()
             for waiter, result in zip(crew, results, strict=True):
                 waiter.result = result

@@ -1,6 +1,7 @@
 """The resolver over directories in memory: what it remembers, for how long, and what it asks."""
 
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -456,6 +457,44 @@ def test_no_query_outlives_its_deadline_for_another_callers(
         thread.join(20)
         assert not thread.is_alive()
     assert max(transport.timeouts[2:]) == 20.0, "until the latest deadline, not for a time anew"
+
+
+class GivenUp(Exception):
+    """Error that a program's handler of SIGALRM raises."""
+
+
+def test_a_caller_that_a_signal_ends_keeps_no_place_among_the_calls() -> None:
+    def give_up(*_: object) -> None:
+        raise GivenUp
+
+    transport = Slow()
+    batcher = RequestBatcher(transport, Server("127.0.0.1:1"), (0, "", False, False, False))
+
+    def ask(timeout_seconds: float) -> None:
+        with pytest.raises(errors.DeadlineExceeded):
+            batcher.ask(Path.parse("/x"), timeout_seconds)
+
+    previous = signal.signal(signal.SIGALRM, give_up)
+    try:
+        for _ in range(2):
+            transport.timeouts.clear()
+            transport.freed.clear()
+            threads = [threading.Thread(target=ask, args=(60,)) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+                assert transport.arrived.acquire(timeout=20)
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(GivenUp):
+                batcher.ask(Path.parse("/x"), 60)
+            transport.freed.set()
+            for thread in threads:
+                thread.join(20)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    transport.timeouts.clear()
+    ask(1)
+    assert transport.timeouts, "a later query is sent"
 
 
 # -- writing and reading one's writes ----------------------------------------------------------
