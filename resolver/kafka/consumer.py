@@ -171,15 +171,23 @@ class Consumer:
             source.client.subscribe(list(source.paths), **reported)
 
     def unsubscribe(self) -> None:
-        """Ends the subscription: leaves the group in each cluster and closes the clients."""
+        """Ends the subscription: leaves the group in each cluster and closes the clients; an error
+        of ``on_revoke`` is raised once all are closed.
+        """
         self._same_process()
-        for source in self._sources:
-            source.client.close()
-        self._sources = []
+        first: BaseException | None = None
+        while self._sources:
+            try:
+                self._sources[0].client.close()
+            except BaseException as error:  # noqa: BLE001 - raised below
+                first = first or error
+            self._sources = self._sources[1:]
+        if first is not None:
+            raise first
 
     def close(self) -> None:
-        """Leaves the groups and closes the connections; ``poll``, ``subscribe`` and ``commit``
-        raise ``Closed`` from then on.
+        """Leaves the groups and closes the connections. ``poll`` and ``subscribe`` raise ``Closed``
+        from then on, and ``commit`` from the end of the last ``on_revoke`` on.
         """
         self._is_closed = True
         self.unsubscribe()
@@ -233,8 +241,9 @@ class Consumer:
             KafkaException: a cluster did not commit; the others did. Or none had an offset to
                 commit. Only with ``asynchronous=False`` are the answers of the brokers known.
         """
-        self._refuse_closed()
         sources = self._sources
+        if not sources:
+            self._refuse_closed()
         if message is not None:
             sources = [one for one in sources if one.client is message.client]
             if not sources:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Producer as KafkaProducer
 
 from resolver import Resolver
@@ -260,3 +260,78 @@ def test_a_closed_consumer_commits_nothing(tree: Tree, asynchronous: bool) -> No
     consumer.close()
     with pytest.raises(Closed, match="this consumer was closed"):
         consumer.commit(asynchronous=asynchronous)
+
+
+class LeavingConsumer:
+    """A client that calls ``on_revoke`` when it is closed."""
+
+    made: ClassVar[list[LeavingConsumer]]
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.is_closed = False
+        self.commits = 0
+        self.made.append(self)
+
+    def subscribe(self, topics: list[str], on_revoke: Callable[[object, list[Any]], None]) -> None:
+        self.on_revoke = on_revoke
+
+    def commit(self, *, asynchronous: bool) -> list[TopicPartition]:
+        assert not self.is_closed
+        self.commits += 1
+        return []
+
+    def close(self) -> None:
+        try:
+            self.on_revoke(self, [])
+        finally:
+            self.is_closed = True
+
+
+@pytest.fixture
+def leaving(monkeypatch: pytest.MonkeyPatch) -> list[LeavingConsumer]:
+    """Returns each consumer's client, in order."""
+    LeavingConsumer.made = []
+    monkeypatch.setattr(consumer_module, "KafkaConsumer", LeavingConsumer)
+    return LeavingConsumer.made
+
+
+@pytest.fixture
+def two_clusters() -> Iterator[Resolver]:
+    with MemoryDirectory() as directory:
+        directory.cluster("/")
+        for name in ("la", "ny"):
+            directory.cluster(f"/{name}", bootstrap_servers=f"{name}:9092")
+            directory.topic(f"/{name}/x")
+        yield directory.resolver()
+
+
+def test_offsets_are_committed_when_partitions_are_revoked_by_close(
+    two_clusters: Resolver, leaving: list[LeavingConsumer]
+) -> None:
+    consumer = Consumer(two_clusters, {"group.id": "g"})
+
+    def revoked(_: list[TopicPartition]) -> None:
+        consumer.commit(asynchronous=False)
+        with pytest.raises(Closed):
+            consumer.poll(0)
+
+    consumer.subscribe(["/la/x", "/ny/x"], on_revoke=revoked)
+    consumer.close()
+    assert [one.commits for one in leaving] == [1, 2], "each before it is closed"
+    with pytest.raises(Closed):
+        consumer.commit()
+
+
+def test_an_error_of_a_callback_keeps_no_client_in_its_group(
+    two_clusters: Resolver, leaving: list[LeavingConsumer]
+) -> None:
+    consumer = Consumer(two_clusters, {"group.id": "g"})
+
+    def revoked(_: list[TopicPartition]) -> None:
+        raise ValueError(sum(one.is_closed for one in leaving))
+
+    consumer.subscribe(["/la/x", "/ny/x"], on_revoke=revoked)
+    with pytest.raises(ValueError, match="0"):
+        consumer.close()
+    assert [one.is_closed for one in leaving] == [True, True]
+    consumer.close()
