@@ -105,20 +105,25 @@ class Watching:
         pause = _FIRST_PAUSE_SECONDS
         position = 0
         owner: Owner | None = None
+        has_begun = False
         while not self._closed.is_set():
+            has_answered = False
             try:
                 if owner is None:
                     owner = self._find_owner(position > 0)
                 endpoint = owner.endpoints[position % len(owner.endpoints)]
                 for changes in self._follow(endpoint, owner):
                     pause = _FIRST_PAUSE_SECONDS
+                    has_begun = has_answered = True
                     yield changes
                 failure: KdirError = errors.Unreachable(f"{endpoint} ended the stream")
             except KdirError as error:
                 failure = error
             if self._closed.is_set():
                 return
-            if not _may_come_back(failure):
+            # A server without a free stream ends no watch that another one has begun.
+            is_full = isinstance(failure, errors.LimitExceeded) and has_begun and not has_answered
+            if not is_full and not _may_come_back(failure):
                 raise failure
             position += 1
             if owner is not None and position % len(owner.endpoints) == 0:

@@ -43,6 +43,8 @@ class Log:
     def __init__(self, count: int) -> None:
         self.count = count
         self.breaks: list[int | KdirError] = []
+        self.refusals: list[KdirError | None] = []
+        """Of each stream, before its first answer."""
         self.after: list[int] = []
         self.checkpoint_seconds: list[int] = []
         self.held = threading.Event()
@@ -53,6 +55,9 @@ class Log:
         start = place.revision if place is not None else 0
         self.after.append(start)
         self.checkpoint_seconds.append(request.checkpoint_seconds)
+        refusal = self.refusals.pop(0) if self.refusals else None
+        if refusal is not None:
+            raise refusal
         authority = resolve_pb2.Authority(cluster=entry_pb2.Cluster(cluster_id=self.cluster_id))
         yield watch_pb2.WatchResponse(token=token(start), authority=authority)
         stop = self.breaks.pop(0) if self.breaks else None
@@ -141,9 +146,18 @@ def test_a_server_that_stays_behind_the_token_is_left_for_another() -> None:
     assert log.after == [8, 8]
 
 
+def test_a_watch_that_reconnects_waits_for_a_free_stream() -> None:
+    log = Log(10)
+    log.breaks = [3]
+    log.refusals = [None, errors.LimitExceeded("limits.max_streams: 2000 are open")]
+    assert revisions(watching(log, servers=2), 10) == list(range(1, 11))
+    assert log.after == [0, 3, 3]
+
+
 @pytest.mark.parametrize(
     "kind",
     [
+        errors.LimitExceeded,
         errors.Resync,
         errors.PermissionDenied,
         errors.TokenExpired,
@@ -153,7 +167,7 @@ def test_a_server_that_stays_behind_the_token_is_left_for_another() -> None:
 )
 def test_what_trying_again_does_not_mend_ends_it(kind: type[KdirError]) -> None:
     log = Log(3)
-    log.breaks = [kind("no")]
+    log.refusals = [kind("no")]
     with pytest.raises(kind):
         list(watching(log))
 
