@@ -105,7 +105,7 @@ def read_pages(
     with ExitStack() as stack:
         reading = _Reading(shard, sleep, stack)
         token, seen = "", set[str]()
-        pending = reading.ask(token)
+        pending: _Call | None = None
         while True:
             response = reading.answer(pending, token)
             token = response.next_page_token
@@ -114,8 +114,7 @@ def read_pages(
                     f"{shard.state.cluster}: its scan does not end: it returned a page twice"
                 )
             seen.add(token)
-            if token:
-                pending = reading.ask(token)
+            pending = reading.ask(token) if token else None
             state = cluster_state_from_authority(response.authority, clock())
             if state.incarnation != shard.state.incarnation:
                 raise Unavailable("its store was restored or migrated while it was read")
@@ -162,12 +161,12 @@ class _Reading:
         )
         return self.stub.ScanTopics.future(request, timeout=self.shard.page_seconds)
 
-    def answer(self, pending: _Call, token: str) -> scan_pb2.ScanTopicsResponse:
+    def answer(self, pending: _Call | None, token: str) -> scan_pb2.ScanTopicsResponse:
         """Returns the page of ``token``: from the call under way, else from the other endpoints."""
         endpoints = len(self.shard.endpoints)
         for attempt in range(1, _ROUNDS * endpoints + 1):
             try:
-                return self._checked(pending)
+                return self._checked(pending or self.ask(token))
             except (Unavailable, DeadlineExceeded):
                 if attempt == _ROUNDS * endpoints:
                     raise
@@ -176,7 +175,7 @@ class _Reading:
             self.channels.close()
             self.stub = None
             self.position += 1
-            pending = self.ask(token)
+            pending = None
         raise AssertionError("the last attempt returns or raises")
 
     def _checked(self, pending: _Call) -> scan_pb2.ScanTopicsResponse:

@@ -2,12 +2,15 @@
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from kdir.v1 import scan_pb2
 
-from resolver.errors import Internal, KdirError, Lame, NotAuthoritative, Unavailable
-from resolver.index.cluster_discovery import discover_clusters
+from resolver.errors import Internal, KdirError, Lame, NotAuthoritative, Unavailable, Unreachable
+from resolver.index import cluster_scan
+from resolver.index.cluster_discovery import channel_to, discover_clusters
 from resolver.index.cluster_scan import PAGE_ROWS, SHARD_ROWS, Page, Shard, read_pages, shards_of
 from resolver.path import Path
 from tests.index.fakes import FakeCluster
@@ -92,6 +95,24 @@ def test_a_server_that_dies_in_the_middle_is_replaced_at_the_same_place(
         assert twin.scans > 0
     finally:
         twin.stop()
+
+
+def test_a_server_to_which_no_channel_is_opened_is_left_for_another(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a bearer token the server's certificate is read before the first call."""
+
+    def channel(endpoint: str, *options: Any) -> Any:
+        if endpoint == "127.0.0.1:9":
+            raise Unreachable("127.0.0.1:9: no connection: refused")
+        return channel_to(endpoint, *options)
+
+    [shard] = shards(cluster)
+    monkeypatch.setattr(cluster_scan, "channel_to", channel)
+    both = replace(shard, endpoints=("127.0.0.1:9", cluster.endpoint))
+    assert sorted(paths(quickly(both))) == sorted(PATHS)
+    with pytest.raises(Unreachable, match="refused"):
+        list(quickly(replace(shard, endpoints=("127.0.0.1:9",))))
 
 
 def test_a_server_that_is_gone_for_good_is_an_error_and_not_an_end(cluster: FakeCluster) -> None:
