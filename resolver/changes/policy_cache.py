@@ -52,6 +52,8 @@ _TIME_BYTES: Final = 8
 _REMEMBERED: Final = 4_096
 _SLICE_SECONDS: Final = 1.0
 _LEAST_SECONDS: Final = 0.001
+_NO_PARENT_SECONDS: Final = 60.0
+"""Time for which a cluster counts as one without a parent: a config may name one later."""
 
 Levels = Sequence[tuple[str, Mapping[str, "str | None"]]]
 """Path of a level and the fields that it sets, outermost level first; None = cleared."""
@@ -100,8 +102,8 @@ class _Cluster:
     """The cluster's mount when it was found; its checkpoints have the present one."""
     used_at: float
     users: int = 0
-    has_no_parent: bool = False
-    """True if a server of the cluster answered that nothing is awaited from a parent."""
+    no_parent_until: float = 0.0
+    """Time until which a server's answer is valid that nothing is awaited from a parent."""
 
 
 class PolicyCache:
@@ -269,16 +271,18 @@ class PolicyCache:
         unmounted = _fact(state, b"f/unmounted")
         if unmounted is not None:
             raise NotReady(f"the cluster is unmounted: {unmounted.decode(errors='replace')}")
-        if mount.is_root or cluster.has_no_parent or _inherited_row(state) is not None:
+        if mount.is_root or _inherited_row(state) is not None:
             return
         if _fact(state, b"f/parent") is not None:
             raise NotReady(f"what {mount} inherits is not known yet: no parent has sent it")
+        if time.monotonic() < cluster.no_parent_until:
+            return
         from kdir.v1 import policies_pb2
 
         request = policies_pb2.GetEffectivePoliciesRequest()
         method = "PolicyService.GetEffectivePolicies"
         self._resolver.call(path, method, request, timeout_seconds=_left(deadline))
-        cluster.has_no_parent = True
+        cluster.no_parent_until = time.monotonic() + _NO_PARENT_SECONDS
 
     # -- clusters --------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from kdir.v1 import entry_pb2, policies_pb2, resolve_pb2, watch_pb2
 
 from resolver.changes import policy_cache, state_reader
 from resolver.changes.policy_cache import PolicyCache
-from resolver.changes.record import entry_key, fact_key, grants_key
+from resolver.changes.record import Change, encode, entry_key, fact_key, grants_key
 from resolver.changes.state import place_of
 from resolver.errors import Absent, Closed, KafkaUnavailable, KdirError, NotReady
 from resolver.revision_token import Token
@@ -161,6 +162,8 @@ class TwoLogs:
         self.directory = MemoryDirectory()
         self.topics: dict[str, MemoryTopic] = {}
         self.away: set[str] = set()
+        self.no_parent: KdirError | None = None
+        """Error of a server that is asked whether it awaits anything from a parent."""
         self.ids: dict[str, str] = {}
         endpoints = {mount: self.directory.cluster(mount) for mount in ("/", "/la")}
         for mount, path in (("/", "/rt"), ("/la", "/la/t")):
@@ -184,6 +187,8 @@ class TwoLogs:
 
     def _answer(self, others: Any, mount: str, method: str, request: Any) -> Any:
         if method == "PolicyService.GetEffectivePolicies":
+            if self.no_parent is not None:
+                raise self.no_parent
             return policies_pb2.GetEffectivePoliciesResponse()
         if method != "WatchService.GetChangeLog":
             return others(method, request)
@@ -273,6 +278,36 @@ def test_while_no_directory_answers_the_reason_of_the_nearest_log_is_given(two: 
     two.directory.stop("/")
     with pytest.raises(NotReady, match="the record of /none, or of another entry,"):
         two.cache.effective("/none")
+
+
+@pytest.mark.parametrize("how", ["a server restarted with a parent", "the log has a parent"])
+def test_a_cluster_that_gets_a_parent_later_awaits_what_it_inherits(
+    two: TwoLogs, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    assert two.cache.effective("/la/t").cluster_id == two.ids["/la"]
+    if how == "the log has a parent":
+        row = Change(
+            cluster_id=two.ids["/la"],
+            generation=1,
+            revision=2,
+            time=0,
+            scope="fact",
+            key=b"f/parent",
+            record=b"12345678",
+        )
+        two.topics["/la"].add(fact_key(two.ids["/la"], b"f/parent"), encode(row))
+        two.topics["/la"].end_page(two.ids["/la"], 2, "/la")
+        two.cache.wait_for(str(Token.from_position(two.ids["/la"], "i", 2)))
+    else:
+        two.no_parent = NotReady("the parent has not answered yet")
+        assert two.cache.effective("/la/t").cluster_id == two.ids["/la"], "known for a minute"
+        monkeypatch.setattr(policy_cache, "time", SimpleNamespace(monotonic=in_a_minute))
+    with pytest.raises(NotReady, match="parent has"):
+        two.cache.effective("/la/t")
+
+
+def in_a_minute() -> float:
+    return time.monotonic() + 61
 
 
 def test_a_log_is_not_opened_while_the_cache_is_closed(logged: Logged) -> None:
