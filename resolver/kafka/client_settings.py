@@ -30,6 +30,7 @@ from resolver.setting_types import (
 )
 
 __all__ = [
+    "PROGRAM",
     "Client",
     "SettingLayer",
     "conflict_in",
@@ -39,12 +40,17 @@ __all__ = [
     "producer_settings",
 ]
 
+PROGRAM: Final = "the program"
+"""Origin of the settings that the program gives to its client."""
 _IDEMPOTENCE: Final = "enable.idempotence"
 _IN_FLIGHT: Final = "max.in.flight.requests.per.connection"
 _MOST_IN_FLIGHT: Final = 5
 _TRANSACTION: Final = "transactional.id"
 _ASSIGNORS: Final = "partition.assignment.strategy"
 _COOPERATIVE: Final = "cooperative-sticky"
+_CLASSIC: Final = ("heartbeat.interval.ms", _ASSIGNORS, "session.timeout.ms")
+"""Settings of a consumer that the brokers have where its protocol is ``consumer`` (KIP-848); a
+client with one of them does not start."""
 
 
 class Client(StrEnum):
@@ -318,9 +324,16 @@ def producer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
 
 
 def consumer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
-    """Returns the settings of a consumer, by Kafka's names; by default it creates no topics."""
-    safe = SettingLayer("kdir", _NO_TOPICS)
-    return {name: one.value for name, one in _put_together([safe, *layers]).items()}
+    """Returns the settings of a consumer, by Kafka's names; by default it creates no topics. What
+    its group protocol does not allow is left out, unless the program sets it.
+    """
+    sourced = _put_together([SettingLayer("kdir", _NO_TOPICS), *layers])
+    protocol = sourced.get("group.protocol")
+    if protocol is not None and protocol.value.strip().lower() == "consumer":
+        for name in _CLASSIC:
+            if name in sourced and sourced[name].origin != PROGRAM:
+                del sourced[name]
+    return {name: one.value for name, one in sourced.items()}
 
 
 def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from resolver.errors import InvalidArgument
-from resolver.kafka.client_settings import Client, SettingLayer, problem_with
+from resolver.kafka.client_settings import PROGRAM, Client, SettingLayer, problem_with
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaException
@@ -81,5 +81,5 @@ def setting_layers(
         }
         if answered:
             layers.append(SettingLayer(f"the policies of {found.path}", answered))
-    layers.append(SettingLayer("the program", settings))
+    layers.append(SettingLayer(PROGRAM, settings))
     return layers

@@ -204,6 +204,28 @@ def test_every_list_of_assignors_starts_a_consumer(count: int) -> None:
     }
 
 
+@pytest.mark.parametrize("who", ["the program", "a policy"])
+def test_policies_that_the_consumer_protocol_does_not_allow_are_left_out(who: str) -> None:
+    """KIP-848: the brokers have these; a client that is given one of them does not start."""
+    protocol = {"group.protocol": "consumer"}
+    policy = {
+        "session.timeout.ms": "60000",
+        "heartbeat.interval.ms": "6000",
+        "partition.assignment.strategy": "range",
+        "fetch.min.bytes": "2",
+    }
+    program = {"group.id": "g", **(protocol if who == "the program" else {})}
+    if who == "a policy":
+        policy |= protocol
+    layers = [SettingLayer(POLICY, policy), SettingLayer("the program", program)]
+    found = for_librdkafka(consumer_settings(layers))
+    Consumer({**found, "bootstrap.servers": "127.0.0.1:1", "log_level": 0}).close()
+    assert found["fetch.min.bytes"] == "2"
+    for name in ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"):
+        own = [*layers, SettingLayer("the program", {name: policy[name]})]
+        assert consumer_settings(own)[name] == policy[name], "the program's own stays, an error"
+
+
 def test_only_a_number_that_librdkafka_refuses_is_changed() -> None:
     texts = {"linger.ms": "0.5", "batch.size": "16384", "delivery.timeout.ms": "0"}
     assert for_librdkafka(texts) == texts
