@@ -222,6 +222,7 @@ def _consume(session: Session, arguments: Arguments) -> int:
         "group.id": "kdir-consume",  # the client wants one; none is joined and nothing committed
         "enable.auto.commit": "false",
         "auto.offset.reset": "earliest",
+        "enable.partition.eof": "false",
     }
     found, settings = client_settings(session, arguments, own, for_writes=False)
     from confluent_kafka import Consumer, KafkaException
@@ -435,11 +436,12 @@ def _messages(
 
 def _check(error: KafkaError) -> None:
     """Raises an error that prevents messages; ignores that the group's coordinator is denied, as no
-    group is joined.
+    group is joined, and the end of a partition, which ``-X enable.partition.eof=true`` asks for.
     """
     from confluent_kafka import KafkaError, KafkaException
 
-    if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+    is_end = error.code() == KafkaError._PARTITION_EOF  # noqa: SLF001 - its only name
+    if not is_end and error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
         raise KafkaException(error)
 
 

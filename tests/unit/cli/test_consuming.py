@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from io import BufferedReader, BytesIO, RawIOBase
 from pathlib import Path
 from types import SimpleNamespace
-from typing import IO, Any
+from typing import IO, Any, ClassVar
 
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka import Producer as KafkaProducer
 
 from resolver.cli.main import EXIT_INTERRUPTED, main
@@ -189,6 +190,44 @@ def test_a_partition_without_a_leader_ends_the_wait_while_another_gets_messages(
     assert done.code == 3
     assert "/la/orders: no answer within 0.3s" in done.err
     assert [one["offset"] for one in done.objects] == list(range(10))
+
+
+PARTITION_EOF = -191
+"""Code of librdkafka for the end of a partition."""
+
+
+class EndingConsumer(BusyConsumer):
+    """Consumer that reports the end of a partition before its first message."""
+
+    settings: ClassVar[dict[str, str]]
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        super().__init__(settings)
+        EndingConsumer.settings = settings
+        self.has_ended = False
+
+    def poll(self, timeout: float) -> Any:
+        if self.has_ended:
+            return super().poll(timeout)
+        self.has_ended = True
+        return SimpleNamespace(error=lambda: KafkaError(PARTITION_EOF))
+
+
+@pytest.mark.parametrize(("asked", "value"), [([], "false"), (["-X"], "true")])
+def test_a_followed_topic_goes_on_at_the_end_of_a_partition(
+    monkeypatch: pytest.MonkeyPatch, asked: list[str], value: str
+) -> None:
+    """A policy may have consumers report the end; for this verb it is no news."""
+    monkeypatch.setattr("confluent_kafka.Consumer", EndingConsumer)
+    with MemoryDirectory() as directory:
+        endpoint = directory.cluster("/la", bootstrap_servers="la:9092")
+        directory.topic("/la/orders")
+        more = [*asked, "enable.partition.eof=true"] if asked else []
+        arguments = ["--at", endpoint, "consume", "-o", "json", "-f", "-n", "1", "/la/orders"]
+        done = run([*arguments, *more], directory.transport)
+    assert (done.code, done.err) == (0, "")
+    assert len(done.objects) == 1
+    assert EndingConsumer.settings["enable.partition.eof"] == value
 
 
 def test_a_message_as_json_has_key_time_and_headers() -> None:
