@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from resolver.cli.output import offer
 from resolver.cli.parser import GLOBAL_OPTIONS, Argument, Option, UsageError, Verb, split_verb
 from resolver.cli.registry import GROUPS, load_verb
+
+if TYPE_CHECKING:
+    from resolver.user_config import LoginSettings
 
 __all__ = ["KEYS", "OPERATIONS", "TOPIC_CONFIGS", "candidates", "complete", "script"]
 
@@ -251,11 +254,12 @@ def _paths(current: str, answered: Sequence[str]) -> list[str]:
         return [] if current else ["/"]
     directory, _, start = current.rpartition("/")
     directory = directory or "/"
-    servers = _servers(answered)
-    known = ListingCache(servers)
+    servers, login = _servers(answered), _login(answered)
+    known = ListingCache(servers, login)
     names = known.load(directory, start, most_age_seconds=FRESH_SECONDS)
     if names is None:
-        names = _send_request(servers, _login(answered), directory, start)
+        more = {**(login._asdict() if any(login) else {}), "allow": _allow(answered)}
+        names = _send_request(servers, more, directory, start)
         if names is not None and len(names) < MOST_NAMES:
             known.store(directory, start, names)
     if names is None:
@@ -273,13 +277,20 @@ def _servers(answered: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _login(answered: Sequence[str]) -> dict[str, Any]:
-    """Returns the credentials and the allow list, as the arguments of ``Resolver``."""
-    from resolver.user_config import choose_allow, choose_credentials
+def _login(answered: Sequence[str]) -> LoginSettings:
+    from resolver.user_config import choose_credentials
 
-    chosen = _error_text(answered, "--at"), _error_text(answered, "--context"), os.environ
-    login = choose_credentials(*chosen)
-    return {**(login._asdict() if any(login) else {}), "allow": choose_allow(*chosen)}
+    return choose_credentials(
+        _error_text(answered, "--at"), _error_text(answered, "--context"), os.environ
+    )
+
+
+def _allow(answered: Sequence[str]) -> tuple[str, ...] | None:
+    from resolver.user_config import choose_allow
+
+    return choose_allow(
+        _error_text(answered, "--at"), _error_text(answered, "--context"), os.environ
+    )
 
 
 def _error_text(parts: Sequence[str], name: str) -> str:
@@ -294,11 +305,13 @@ def _error_text(parts: Sequence[str], name: str) -> str:
 def _send_request(
     servers: Sequence[str], login: dict[str, Any], directory: str, start: str
 ) -> list[str] | None:
-    """Returns the names that begin with ``start``, from the servers; None after an error."""
+    """Returns the names that begin with ``start``, from the servers: none if the directory is
+    absent or denied, and None after another error.
+    """
     from resolver.cli.disk_hints import MOST_NAMES
     from resolver.cli.entry_rows import display_name
     from resolver.client import Resolver
-    from resolver.errors import KdirError
+    from resolver.errors import Absent, Denied, KdirError
     from resolver.path import is_segment
 
     try:
@@ -314,5 +327,7 @@ def _send_request(
                 if is_segment(name.removesuffix("/")):  # a shell takes the candidates as they are
                     names.append(name)
             return names
+    except (Absent, Denied):
+        return []
     except KdirError:
         return None

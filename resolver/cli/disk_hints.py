@@ -1,7 +1,7 @@
 """Caches on disk: names of directories' children for completion, and servers that failed recently.
 
-The names have one small file for a directory, the servers that listed it, and the prefix of the
-names. Losing the files loses nothing: servers are queried again.
+The names have one small file for a directory, the servers that listed it, the caller's credentials,
+and the prefix of the names. Losing the files loses nothing: servers are queried again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,19 @@ _MOST_FILES: Final = 1_000
 
 
 class ListingCache:
-    """Cache on disk of names that ``servers`` listed. Names of containers end in ``/``."""
+    """Cache on disk of names that ``servers`` listed to the caller with these credentials (empty:
+    anonymous). Names of containers end in ``/``.
+    """
 
-    def __init__(self, servers: Sequence[str], *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        servers: Sequence[str],
+        login: Sequence[str] = (),
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._folder = os.path.join(cache_folder(), "names")
-        self._servers = ",".join(servers)
+        self._asked = f"{','.join(servers)} {_digest(*login) if any(login) else ''}"
         self._clock = clock
 
     def load(self, directory: str, start: str, *, most_age_seconds: float) -> list[str] | None:
@@ -55,13 +63,10 @@ class ListingCache:
             self._sweep()
 
     def _key(self, directory: str, start: str) -> str:
-        return f"{self._servers} {directory} {start}"
+        return f"{self._asked} {directory} {start}"
 
     def _file(self, directory: str, start: str) -> str:
-        import hashlib
-
-        digest = hashlib.blake2b(self._key(directory, start).encode(), digest_size=16)
-        return os.path.join(self._folder, digest.hexdigest())
+        return os.path.join(self._folder, _digest(self._key(directory, start)))
 
     def _read(self, directory: str, start: str, most_age_seconds: float) -> list[str] | None:
         try:
@@ -82,6 +87,12 @@ class ListingCache:
             by_age = sorted((entry.stat().st_mtime, entry.path) for entry in files)
             for _, path in by_age[: len(by_age) // 2]:
                 os.unlink(path)
+
+
+def _digest(*texts: str) -> str:
+    import hashlib
+
+    return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
 
 
 # pathlib would cost a part of each start-up.

@@ -227,7 +227,7 @@ def _remember(session: Session, arguments: Arguments, path: str, items: Sequence
     whole = not (arguments.many("kind") or arguments.flag("all"))
     if whole and session.out.terminal and len(items) < MOST_NAMES:
         names = [display_name(one.entry).text for one in items]
-        ListingCache(session.servers()).store(path, "", names)
+        ListingCache(session.servers(), session.login()).store(path, "", names)
 
 
 def _print(

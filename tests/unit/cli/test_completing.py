@@ -11,6 +11,7 @@ import pytest
 
 from resolver.cli import completion
 from resolver.cli.disk_hints import FRESH_SECONDS, MOST_NAMES, ListingCache
+from resolver.errors import Absent, KdirError, PermissionDenied, Unauthenticated, Unreachable
 from tests.support.command_line import run
 
 AT = "127.0.0.1:7420"
@@ -113,6 +114,42 @@ def test_old_names_are_asked_again_and_offered_only_while_nobody_answers(
     assert _offered("ls", "/la/") == ["/la/new/"]
     monkeypatch.setattr(completion, "_send_request", lambda *_: pytest.fail("asked once more"))
     assert _offered("ls", "/la/n") == ["/la/new/"]
+
+
+@pytest.mark.parametrize("kind", [Absent, PermissionDenied, Unauthenticated, Unreachable])
+def test_old_names_of_what_is_absent_or_denied_are_not_offered(
+    monkeypatch: pytest.MonkeyPatch, kind: type[KdirError]
+) -> None:
+    import time
+
+    asked: list[object] = []
+
+    def refuse(_: object, directory: str, **__: object) -> None:
+        asked.append(directory)
+        raise kind("/la: no")
+
+    monkeypatch.setattr("resolver.client.Resolver.list", refuse)
+    old = time.time() - FRESH_SECONDS - 1
+    ListingCache([AT], clock=lambda: old).store("/la", "", ["old/"])
+    is_away = kind is Unreachable
+    for count in (1, 2):
+        assert _offered("ls", "/la/") == (["/la/old/"] if is_away else [])
+        assert len(asked) == (count if is_away else 1), "an answer is kept"
+
+
+def test_names_are_offered_only_to_the_caller_who_listed_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config" / "kdir").mkdir(parents=True)
+    (tmp_path / "config" / "kdir" / "config.toml").write_text(
+        f'[contexts.admin]\nservers = ["{AT}"]\ncert = "/a.pem"\nkey = "/a.key"\n'
+        f'[contexts.restricted]\nservers = ["{AT}"]\ncert = "/r.pem"\nkey = "/r.key"\n'
+    )
+    monkeypatch.setattr(completion, "_send_request", lambda *_: ["secret/"])
+    assert _offered("--context", "admin", "ls", "/la/") == ["/la/secret/"]
+    monkeypatch.setattr(completion, "_send_request", lambda *_: None)
+    assert _offered("--context", "admin", "ls", "/la/") == ["/la/secret/"]
+    assert _offered("--context", "restricted", "ls", "/la/") == []
 
 
 def test_too_many_names_are_not_kept_as_all(monkeypatch: pytest.MonkeyPatch) -> None:
