@@ -27,7 +27,7 @@ from resolver.revision_token import Token
 from resolver.server_timeouts import per_server_timeout, time_share
 from resolver.transport import Method, Transport, method
 
-__all__ = ["Owner", "OwnerCalls"]
+__all__ = ["Owner", "OwnerCalls", "is_change"]
 
 _NOT_FOLLOWED: Final = frozenset({"CreateEntry", "DeleteEntry", "MoveEntry"})
 """Calls about the entry at the path itself, also if that is a link or a mount."""
@@ -145,7 +145,7 @@ class OwnerCalls:
         writes = _has(copy, "request_id")
         if writes and not copy.request_id:
             copy.request_id = os.urandom(16).hex()
-        changes = writes or name.partition(".")[2] in _WRITE_WITHOUT_ID
+        changes = is_change(name, copy)
         if no_follow is None:
             no_follow = name.partition(".")[2] in _NOT_FOLLOWED
         wanted = LookupOptions(
@@ -217,7 +217,7 @@ class OwnerCalls:
         if _has(request, "token"):
             merged = self._lookups.session.with_token(call.token)
             request.token = merged if token is None else token
-        patient = call.wanted.for_writes
+        patient = call.wanted.confirm_links  # as of each call that writes
         return self.call_owner(
             owner.endpoints,
             call.rpc,
@@ -312,6 +312,11 @@ def _owner(path: Path, sender: Sender, endpoints: tuple[str, ...], kind: str) ->
 def _kind(answer: Answer) -> str:
     resolution: Any = answer.payload
     return resolution.entry.WhichOneof("kind") or ""
+
+
+def is_change(name: str, request: Message) -> bool:
+    """True if a call of this name may change something."""
+    return _has(request, "request_id") or name.partition(".")[2] in _WRITE_WITHOUT_ID
 
 
 def _has(request: Message, field: str) -> bool:

@@ -26,6 +26,7 @@ from directory.change_log.log_state import (
     noted_state,
     published_revision,
     publisher_of,
+    skip_of,
     unpublished_reason,
 )
 from directory.federation import inheritance, parent_state
@@ -63,7 +64,7 @@ from directory.store.base import (
 from directory.store.event_rows import Operation
 from directory.store.large_change_records import progress_of, rules_from_proto
 from directory.store.replica import ReplicaState
-from resolver.errors import InvalidArgument, NotReady, StoreUnavailable
+from resolver.errors import EtagMismatch, InvalidArgument, NotReady, StoreUnavailable
 from resolver.path import Path
 from resolver.units import plural
 
@@ -672,23 +673,31 @@ class _ChangeLogCalls:
         def attempt() -> tuple[int | None, int]:
             self._require_log(cluster, "AdminService/SkipChangeLog", call)
             snapshot = cluster.replica.snapshot
-            waiting = cluster.history.waiting(published_revision(snapshot) or 0)
-            if not waiting.commits:
+            published = published_revision(snapshot) or 0
+            waiting = cluster.history.waiting(published).commits
+            approved = request.revision or snapshot.revision
+            later = cluster.history.waiting(max(published, approved)).commits
+            if waiting <= later:
                 return None, 0
+            if later:
+                raise EtagMismatch(
+                    f"found {plural(later, 'commit')} after revision {approved} in wait for the"
+                    f" change log; expected none but what is given up: run kdir log skip again"
+                )
             row = watch_pb2.ChangeLogSkip(
                 incarnation=snapshot.incarnation,
                 revision=snapshot.revision,
-                commits=waiting.commits,
+                commits=waiting + _pending_skip(snapshot),
                 principal=call.principal,
                 request_id=call.request_id,
                 time_ms=unix_ms(),
             )
             text = (
-                f"gave up {plural(waiting.commits, 'commit')} that waited for the change log, up "
+                f"gave up {plural(waiting, 'commit')} that waited for the change log, up "
                 f"to revision {snapshot.revision}"
             )
             write = Put(CHANGE_LOG_SKIP, row.SerializeToString(deterministic=True))
-            return self._put(cluster, (write,), text, call), waiting.commits
+            return self._put(cluster, (write,), text, call), waiting
 
         revision, commits = self._router.decide(cluster, request.token, call, attempt)
         token = "" if revision is None else cluster.token_at(revision)
@@ -744,6 +753,17 @@ class _ChangeLogCalls:
             call.request_id,
         )
         return revision
+
+
+def _pending_skip(snapshot: Snapshot) -> int:
+    """Returns the number of commits that were given up before, and that the history of the change
+    log does not show as such yet: one record shows all of them.
+    """
+    skip, state = skip_of(snapshot), noted_state(snapshot)
+    is_noted = state is not None and state.incarnation == snapshot.incarnation
+    if skip is None or (state is not None and is_noted and state.revision >= skip.revision):
+        return 0
+    return skip.commits
 
 
 def _operation(text: str, call: Call) -> Operation:

@@ -103,7 +103,7 @@ _ACTS: Final = {
         "SkipChangeLog",
         "give up {waiting} that the change log of {cluster} waits for",
         "Its history never gets them, only what differs afterwards, and that they were given up",
-        "given up; the history says so once Kafka takes changes again: kdir log",
+        "{given_up} given up; the history shows it once Kafka takes changes again: kdir log",
     ),
     "off": _Act(
         "EndChangeLog",
@@ -129,8 +129,11 @@ def _act(
         out.note("unchanged")
         return 0
     request = getattr(admin_pb2, f"{act.method}Request")()
+    if act.method == "SkipChangeLog":
+        request.revision = found.authority.revision  # no more than was approved
     answer = call_chosen_cluster(session, arguments, f"AdminService.{act.method}", request)
-    out.note(f"{cluster}: {act.done}")
+    given_up = units.plural(getattr(answer, "commits", 0), "commit")
+    out.note(f"{cluster}: {act.done.format(given_up=given_up)}")
     if out.structured:
         out.record(answer)
     return 0

@@ -267,7 +267,8 @@ class Session:
         cluster_id: str = "",
     ) -> Any:
         """Queries servers until one answers: those of ``among``, else those that the user named.
-        Healthy ones come first, and ones that failed come last. ``cluster_id``: as of a transport.
+        Healthy ones come first, and ones that failed come last; each has all of the remaining time
+        for a change, which is not to be made twice. ``cluster_id``: as of a transport.
 
         Raises:
             KdirError: the error of the last one; with all attempts where none answered.
@@ -275,6 +276,7 @@ class Session:
         import time
 
         from resolver.errors import DeadlineExceeded, Unavailable
+        from resolver.owner_calls import is_change
         from resolver.server_timeouts import per_server_timeout, time_share
         from resolver.transport import method
 
@@ -286,12 +288,15 @@ class Session:
         # Twice, where there are several: those that did not answer quickly are tried again.
         passes = [(server, True) for server in servers[:-1]]
         passes += [(server, False) for server in (*servers[-1:], *servers[:-1])]
+        patient = is_change(method_name, request)
+        if patient:
+            passes = [(server, False) for server in servers]
         refused: set[str] = set()
         for position, (server, hurried) in enumerate(passes):
             left = deadline - time.monotonic()
             if server in refused or (left <= 0 and last is not None):
                 continue
-            share = time_share(len(passes) - position)
+            share = 1 if patient else time_share(len(passes) - position)
             try:
                 limit = per_server_timeout(left, share, hurried=hurried)
                 answer = self.transport.call(server, wanted, request, limit, cluster_id=cluster_id)

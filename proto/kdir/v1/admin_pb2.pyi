@@ -122,12 +122,14 @@ class ResyncChangeLogResponse(_message.Message):
     def __init__(self, token: _Optional[str] = ...) -> None: ...
 
 class SkipChangeLogRequest(_message.Message):
-    __slots__ = ("cluster", "token")
+    __slots__ = ("cluster", "token", "revision")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     token: str
-    def __init__(self, cluster: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+    revision: int
+    def __init__(self, cluster: _Optional[str] = ..., token: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class SkipChangeLogResponse(_message.Message):
     __slots__ = ("token", "commits")

@@ -23,12 +23,14 @@ from directory.api import watch_service
 from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.inheritance import removed_grants_write
-from directory.namespace.keys import INHERITED
+from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, INHERITED
 from directory.server.cluster import Cluster
 from directory.server.feature_levels import LEVELS
+from directory.store.base import Put
 from directory.wire.grant_messages import grant_from_proto, grant_to_proto, grants_from_proto
 from resolver.errors import (
     Absent,
+    EtagMismatch,
     InvalidArgument,
     InvalidNamespace,
     KdirError,
@@ -779,3 +781,43 @@ def test_grants_round_trip() -> None:
         grant = grant_from_proto(message)
         again = grant_to_proto(grant)
         assert grant_from_proto(again) == grant
+
+
+def test_no_more_is_given_up_of_the_change_log_than_was_approved(la: House) -> None:
+    state = watch_pb2.ChangeLogState(
+        revision=la.cluster.replica.snapshot.revision,
+        incarnation=la.cluster.replica.snapshot.incarnation,
+        generation=1,
+    )
+    la.put(Put(CHANGE_LOG, state.SerializeToString()))
+
+    def skip(revision: int = 0) -> int:
+        request = admin_pb2.SkipChangeLogRequest(revision=revision)
+        return int(la.ask(ADMIN, "SkipChangeLog", request).commits)
+
+    def given_up() -> watch_pb2.ChangeLogSkip:
+        row = la.cluster.replica.snapshot.fact(CHANGE_LOG_SKIP)
+        assert row is not None
+        return watch_pb2.ChangeLogSkip.FromString(row)
+
+    la.mkdir("/la/a")
+    shown = la.cluster.replica.snapshot.revision
+    la.mkdir("/la/b")
+    request = admin_pb2.SkipChangeLogRequest(revision=shown)
+    refused = la.refusal(ADMIN, "SkipChangeLog", request)
+    assert isinstance(refused, EtagMismatch)
+    assert f"found 1 commit after revision {shown} in wait for the change log" in refused.message
+    shown = la.cluster.replica.snapshot.revision
+    first = skip(shown)
+    assert given_up().commits == first
+    assert skip(shown) == 0, "the same request again"
+    la.mkdir("/la/c")
+    second = skip()
+    assert second == 2, "the directory, and that commits were given up"
+    assert given_up().commits == first + second, "one record of the history shows both"
+    last = la.cluster.replica.snapshot.revision
+    state.revision = last
+    la.put(Put(CHANGE_LOG, state.SerializeToString()))
+    la.mkdir("/la/d")
+    third = skip()
+    assert given_up().commits == third, "the former ones are in the history"

@@ -1,0 +1,86 @@
+"""`kdir log`: what is given up is what was shown, and a change has one server's whole time."""
+
+from typing import Any
+
+import pytest
+from google.protobuf.message import Message
+from kdir.v1 import admin_pb2, watch_pb2
+
+from resolver.errors import DeadlineExceeded
+from resolver.testing import MemoryDirectory, MemoryTransport
+from resolver.transport import Method
+from tests.support.command_line import run
+
+
+class Timed(MemoryTransport):
+    """Transport that keeps each request with the time that its server has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timed: list[tuple[str, Any, float]] = []
+
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
+        self.timed.append((method.name, request, timeout_seconds))
+        return super().call(endpoint, method, request, timeout_seconds, cluster_id=cluster_id)
+
+
+@pytest.mark.parametrize("path", [(), ("/",)])
+@pytest.mark.parametrize("action", ["skip", "resync", "off"])
+def test_a_change_of_the_log_has_the_whole_time_of_its_first_server(
+    path: tuple[str, ...], action: str
+) -> None:
+    method = {"skip": "SkipChangeLog", "resync": "ResyncChangeLog", "off": "EndChangeLog"}[action]
+    with MemoryDirectory() as directory:
+        transport = directory.transport = Timed()
+        endpoint = directory.cluster("/", "la")
+        answer = transport.handler(endpoint)
+        other = "127.0.0.1:1"
+
+        def handle(name: str, request: Any) -> Any:
+            if name == f"AdminService.{method}":
+                raise DeadlineExceeded("it is slow")
+            if name != "WatchService.GetChangeLog":
+                return answer(name, request)
+            found = watch_pb2.GetChangeLogResponse(configured=True, waiting_commits=3)
+            found.authority.cluster.cluster_id = directory.at("/").cluster_id
+            found.authority.cluster.cluster = "la"
+            found.authority.revision = 17
+            return found
+
+        for server in (endpoint, other):
+            transport.serve(server, handle)
+        at = f"{endpoint},{other}"
+        done = run(["--at", at, "--timeout", "8", "log", action, *path, "--yes"], transport)
+    assert done.code == 3
+    sent = [one for one in transport.timed if one[0].endswith(method)]
+    assert sent[0][2] > 4, "not half a second, after which another server would do it again"
+    if action == "skip":
+        assert sent[0][1].revision == 17, "the newest that was shown"
+
+
+def test_skip_prints_how_many_commits_were_given_up() -> None:
+    with MemoryDirectory() as directory:
+        endpoint = directory.cluster("/la", "la")
+        answer = directory.transport.handler(endpoint)
+
+        def handle(name: str, request: Any) -> Any:
+            if name == "AdminService.SkipChangeLog":
+                return admin_pb2.SkipChangeLogResponse(commits=2)
+            if name != "WatchService.GetChangeLog":
+                return answer(name, request)
+            found = watch_pb2.GetChangeLogResponse(configured=True, waiting_commits=3)
+            found.authority.cluster.cluster = "la"
+            return found
+
+        directory.transport.serve(endpoint, handle)
+        done = run(["--at", endpoint, "log", "skip", "--yes"], directory.transport)
+    assert done.code == 0
+    assert done.err.startswith("la: 2 commits given up; ")
