@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from resolver import units
 from resolver.cli.parser import RAW_ARGUMENTS, Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.session import parse_path_argument
+from resolver.cli.session import ending_in_order, parse_path_argument
 from resolver.cli.streams import CLUSTER, CLUSTER_PATH, chosen_cluster, messages
 from resolver.errors import (
     Absent,
@@ -56,7 +56,8 @@ def _backup(session: Session, arguments: Arguments) -> int:
                 sys.stdout.buffer.flush()
                 _print_backup_summary(session, writer, server, "stdout", 0)
             else:
-                _to_file(session, server, cluster, target, force=arguments.flag("force"))
+                with ending_in_order():
+                    _to_file(session, server, cluster, target, force=arguments.flag("force"))
             return 0
         except (Unavailable, DeadlineExceeded) as error:
             attempts.append(f"{server}: {error}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,6 +73,23 @@ def wrong() -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_no_part_of_a_backup(number: signal.Signals, tmp_path: Path) -> None:
+    def ended() -> Iterator[Any]:
+        yield messages()[0]
+        os.kill(os.getpid(), number)
+        yield from messages()[1:]
+
+    before = signal.signal(number, lambda *_: None)
+    try:
+        with pytest.raises(SystemExit) as exited:
+            backup(serving(first=ended), "--to", "one.kdir")
+    finally:
+        signal.signal(number, before)
+    assert exited.value.code == 128 + number
+    assert list(tmp_path.iterdir()) == []
 
 
 def backup(transport: MemoryTransport, *arguments: str) -> Ran:
