@@ -166,8 +166,11 @@ def _left(
         plan: policies_pb2.PlanArmingResponse = session.resolver.call(
             one.path, "PolicyService.PlanArming", request, timeout_seconds=seconds
         )
-    except (AboveCeiling, Absent):
-        return ""  # there is no Kafka, or none of it is ever changed by kdir
+    except AboveCeiling as error:
+        # No Kafka, or none of it is ever changed by kdir; else another cluster manages it.
+        return "" if error.metadata.keys() & {"ceiling", "kafka"} else error.message
+    except Absent as error:
+        return "" if one.is_below else error.message
     calls = [call for call in plan.calls if is_ours(call)]
     names = list(dict.fromkeys(call.resource.removeprefix("topic ") for call in calls))
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""

@@ -558,6 +558,26 @@ def test_wait_knows_what_is_set_by_the_names_that_kafka_has_for_it(kdir: Kdir) -
     assert "nothing of flush.ms, tags.preallocate is left" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.AboveCeiling("the config does not allow it", ceiling="observe"), 0),
+        (errors.AboveCeiling("there is no Kafka behind it", kafka="none"), 0),
+        (errors.AboveCeiling("cluster ny manages this Kafka"), 3),
+        (errors.Absent("/orders is no directory and no topic of this cluster"), 3),
+    ],
+)
+def test_what_kafka_never_gets_from_here_is_not_done(
+    kdir: Kdir, error: errors.KdirError, code: int
+) -> None:
+    kdir.answers["DirectoryService.UpdateEntry"] = _planned
+    kdir.answers["PolicyService.PlanArming"] = error
+    ran = kdir("set", "/orders", "config.flush.ms=1", "--wait", "--timeout", "0.3")
+    assert ran.code == code, ran.err
+    assert ("done: nothing of flush.ms is left" in ran.err) is (code == 0)
+    assert (f"not in Kafka after 0.3 s: la: {error.message}" in ran.err) is (code == 3)
+
+
 def test_an_interrupted_wait_ends_at_once(kdir: Kdir) -> None:
     kdir.answers["DirectoryService.UpdateEntry"] = _planned
     is_over = threading.Event()
