@@ -42,7 +42,8 @@ def _resolve(session: Session, arguments: Arguments) -> int:
     is_empty = True
     for chunk in _chunks(parts):
         is_empty = False
-        code = _resolve_chunk(session, arguments, chunk) or code
+        failed = _resolve_chunk(session, arguments, chunk)
+        code = code or failed
     if is_empty:
         session.out.note("stdin had no path: nothing was resolved")
     return code

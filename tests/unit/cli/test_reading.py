@@ -419,6 +419,15 @@ def test_many_paths_come_from_stdin_and_each_has_its_own_outcome(kdir: Kdir) -> 
     assert "ResolveService.BatchResolve" in methods
 
 
+@pytest.mark.parametrize(("lines", "code"), [("/nope\nbad\n", 1), ("bad\n/ny/bids\n/nope\n", 2)])
+def test_the_exit_code_is_that_of_the_first_path_that_failed(
+    kdir: Kdir, monkeypatch: pytest.MonkeyPatch, lines: str, code: int
+) -> None:
+    for most in (1, 1000):
+        monkeypatch.setattr("resolver.cli.resolve._MOST_AT_ONCE", most)
+        assert kdir("resolve -o name -", stdin=lines).code == code
+
+
 def test_no_path_on_stdin_is_noted(kdir: Kdir) -> None:
     assert kdir("resolve -", stdin="\n") == Ran(0, "", "stdin had no path: nothing was resolved\n")
 
