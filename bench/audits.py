@@ -26,8 +26,8 @@ from bench.bare_log import LogTopic
 from bench.changelog import JAVA, Logged
 from bench.rows import Row, at_least, at_most
 from deploy.local.kafka import KafkaBroker
-from directory.change_log.log_topics import LogRecord, TopicWriter
 from directory.change_log.outbox_records import snapshot_records
+from directory.change_log.topic_writer import LogRecord, TopicWriter
 from directory.kafka.client_settings import OWN
 from directory.namespace.snapshot import Snapshot
 from directory.store.addresses import open_store

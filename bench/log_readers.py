@@ -44,7 +44,7 @@ from directory.wire.entry_codec import ProtoCodec
 from resolver.changes.log_load import load_log
 from resolver.changes.policy_cache import PolicyCache
 from resolver.changes.record import Schemas
-from resolver.changes.state import StateFold
+from resolver.changes.state_fold import StateFold
 from resolver.changes.state_reader import newest_checkpoint
 from resolver.changes.topic_reader import TopicReader
 from resolver.path import Path as DirectoryPath

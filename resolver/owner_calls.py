@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 from resolver import errors
 from resolver.answer_cache import Cache
 from resolver.cached_lookup import CachedLookup
+from resolver.deadline_shares import per_server_timeout, time_share
 from resolver.endpoints import ServerHealth
 from resolver.errors import KdirError
 from resolver.lookup_options import LookupOptions
@@ -24,7 +25,6 @@ from resolver.path import Path
 from resolver.resolution.state_machine import ResolutionOptions
 from resolver.resolution.values import AbsentResult, Answer, AnswerResult, FailedResult, Sender
 from resolver.revision_token import Token
-from resolver.server_timeouts import per_server_timeout, time_share
 from resolver.transport import Method, Transport, method
 
 __all__ = ["Owner", "OwnerCalls", "is_change"]

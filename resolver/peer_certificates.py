@@ -16,11 +16,11 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from resolver.deadline_shares import LEAST_SECONDS
 from resolver.errors import DeadlineExceeded, HandshakeFailed, KdirError, Unreachable
 from resolver.handshake_errors import why_not_trusted
 from resolver.host_port import parse_endpoint
 from resolver.keyed_slots import KeyedSlots
-from resolver.server_timeouts import LEAST_SECONDS
 
 if TYPE_CHECKING:
     import socket

@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resolver import errors, reply_decoding
+from resolver.deadline_shares import LEAST_SECONDS, per_server_timeout
 from resolver.endpoints import ServerHealth
 from resolver.errors import DeadlineExceeded, KdirError
 from resolver.path import Path
 from resolver.resolution.state_machine import ResolutionOptions, ResolutionStateMachine
 from resolver.resolution.values import AnswerStatus, Query, Reply
 from resolver.revision_token import NewestPositions, Position, Token
-from resolver.server_timeouts import LEAST_SECONDS, per_server_timeout
 from resolver.transport import Transport, method
 from resolver.units import plural
 

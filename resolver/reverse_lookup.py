@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resolver import errors, reply_decoding
+from resolver.deadline_shares import LEAST_SECONDS, per_server_timeout, time_share
 from resolver.endpoints import ServerHealth
 from resolver.errors import KdirError
 from resolver.nearest_names import nearest_names
@@ -28,7 +29,6 @@ from resolver.resolution.values import (
     Reply,
     Rewrite,
 )
-from resolver.server_timeouts import LEAST_SECONDS, per_server_timeout, time_share
 from resolver.topic_location import TopicLocation, location_of
 from resolver.transport import Transport, method
 

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import grpc
 from google.protobuf.message import Message
 
+from resolver.deadline_shares import LEAST_SECONDS
 from resolver.error_status import from_rpc_error
 from resolver.errors import Closed, HandshakeFailed, InvalidArgument, KdirError
 from resolver.host_port import parse_endpoint
 from resolver.keyed_slots import KeyedSlots
-from resolver.server_timeouts import LEAST_SECONDS
 
 if TYPE_CHECKING:
     from resolver.peer_certificates import PeerCertificates, TlsMaterial

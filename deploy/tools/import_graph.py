@@ -22,7 +22,7 @@ PACKAGES: Final = ("directory", "resolver")
 LAYERS: Final = (
     ("resolver.units", "resolver.errors", "resolver.glob", "resolver.host_port",
      "resolver.path", "resolver.printable", "resolver.resolution", "resolver.revision_token",
-     "resolver.server_timeouts", "resolver.topic_names"),
+     "resolver.deadline_shares", "resolver.topic_names"),
     ("resolver",),
     ("resolver.changes", "resolver.index", "resolver.kafka"),
     ("resolver.cli",),

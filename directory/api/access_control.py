@@ -24,7 +24,7 @@ from directory.access.grant_tree import EntryPlace, GrantTree
 from directory.access.grants import Operation, ResourceType
 from directory.access.principals import ANONYMOUS, EVERYBODY, Caller
 from directory.api.rpc.call_context import Call
-from directory.api.rpc.rights import cluster_check
+from directory.api.rpc.method_rights import cluster_check
 from directory.api.visible_tree import OpenTree, VisibleTree, write_audit_line
 from directory.namespace.entry import Kind
 from directory.namespace.snapshot import Snapshot
@@ -275,7 +275,7 @@ class AccessControl:
 
     def require_admin(self, cluster: Cluster, method: str, call: Call) -> CallerRights | None:
         """Checks that a caller has the right on the cluster that a method such as
-        ``AdminService/Backup`` requires by its row of ``rights.py``.
+        ``AdminService/Backup`` requires by its row of ``method_rights.py``.
 
         Until the tree is loaded, super users pass; other callers pass only where access is open and
         the method reports a server's state, since a grant that denies the call may not be loaded

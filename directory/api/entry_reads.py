@@ -26,7 +26,6 @@ from directory.wire.entry_codec import entry_to_proto, record_to_proto
 from resolver.errors import (
     InvalidPageToken,
     NotReady,
-    RevisionGone,
 )
 from resolver.glob import Glob
 from resolver.path import Path
@@ -85,13 +84,9 @@ def list_entries(
     if request.page_token:
         token = PageToken.parse(request.page_token, "list", query)
         after = _cursor(token)
-        moved = (token.incarnation, token.revision) != (snapshot.incarnation, snapshot.revision)
-        if moved and request.one_revision:
-            raise RevisionGone(
-                f"the listing began at revision {token.revision}; this server is at "
-                f"{snapshot.revision} by now: begin again"
-            )
-        response.revision_changed = moved
+        response.revision_changed = token.is_moved(
+            snapshot.incarnation, snapshot.revision, one_revision=request.one_revision
+        )
     directory_to_proto(tree, directory.relative, directory.node, response.directory)
     inherited = ResolveAnswers(cluster, tree).inherited(directory.node.entry_id)
     if inherited is not None:

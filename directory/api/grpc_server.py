@@ -4,9 +4,7 @@ drained.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +26,7 @@ from directory.api.rpc import grpc_internals
 from directory.api.rpc.handlers import CallBounds, Pools, bind_service
 from directory.api.rpc.interceptors.abort_status import abort_with
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
-from directory.api.rpc.listener import bind_listener
+from directory.api.rpc.listener import bind_listener, grpc_options
 from directory.api.rpc.long_calls import LongCalls
 from directory.api.rpc.polled_streams import PolledStreams
 from directory.api.rpc.request_intake import Received, RequestIntake, takes_request
@@ -47,7 +45,7 @@ from resolver.errors import LimitExceeded
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["DirectoryServer", "Health", "Reflection", "connection_limit"]
+__all__ = ["DirectoryServer", "Health", "Reflection"]
 
 
 _REFLECTION_SECONDS: Final = 30.0
@@ -229,8 +227,6 @@ _QUIET_SECONDS = 0.5
 """Maintenance interval while every cluster can answer and no call is under way."""
 _READY_SECONDS = 1.0
 """Interval between checks whether clusters that can answer still can."""
-_HANDSHAKE_MS = 10_000
-_IDLE_MS = 30 * 60_000
 _BEGINS_AT_ONCE = 4
 """Watches that begin at the same time."""
 _GIVE_WAY_SECONDS = 0.0005
@@ -238,57 +234,6 @@ _SPARE_STREAMS = 4
 """Threads beyond the allowed streams: they refuse further ones."""
 _REFUSED_AT_ONCE = 256
 """Streams that wait to be refused; further ones get gRPC's own error, without a reason."""
-_OTHER_FILES = 256
-"""File descriptors for everything but connections: the store, Kafka, other servers, logs."""
-
-
-def connection_limit(most: int) -> int:
-    """Returns how many connections to accept: ``most``, or fewer if the limit on open files leaves
-    fewer, after it was raised as far as allowed.
-
-    Without a spare descriptor no call could be answered.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = most + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
-            soft = raised
-    if soft == resource.RLIM_INFINITY:
-        return most
-    return max(16, min(most, soft - _OTHER_FILES))
-
-
-def _grpc_options(limits: Limits, most_calls: int, *, shared: bool) -> tuple[tuple[str, int], ...]:
-    """Returns the channel arguments of a server with this many concurrent calls at most."""
-    return (
-        ("grpc.max_receive_message_length", limits.max_request_bytes),
-        ("grpc.max_send_message_length", -1),
-        # Between the two limits gRPC refuses at random, above the second always.
-        ("grpc.max_metadata_size", limits.metadata_bytes),
-        ("grpc.absolute_max_metadata_size", limits.metadata_bytes),
-        ("grpc.so_reuseport", int(shared)),
-        # Clients may ping every 10 s, also while idle: less often is no abuse.
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        # Otherwise the answer to a ping is awaited for a minute, whatever the line above sets.
-        ("grpc.http2.ping_timeout_ms", 10_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        # Limits for: sockets without a handshake; idle connections; all connections.
-        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
-        ("grpc.max_connection_idle_ms", _IDLE_MS),
-        ("grpc.max_allowed_incoming_connections", connection_limit(limits.max_connections)),
-        ("grpc.max_concurrent_streams", limits.connection_calls),
-        # Else streams that have ended count until Python has let go of their calls, and
-        # clients that keep to the bound are reset at random.
-        ("grpc.http.overload_protection", 0),
-        # Calls that gRPC has received and its Python thread has not taken: by default, if there
-        # are more than 1,000, some are cancelled at random, also those of other callers.
-        ("grpc.server.max_pending_requests", most_calls),
-        ("grpc.server.max_pending_requests_hard_limit", 2 * most_calls),
-    )
 
 
 class DirectoryServer:
@@ -353,7 +298,7 @@ class DirectoryServer:
         )
         self._server = grpc.server(
             cast("ThreadPoolExecutor", self._calls),  # of which gRPC wants ``submit``
-            options=_grpc_options(limits, most_calls, shared=shared),
+            options=grpc_options(limits, most_calls, shared=shared),
             maximum_concurrent_rpcs=most_calls,
         )
         self._add_services()

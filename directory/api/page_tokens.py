@@ -8,7 +8,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from resolver.errors import InvalidArgument, InvalidPageToken
+from resolver.errors import InvalidArgument, InvalidPageToken, RevisionGone
 
 __all__ = ["DEFAULT_PAGE", "MAX_PAGE", "PageToken", "page_size"]
 
@@ -42,6 +42,20 @@ class PageToken:
     incarnation: str
     revision: int
     last: str
+
+    def is_moved(self, incarnation: str, revision: int, *, one_revision: bool) -> bool:
+        """True if the tree has changed since the listing began (G4).
+
+        Raises:
+            RevisionGone: it has, and the caller wants all pages of ``one_revision``.
+        """
+        moved = (self.incarnation, self.revision) != (incarnation, revision)
+        if moved and one_revision:
+            raise RevisionGone(
+                f"the listing began at revision {self.revision}; this server is at "
+                f"{revision} by now: begin again"
+            )
+        return moved
 
     def __str__(self) -> str:
         parts = (self.what, self.query, self.incarnation, str(self.revision), self.last)

@@ -4,33 +4,27 @@ transactions; decides nothing about what is written.
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from directory.change_log.outbox_records import row_digest
+from directory.change_log.topic_writer import MOST_BYTES, LogRefused, TopicWriter
 from directory.kafka.admin_contract import KafkaTopic, Rejected, TopicToCreate
 from directory.kafka.client_settings import OWN
 from resolver.changes import record
 from resolver.changes.record import Change, Schemas, UndecodableRecord
 from resolver.changes.registry import RegistryRefused, SchemaRegistry
-from resolver.changes.topic_reader import TopicReader, error_text, with_right
+from resolver.changes.topic_reader import TopicReader, with_right
 from resolver.errors import KafkaUnavailable
 
 if TYPE_CHECKING:
-    from confluent_kafka import Producer
-
     from directory.kafka.admin_contract import KafkaAdmin
 
-__all__ = ["LogEnd", "LogRecord", "LogRefused", "LogTopics", "TopicWriter", "WaitsForOperator"]
+__all__ = ["LogEnd", "LogTopics", "WaitsForOperator"]
 
-_MOST_BYTES: Final = 8 * 1024 * 1024
-"""Least ``max.message.bytes``: a record, its key, Kafka's framing (``MOST_RECORD_BYTES``)."""
 _DAY_MS: Final = 24 * 3600 * 1000
 _SETTINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
     {
@@ -38,13 +32,13 @@ _SETTINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
             "cleanup.policy": "compact",
             "delete.retention.ms": str(7 * _DAY_MS),
             "segment.ms": str(_DAY_MS),
-            "max.message.bytes": str(_MOST_BYTES),
+            "max.message.bytes": str(MOST_BYTES),
         },
         "history": {
             "cleanup.policy": "delete",
             "retention.ms": "-1",
             "retention.bytes": "-1",
-            "max.message.bytes": str(_MOST_BYTES),
+            "max.message.bytes": str(MOST_BYTES),
         },
     }
 )
@@ -54,20 +48,8 @@ _SHOWN_SECONDS: Final = 0.2
 """Between two looks whether the brokers show a topic that was made."""
 
 
-class LogRefused(Exception):
-    """Error of a log that cannot be published to as it is: why, and what would be right."""
-
-
 class WaitsForOperator(LogRefused):
     """Refusal that ``kdir log resync`` overcomes."""
-
-
-class LogRecord(NamedTuple):
-    """A record to be written; ``value`` None removes the key."""
-
-    topic: str
-    key: str
-    value: bytes | None
 
 
 class LogEnd(NamedTuple):
@@ -161,10 +143,8 @@ class LogTopics:
         if policy != wanted["cleanup.policy"]:
             raise _wrong(name, "cleanup.policy", policy, wanted["cleanup.policy"])
         size = own.get("max.message.bytes", "")
-        if not size.isdigit() or int(size) < _MOST_BYTES:
-            raise _wrong(
-                name, "max.message.bytes", size or "the broker's default", str(_MOST_BYTES)
-            )
+        if not size.isdigit() or int(size) < MOST_BYTES:
+            raise _wrong(name, "max.message.bytes", size or "the broker's default", str(MOST_BYTES))
 
     def framings(self) -> dict[str, bytes]:
         """Returns the framing of records of this kdir's schema, by topic; registers the schema
@@ -262,115 +242,6 @@ class LogTopics:
             KafkaUnavailable
         """
         return TopicWriter(self._client(), transactional_id)
-
-
-class _ClientReports:
-    """What a producer of librdkafka reports by callbacks. It does not know the producer, which has
-    it: so the producer ends with the last reference, without the garbage collector.
-    """
-
-    def __init__(self) -> None:
-        self.last_error = ""
-        self.not_delivered = ""
-
-    def on_error(self, error: Any) -> None:
-        self.last_error = str(error.str())
-
-    def on_delivery(self, error: Any, _: object) -> None:
-        """Keeps why a record was not delivered: the error of the failed commit does not name that.
-        A purged record is no reason: the transaction had failed before.
-        """
-        from confluent_kafka import KafkaError
-
-        purged = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)  # noqa: SLF001 - its own names
-        if error is not None and not self.not_delivered and error.code() not in purged:
-            self.not_delivered = str(error.str())
-
-
-class TopicWriter:
-    """Transactional producer. After any error it is of no use: what was sent is not known, so a new
-    one begins by reading the log's end.
-    """
-
-    def __init__(
-        self, properties: Mapping[str, Any], transactional_id: str, timeout_seconds: float = 30.0
-    ) -> None:
-        from confluent_kafka import KafkaException, Producer
-
-        self._timeout: Final = timeout_seconds
-        self._transactional_id: Final = transactional_id
-        self._reports: Final = _ClientReports()
-        own: dict[str, Any] = {
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": int(timeout_seconds * 1000),
-            "message.max.bytes": _MOST_BYTES,
-            "linger.ms": 5,
-            "compression.type": "lz4",
-            "error_cb": self._reports.on_error,
-        }
-        given = {key: one for key, one in properties.items() if not key.startswith("receive.")}
-        try:
-            self._producer: Producer = Producer({**given, **own})
-        except KafkaException as error:
-            # Such as acks=1, with which nothing is written once and in order.
-            raise LogRefused(f"change_log.properties: {error.args[0].str().strip()}") from None
-        self._call(self._producer.init_transactions)
-
-    def write(self, *parts: Iterable[LogRecord]) -> None:
-        """Writes records, one part after the other, as one transaction; they are committed when it
-        returns.
-
-        Raises:
-            KafkaUnavailable: whether the records are committed is not known.
-        """
-        producer = self._producer
-        self._call(lambda _: producer.begin_transaction())
-        for one in chain.from_iterable(parts):
-            self._produce(one)
-        self._call(producer.commit_transaction)
-
-    def _produce(self, one: LogRecord) -> None:
-        from confluent_kafka import KafkaException
-
-        for _ in range(round(self._timeout)):
-            try:
-                self._producer.produce(
-                    one.topic, one.value, one.key, 0, on_delivery=self._reports.on_delivery
-                )
-            except BufferError:
-                self._producer.poll(1.0)
-            except KafkaException as error:
-                raise self._unavailable(error) from error
-            else:
-                return
-        raise KafkaUnavailable(f"{one.topic}: the queue of Kafka's client stays full")
-
-    def close(self) -> None:
-        """Ends an open transaction, as far as it can be ended at once."""
-        # In a thread of its own: an error that confluent-kafka raises while another exception is
-        # handled keeps that one for ever, with its frames, the producer and the tree in them.
-        ending = threading.Thread(target=self._end, name="end-producer", daemon=True)
-        ending.start()
-        ending.join()
-
-    def _end(self) -> None:
-        with contextlib.suppress(Exception):
-            self._producer.purge()
-            self._producer.abort_transaction(1.0)
-
-    def _call(self, call: Callable[[float], object]) -> None:
-        from confluent_kafka import KafkaException
-
-        try:
-            call(self._timeout)
-        except KafkaException as error:
-            raise self._unavailable(error) from error
-
-    def _unavailable(self, error: Any) -> KafkaUnavailable:
-        text = error_text(self._reports.not_delivered or error, self._reports.last_error)
-        is_of_id = "Transactional Id authorization failed" in text
-        on = f"transactional id {self._transactional_id}" if is_of_id else "the topics"
-        return KafkaUnavailable(with_right(text, f"WRITE on {on}"))
 
 
 def _make(admin: KafkaAdmin, name: str, settings: Mapping[str, str]) -> None:

@@ -24,7 +24,7 @@ from directory.store.replica import Replica
 from resolver.changes.log_load import load_log
 from resolver.changes.record import Change
 from resolver.changes.registry import SchemaRegistry
-from resolver.changes.state import LogState, StateFold
+from resolver.changes.state_fold import LogState, StateFold
 from resolver.changes.topic_reader import TopicReader
 from resolver.errors import KafkaUnavailable, KdirError
 from resolver.path import Path

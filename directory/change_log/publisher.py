@@ -28,13 +28,7 @@ from typing import Final
 from kdir.v1 import watch_pb2
 
 from directory.change_log.log_state import ROLE, noted_state, skip_of
-from directory.change_log.log_topics import (
-    LogRecord,
-    LogRefused,
-    LogTopics,
-    TopicWriter,
-    WaitsForOperator,
-)
+from directory.change_log.log_topics import LogTopics, WaitsForOperator
 from directory.change_log.outbox_records import (
     OversizedRecord,
     StateRecords,
@@ -45,6 +39,7 @@ from directory.change_log.outbox_records import (
     snapshot_records,
     snapshot_rows,
 )
+from directory.change_log.topic_writer import LogRecord, LogRefused, TopicWriter
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.maintenance.event_index import EventIndex
 from directory.namespace.entry import ROOT_ID

@@ -59,7 +59,7 @@ from resolver import units
 from resolver.changes.log_load import LoadedLog, load_log
 from resolver.changes.record import entry_key as entry_state_key
 from resolver.changes.registry import SchemaRegistry
-from resolver.changes.state import (
+from resolver.changes.state_fold import (
     SQL_KEY,
     SQL_KEY_SIZE,
     SQL_RECORD,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from resolver import units
-from resolver.changes.state import LogState, StateFold
+from resolver.changes.state_fold import LogState, StateFold
 from resolver.changes.topic_reader import TopicReader
 from resolver.errors import KafkaUnavailable
 from resolver.index.arrow_rows import no_collector

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 
 from resolver import units
 from resolver.changes.record import entry_key, fact_key, inherited_key
-from resolver.changes.state import LogState, StateRow
+from resolver.changes.state_fold import LogState, StateRow
 from resolver.changes.state_reader import StateReader
 from resolver.client import Resolver
 from resolver.entry_fields import policy_fields

@@ -11,7 +11,7 @@ from typing import Any, Final
 from resolver.changes.log_load import LOAD_SECONDS, LoadedLog, boot_seconds, load_log
 from resolver.changes.record import CHECKPOINT, Change, Schemas, UndecodableRecord
 from resolver.changes.registry import SchemaRegistry
-from resolver.changes.state import LogState, StateFold
+from resolver.changes.state_fold import LogState, StateFold
 from resolver.changes.topic_reader import EndReached, TopicReader
 from resolver.errors import KafkaUnavailable, KdirError, NotReady
 

@@ -323,8 +323,8 @@ def _list_one_page(
     """
     from kdir.v1 import directory_pb2
 
+    from resolver.deadline_shares import per_server_timeout
     from resolver.errors import DeadlineExceeded, Unavailable
-    from resolver.server_timeouts import per_server_timeout
     from resolver.transport import method
 
     request = directory_pb2.ListEntriesRequest(

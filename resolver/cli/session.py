@@ -275,9 +275,9 @@ class Session:
         """
         import time
 
+        from resolver.deadline_shares import per_server_timeout, time_share
         from resolver.errors import DeadlineExceeded, Unavailable
         from resolver.owner_calls import is_change
-        from resolver.server_timeouts import per_server_timeout, time_share
         from resolver.transport import method
 
         wanted = method(method_name)

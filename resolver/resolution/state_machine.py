@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Final, assert_never
 
 from resolver import errors
+from resolver.deadline_shares import time_share
 from resolver.errors import KdirError
 from resolver.path import Path
 from resolver.resolution.hop_errors import Hop, ServerFailure, classify_error
@@ -46,7 +47,6 @@ from resolver.resolution.values import (
     Sender,
 )
 from resolver.revision_token import NOTHING_READ, Position
-from resolver.server_timeouts import time_share
 
 __all__ = [
     "MAX_CALLS",

@@ -21,7 +21,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from kdir.v1 import resolve_pb2, resolve_pb2_grpc, watch_pb2, watch_pb2_grpc
 
-from directory.api.grpc_server import connection_limit
+from directory.api.rpc.listener import connection_limit
 from directory.server.config import Limits
 from resolver import Resolver
 from resolver.error_status import from_rpc_error
@@ -178,7 +178,7 @@ def test_G9_no_more_connections_than_the_limit_and_those_that_are_there_go_on(
 def test_G9_the_limit_leaves_descriptors_for_the_rest() -> None:
     code = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (300, int(sys.argv[1])))"
-        "\nfrom directory.api.grpc_server import connection_limit"
+        "\nfrom directory.api.rpc.listener import connection_limit"
         "\nprint(connection_limit(1000), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
     )
     root = Path(__file__).resolve().parents[2]

@@ -76,7 +76,7 @@ _PURE = frozenset(
         "resolver.printable",
         "resolver.resolution",
         "resolver.revision_token",
-        "resolver.server_timeouts",
+        "resolver.deadline_shares",
         "resolver.topic_names",
     }
 )

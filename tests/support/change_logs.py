@@ -7,8 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from directory.change_log.log_topics import LogRecord, LogRefused, LogTopics
+from directory.change_log.log_topics import LogTopics
 from directory.change_log.settings import ChangeLogConfig
+from directory.change_log.topic_writer import LogRecord, LogRefused
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.client_settings import ClientProperties
 from directory.maintenance.log_backup import NOT_HELD, UnusableLog, log_rows

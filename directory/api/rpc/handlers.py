@@ -42,6 +42,7 @@ from directory.api.rpc.interceptors.malformed_request import (
 )
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
 from directory.api.rpc.long_calls import LongCalls
+from directory.api.rpc.method_rights import Check, Threads, check_of
 from directory.api.rpc.polled_streams import (
     PolledExchange,
     PolledSource,
@@ -50,7 +51,6 @@ from directory.api.rpc.polled_streams import (
     StreamEnded,
 )
 from directory.api.rpc.request_intake import DelayedRefusal, Received, takes_request
-from directory.api.rpc.rights import Check, Threads, check_of
 from directory.api.rpc.stream_slots import StreamSlots
 from directory.api.rpc.switch_interval import long_read
 from directory.api.rpc.thread_pools import WritePool
@@ -165,15 +165,17 @@ def _run_on(behave: Callable[..., object], pool: ThreadPoolExecutor) -> None:
 
 
 def _refuse_other_threads(service: Service, name: str, check: Check, *, streams: bool) -> None:
-    """Checks that a method runs on the threads that its row of ``rights.py`` names; otherwise the
-    server does not start.
+    """Checks that a method runs on the threads that its row of ``method_rights.py`` names;
+    otherwise the server does not start.
     """
     found = Threads.WRITES if name in service.writes else Threads.CALLS
     if streams:
         found = Threads.STREAMS
     if found is not check.threads:
         expected = check.threads.value
-        raise ValueError(f"{name} runs on {found.value}; its row in rights.py has {expected}")
+        raise ValueError(
+            f"{name} runs on {found.value}; its row in method_rights.py has {expected}"
+        )
 
 
 def _write(response: Message | bytes) -> bytes:

@@ -26,8 +26,9 @@ from confluent_kafka.admin import (
 from kdir.v1 import admin_pb2, admin_pb2_grpc, watch_pb2, watch_pb2_grpc
 
 from deploy.local.kafka import KafkaBroker
-from directory.change_log.log_topics import LogRecord, LogTopics, TopicWriter
+from directory.change_log.log_topics import LogTopics
 from directory.change_log.settings import ChangeLogConfig
+from directory.change_log.topic_writer import LogRecord, TopicWriter
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.client_settings import ClientProperties
 from directory.maintenance.log_backup import log_rows

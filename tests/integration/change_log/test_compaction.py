@@ -14,7 +14,7 @@ from kdir.v1 import entry_pb2
 from deploy.local.kafka import KafkaBroker
 from resolver.changes.log_load import boot_seconds
 from resolver.changes.record import entry_key
-from resolver.changes.state import StateFold
+from resolver.changes.state_fold import StateFold
 from resolver.changes.state_reader import StateReader
 from resolver.changes.topic_reader import TopicReader, TopicRecord
 from tests.integration.change_log.test_bad_days import admin_of, made, state_of

@@ -15,8 +15,9 @@ from kdir.v1 import watch_pb2
 
 from directory.change_log import publisher as publishing
 from directory.change_log.log_state import noted_state, refuse_full_outbox
-from directory.change_log.log_topics import LogTopics, TopicWriter
+from directory.change_log.log_topics import LogTopics
 from directory.change_log.publisher import ChangeLogPublisher
+from directory.change_log.topic_writer import TopicWriter
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.maintenance.event_index import EventIndex
 from directory.namespace.command import CreateDirectory, UpdateEntry

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kdir.v1 import entry_pb2
 
 from deploy.local.kafka import KafkaBroker, KafkaCluster
-from directory.change_log.log_topics import LogRecord, TopicWriter
+from directory.change_log.topic_writer import LogRecord, TopicWriter
 from directory.namespace.keys import ENTRY, EVENT, is_logged_fact
 from directory.store.addresses import open_store
 from directory.store.base import Store

@@ -18,7 +18,8 @@ from confluent_kafka.admin import (
 
 from deploy.local.kafka import KafkaBroker
 from deploy.local.kafka_users import SaslUsers
-from directory.change_log.log_topics import LogRefused, LogTopics
+from directory.change_log.log_topics import LogTopics
+from directory.change_log.topic_writer import LogRefused
 from directory.kafka.admin_client import ConfluentAdmin
 from resolver.errors import KafkaUnavailable
 from tests.integration.change_log.test_bad_days import made, state_of, waits_because

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from resolver.changes.record import Change, Checkpoint, checkpoint_key, encode, entry_key
-from resolver.changes.state import LogState
+from resolver.changes.state_fold import LogState
 from resolver.changes.state_reader import StateReader
 from resolver.errors import NotReady
 from tests.conftest import SharedBroker

@@ -41,7 +41,7 @@ from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Delete, Put, Write
 from directory.store.event_rows import OutboxCommit, logged_facts, pack, unpack
 from resolver.changes.record import Checkpoint, checkpoint_key, encode
-from resolver.changes.state import LogState, StateFold
+from resolver.changes.state_fold import LogState, StateFold
 from resolver.errors import KdirError
 from resolver.path import Path
 from tests.support.trees import Cluster

@@ -152,6 +152,7 @@ FIELDS: Final[Mapping[str, Values]] = {
     "request_id": fixed("", "an-id-of-admin"),
     "resource_type": fixed(0, 2, 3, 4),
     "resource_name": fixed("", "g"),
+    "revision": fixed(0, 1),
     "rules": fixed([]),
     "shard": fixed(0),
     "shard_count": fixed(0, 1),

@@ -13,9 +13,8 @@ from google.protobuf.message_factory import GetMessageClass
 from kdir.v1 import access_pb2
 
 from directory.access.grants import Operation
-from directory.api.rpc import rights
 from directory.api.rpc.handlers import Service, _refuse_other_threads
-from directory.api.rpc.rights import CHECKS, Threads, check_of, cluster_check, table
+from directory.api.rpc.method_rights import CHECKS, Threads, check_of, cluster_check, table
 from resolver.errors import KdirError, PermissionDenied
 from tests.unit.access.conftest import SERVICES, House
 
@@ -104,4 +103,4 @@ def test_what_is_a_clusters_takes_the_right_of_its_row(method: str, house: Make)
 
 def test_the_docs_show_the_table() -> None:
     shown = (ROOT / "docs" / "security.md").read_text()
-    assert table() in shown, f"docs/security.md: put this there:\n{rights.table()}"
+    assert table() in shown, f"docs/security.md: put this there:\n{table()}"

@@ -21,9 +21,9 @@ from directory.api.resolve_service import ResolveService
 from directory.api.rpc.handlers import CallBounds, Pools, Service, bind_service
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
 from directory.api.rpc.long_calls import SHORT_PATHS, LongCalls
+from directory.api.rpc.method_rights import Threads, check_of
 from directory.api.rpc.polled_streams import PolledStreams
 from directory.api.rpc.request_intake import CallCompletion, Received, RequestIntake
-from directory.api.rpc.rights import Threads, check_of
 from directory.api.rpc.stream_slots import StreamPool, StreamSlots
 from directory.api.rpc.thread_pools import CallPool, WritePool
 from directory.api.rpc.unsent_answers import UnsentAnswers

@@ -21,7 +21,7 @@ from kdir.v1 import (
 
 from directory.api.rpc.interceptors.malformed_request import MalformedRequest, lenient_deserializer
 from directory.api.rpc.interceptors.request_bounds import BOUNDED_ELSEWHERE, RequestBounds
-from directory.api.rpc.rights import CHECKS, RequestSize
+from directory.api.rpc.method_rights import CHECKS, RequestSize
 from directory.server.config import Limits
 from resolver.errors import LimitExceeded
 

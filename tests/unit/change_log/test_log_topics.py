@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from directory.change_log import log_topics
-from directory.change_log.log_topics import LogRefused, LogTopics, TopicWriter
+from directory.change_log.log_topics import LogTopics
+from directory.change_log.topic_writer import LogRefused, TopicWriter
 from directory.kafka.admin_contract import (
     KafkaTopic,
     Outcome,

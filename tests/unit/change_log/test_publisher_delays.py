@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from directory.change_log.log_topics import LogRefused, LogTopics
+from directory.change_log.log_topics import LogTopics
 from directory.change_log.publisher import ChangeLogPublisher
+from directory.change_log.topic_writer import LogRefused
 from directory.maintenance.event_index import EventIndex
 from directory.namespace.command import CreateDirectory
 from directory.namespace.keys import LEVEL

@@ -25,7 +25,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put, Store
 from directory.store.event_rows import FLOOR_KEY, OutboxCommit, unpack
 from resolver.changes.record import Change, Checkpoint, checkpoint_key, encode
-from resolver.changes.state import StateFold
+from resolver.changes.state_fold import StateFold
 from resolver.errors import InvalidNamespace, WriteConflict
 from tests.support.change_logs import held_rows
 from tests.support.crash_points import Crash, DyingStore

@@ -13,7 +13,7 @@ from directory.namespace.keys import claim_key, entry_key
 from directory.wire.entry_codec import ProtoCodec
 from resolver.changes import record
 from resolver.changes.record import Change, Checkpoint
-from resolver.changes.state import LogState, StateFold, StateRow, pack_row
+from resolver.changes.state_fold import LogState, StateFold, StateRow, pack_row
 
 
 def test_mappings_of_one_database_are_apart() -> None:

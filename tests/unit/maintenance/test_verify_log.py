@@ -15,7 +15,7 @@ from directory.namespace.keys import GRANTS, entry_key, grants_key, parse_entry_
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
 from resolver.changes.record import Change, Checkpoint, checkpoint_key, encode
-from resolver.changes.state import LogState, StateFold
+from resolver.changes.state_fold import LogState, StateFold
 from tests.support.trees import Cluster, path
 
 ID = "kc-test"

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from resolver import Resolver, errors
+from resolver.deadline_shares import FIRST_TRY_SECONDS, per_server_timeout
 from resolver.endpoints import GOOD_SECONDS, SLOW_SECONDS, ServerHealth
 from resolver.path import Path
 from resolver.resolution.state_machine import ResolutionOptions, ResolutionStateMachine
 from resolver.resolution.values import FailedResult, Query
-from resolver.server_timeouts import FIRST_TRY_SECONDS, per_server_timeout
 from resolver.testing import MemoryDirectory, MemoryTransport
 from resolver.transport import Method
 

@@ -12,7 +12,7 @@ from directory.namespace.keys import entry_key as stored_key
 from directory.namespace.tree_nodes import ROOT_KEY
 from resolver.changes import record
 from resolver.changes.record import Change, Checkpoint, encode
-from resolver.changes.state import StateFold, StateRow, StateRows, pack_row, place_of
+from resolver.changes.state_fold import StateFold, StateRow, StateRows, pack_row, place_of
 
 ID = "kc-test"
 POINT = Checkpoint(incarnation="i1", incarnations=("i1",), cluster="la", mount="/la")

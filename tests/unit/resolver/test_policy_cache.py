@@ -16,7 +16,7 @@ from kdir.v1 import entry_pb2, policies_pb2, resolve_pb2, watch_pb2
 from resolver.changes import policy_cache, state_reader
 from resolver.changes.policy_cache import PolicyCache
 from resolver.changes.record import Change, encode, entry_key, fact_key, grants_key
-from resolver.changes.state import place_of
+from resolver.changes.state_fold import place_of
 from resolver.errors import Absent, Closed, KafkaUnavailable, KdirError, NotReady
 from resolver.revision_token import Token
 from resolver.testing import MemoryDirectory

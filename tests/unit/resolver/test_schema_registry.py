@@ -25,7 +25,7 @@ from resolver.changes.registry import (
     SchemaRegistry,
     why_no_registry,
 )
-from resolver.changes.state import StateFold
+from resolver.changes.state_fold import StateFold
 from resolver.errors import InvalidArgument, KafkaUnavailable
 from tests.support.identities import Authority
 from tests.support.schema_registry import KeptSchemas

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from directory.api.rpc.interceptors.request_bounds import RequestBounds
-from directory.api.rpc.rights import RequestSize
+from directory.api.rpc.method_rights import RequestSize
 from resolver.errors import InvalidArgument, InvalidPath, KdirError
 
 __all__ = ["MalformedRequest", "lenient_deserializer", "missing_request"]

@@ -14,7 +14,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from directory.api.rpc.rights import RequestSize
+from directory.api.rpc.method_rights import RequestSize
 from directory.namespace.bounds import DEFAULT_BOUNDS
 from resolver.errors import LimitExceeded
 

@@ -211,8 +211,8 @@ def check_of(method: str) -> Check:
         return CHECKS[method]
     except KeyError:
         raise LookupError(
-            f"{method} has no row in directory/api/rpc/rights.py: a method that nothing checks is "
-            f"not offered"
+            f"{method} has no row in directory/api/rpc/method_rights.py: a method that nothing "
+            f"checks is not offered"
         ) from None
 
 
