@@ -14,6 +14,7 @@ from resolver.cli.parser import Arguments, Option, Verb
 from resolver.errors import (
     DeadlineExceeded,
     Denied,
+    HandshakeFailed,
     KdirError,
     NoRoute,
     Unauthenticated,
@@ -68,7 +69,7 @@ def _doctor(session: Session, arguments: Arguments) -> int:
     if not problems and not session.partial:
         unlike = sorted({mount for look in looks for mount in _unlike(look)})
         out.note("all servers healthy" if not unlike else _UNDER_WAY.format(", ".join(unlike)))
-    denied = [look for look in looks if isinstance(look[1], Denied)]
+    denied = [look for look in looks if isinstance(look[1], Denied | HandshakeFailed)]
     if denied and not session.partial and len(denied) == len(problems):
         return Denied.exit_code  # nothing else is wrong
     session.partial = session.partial or bool(problems)
@@ -506,8 +507,10 @@ def _set_up(session: Session) -> None:
 
 
 def _who(session: Session, looks: Sequence[_Look]) -> None:
-    """Prints the principal that servers report, and the login; nothing if there is neither."""
-    login = session.login().shown
+    """Prints the principal that servers report, and the login; nothing if no server has judged the
+    login, or there is neither.
+    """
+    settings = session.login()
     seen: dict[str, list[str]] = {}
     for server, status in looks:
         principal = (
@@ -519,11 +522,18 @@ def _who(session: Session, looks: Sequence[_Look]) -> None:
         who if len(seen) == 1 else f"{who} ({', '.join(dict.fromkeys(at))})"
         for who, at in seen.items()
     ]
-    if login or shown:
-        is_refused = any(isinstance(status, Unauthenticated) for _, status in looks)
-        by = f" by {login}" if login else ""
-        you = ", ".join(shown) or ("not accepted," if is_refused else "anonymous")
-        session.out.note(f"identity: {you}{by}", "faint")
+    by = f" by {settings.shown}" if settings.shown else ""
+    if shown:
+        you = f"{', '.join(shown)}{by}"
+    elif any(isinstance(status, Unauthenticated) for _, status in looks):
+        you = f"not accepted,{by}"
+    elif by and not all(isinstance(status, KdirError) for _, status in looks):
+        has_login = settings.cert or settings.token or settings.token_file
+        ignored = f", {settings.shown} ignored" if has_login else ""
+        you = f"anonymous: the servers do not authenticate callers{ignored}"
+    else:
+        return
+    session.out.note(f"identity: {you}", "faint")
 
 
 VERBS: Final = (

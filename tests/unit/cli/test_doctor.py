@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kdir.v1 import admin_pb2, entry_pb2, resolve_pb2
 
-from resolver.errors import PermissionDenied, Unauthenticated
+from resolver.errors import HandshakeFailed, PermissionDenied, Unauthenticated
 from resolver.path import Path as KdirPath
 from resolver.testing import MemoryDirectory
 from tests.support.command_line import Ran, answering, run
@@ -143,6 +143,31 @@ def test_who_is_not_accepted_is_not_shown_as_anonymous(monkeypatch: pytest.Monke
 def test_a_dead_server_beside_one_that_denies_is_unavailable() -> None:
     refused = PermissionDenied("User:bob may not DESCRIBE /la", principal="User:bob")
     assert _doctor_of_two(refused)[0].code == 3
+
+
+def test_a_failed_handshake_is_denied_and_shows_no_identity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KDIR_CA", "/ca.pem")
+    ran, _ = _doctor_of_two(HandshakeFailed("it wants a client certificate"), named=AT)
+    assert ran.code == 4
+    assert "it wants a client certificate" in ran.err
+    assert "identity:" not in ran.err
+
+
+def test_a_dead_server_beside_a_failed_handshake_is_unavailable() -> None:
+    assert _doctor_of_two(HandshakeFailed("it does not use TLS"))[0].code == 3
+
+
+def test_a_token_that_no_server_looks_at_is_shown_as_ignored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KDIR_TOKEN", "junk")
+    ran, _ = _doctor_of_two(_status(AT), named=AT)
+    assert ran.code == 0
+    assert (
+        "identity: anonymous: the servers do not authenticate callers, a token ignored\n" in ran.err
+    )
 
 
 def test_a_stop_names_the_command_that_lists_every_difference() -> None:
