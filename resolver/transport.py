@@ -24,7 +24,7 @@ from google.protobuf.message import Message
 
 from resolver.deadline_shares import LEAST_SECONDS
 from resolver.error_status import from_rpc_error
-from resolver.errors import Closed, HandshakeFailed, InvalidArgument, KdirError
+from resolver.errors import Closed, DeadlineExceeded, HandshakeFailed, InvalidArgument, KdirError
 from resolver.host_port import parse_endpoint
 from resolver.keyed_slots import KeyedSlots
 
@@ -333,6 +333,10 @@ class GrpcTransport:
                 raise Closed(f"{endpoint}: the connection was closed during the call") from error
             finally:
                 pool.give_back(channel)
+            if isinstance(failure, DeadlineExceeded) and "code" in failure.metadata:
+                # gRPC's own, which names neither the server nor the time.
+                late = f"{endpoint}: no answer within {timeout_seconds:.3g} s"
+                failure = DeadlineExceeded(late, metadata=failure.metadata)
             readings += 1
             # If so, the server has another certificate than before, and nothing was sent.
             is_other = bool(peer.trusted) and isinstance(failure, HandshakeFailed)

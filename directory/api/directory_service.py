@@ -105,7 +105,7 @@ class DirectoryService(Service):
             command = _unseen(command)
         # Kafka is asked once for each request: a later try of the plan may hold a lock that others
         # wait for.
-        look_up = cache(_look_up) if isinstance(command, CreateTopic) else _look_up
+        look_up = cache(lambda cluster, name: _look_up(cluster, name, call))
 
         def complete(cluster: Cluster, snapshot: Snapshot, command: Creation) -> Creation:
             match command:
@@ -261,9 +261,9 @@ def _mounting(cluster: Cluster, command: CreateMount) -> CreateMount:
     )
 
 
-def _look_up(cluster: Cluster, physical_name: str) -> ObservedTopic:
+def _look_up(cluster: Cluster, physical_name: str, call: Call) -> ObservedTopic:
     assert cluster.reconciler is not None  # noqa: S101 - it has a Kafka
-    return cluster.reconciler.requests.look_up(physical_name)
+    return cluster.reconciler.requests.look_up(physical_name, call.seconds_left())
 
 
 def _topic(

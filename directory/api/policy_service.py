@@ -90,6 +90,7 @@ class PolicyService(Service):
                     kind,
                     takeover=request.takeover,
                     armed_only=request.armed,
+                    timeout_seconds=call.seconds_left(),
                 )
 
         picked = self._router.cluster_for_path(path)

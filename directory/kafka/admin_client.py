@@ -85,6 +85,8 @@ _CONFIGS_AHEAD: Final = 1
 """Batches of configs requested while the previous one is decoded, which takes as long again."""
 _SLACK_SECONDS: Final = 2.0
 """A future is waited for a little longer than librdkafka's own deadline, whose error says more."""
+_LEAST_SECONDS: Final = 0.1
+"""A request that is made gets no less time."""
 _BROKER_SHARE: Final = 0.8
 """Share of a request's time that the broker may take, so that its own "timed out" reaches us."""
 _SETTINGS_SECONDS: Final = 30.0
@@ -122,6 +124,7 @@ class ConfluentAdmin:
         properties: librdkafka's, for TLS and SASL, or a function that returns them for each new
             client, so that the next one has a changed password.
         timeout_seconds: of one request; a survey makes several.
+        budget_seconds: of all requests together; each ends with them.
         recycle_seconds: a client is replaced after so long: an old one goes on asking for every
             topic that it ever saw (confluent-kafka-python #1737).
         clock: seconds, monotonic.
@@ -133,12 +136,14 @@ class ConfluentAdmin:
         *,
         properties: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
         timeout_seconds: float = 10.0,
+        budget_seconds: float = inf,
         recycle_seconds: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._bootstrap = ",".join(bootstrap)
         self._properties = properties if callable(properties) else dict(properties or {})
-        self._timeout = timeout_seconds
+        self._most_seconds = min(timeout_seconds, budget_seconds)
+        self._until = clock() + budget_seconds
         self._recycle = recycle_seconds
         self._clock = clock
         self._client: AdminClient | None = None
@@ -379,13 +384,20 @@ class ConfluentAdmin:
         self._give_up()
 
     @property
+    def _timeout(self) -> float:
+        """Seconds of the next request."""
+        return max(_LEAST_SECONDS, min(self._most_seconds, self._until - self._clock()))
+
+    @property
     def _deadlines(self) -> dict[str, float]:
-        broker = self._timeout * _BROKER_SHARE
-        return {"operation_timeout": broker, "request_timeout": self._timeout}
+        seconds = self._timeout
+        return {"operation_timeout": seconds * _BROKER_SHARE, "request_timeout": seconds}
 
     @contextmanager
     def _asking(self) -> Iterator[AdminClient]:
         client = self._current()
+        if self._clock() >= self._until:
+            raise self._unavailable("the time of the call is over", client)
         try:
             yield client
         except KafkaException as raised:
@@ -420,7 +432,7 @@ class ConfluentAdmin:
             while _RESTING and _RESTING[0][0] <= now:
                 ended.append(_RESTING.popleft()[1])
             if client is not None:
-                _RESTING.append((now + self._timeout + _SLACK_SECONDS, client))
+                _RESTING.append((now + self._most_seconds + _SLACK_SECONDS, client))
 
     def _read_properties(self) -> Mapping[str, str]:
         try:
@@ -465,7 +477,7 @@ class ConfluentAdmin:
         reason = self._last_message or message
         self._give_up()
         return KafkaUnavailable(
-            f"no broker of {self._bootstrap} answered within {self._timeout:g} s: {reason}"
+            f"no broker of {self._bootstrap} answered within {self._most_seconds:.3g} s: {reason}"
         )
 
 

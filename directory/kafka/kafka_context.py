@@ -21,6 +21,10 @@ CREATE: Final = "create"
 CONFIGS: Final = "configs"
 DELETE: Final = "delete"
 
+_ANSWER_SECONDS: Final = 1.0
+"""So much of a call's time is kept for its answer, if that is no more than ``_ANSWER_SHARE``."""
+_ANSWER_SHARE: Final = 0.25
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaStatus:
@@ -58,8 +62,10 @@ class KafkaContext:
     mount_at: Callable[[Snapshot], Path]
     """Where the cluster was mounted at a snapshot."""
     settings: KafkaConfig
-    admin: Callable[[], KafkaAdmin]
-    """Opens a connection, which its user closes."""
+    admin: Callable[[float], KafkaAdmin]
+    """Opens a connection, which its user closes; all its requests together end within so many
+    seconds, if need be with ``KafkaUnavailable``.
+    """
     clock: Callable[[], float] = time.monotonic
     """Monotonic seconds."""
     now: Callable[[], float] = time.time
@@ -76,6 +82,13 @@ class KafkaContext:
     configs_per_read: int = 500
     """Topics whose configs are read at a time, those longest unread first;
     ``kafka.configs_per_second`` bounds how often."""
+
+    def open_admin(self, timeout_seconds: float) -> KafkaAdmin:
+        """Opens a connection for a call that must be answered within so many seconds: Kafka gets
+        less, so that the caller receives the error of a Kafka that does not answer.
+        """
+        kept = min(_ANSWER_SECONDS, timeout_seconds * _ANSWER_SHARE)
+        return self.admin(timeout_seconds - kept)
 
     def has_expired(self) -> bool:
         """True if inherited allows have ended, as no parent confirmed them for too long."""

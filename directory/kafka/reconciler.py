@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
+from math import inf
 from typing import Final
 
 from directory.kafka.admin_contract import KafkaAdmin
@@ -245,7 +246,7 @@ class Reconciler:
     def _run_operator_work(self, term: LeaderTerm) -> None:
         """Does what is due with Kafka, the requests of operators first."""
         if term.admin is None:
-            term.admin = self._context.admin()
+            term.admin = self._context.admin(inf)
         self._work(term, term.admin)
         self._push(term, term.admin)
         if self._adopt_on(term, term.admin):
@@ -442,5 +443,5 @@ class Reconciler:
         return sorted(rows, key=lambda row: (row.path, row.field))
 
 
-def _guarded(open_admin: Callable[[], KafkaAdmin]) -> KafkaAdmin:
-    return GuardedAdmin(open_admin())
+def _guarded(open_admin: Callable[[float], KafkaAdmin], budget_seconds: float) -> KafkaAdmin:
+    return GuardedAdmin(open_admin(budget_seconds))

@@ -235,10 +235,13 @@ class Cluster:
 
         most, kafka = self.config.limits.inherited_grants_max_age_seconds, self.config.kafka
 
-        def admin() -> ConfluentAdmin:
+        def admin(budget_seconds: float) -> ConfluentAdmin:
             from directory.kafka.admin_client import ConfluentAdmin
 
-            return ConfluentAdmin(kafka.bootstrap, properties=kafka.client.read)
+            properties = kafka.client.read
+            return ConfluentAdmin(
+                kafka.bootstrap, properties=properties, budget_seconds=budget_seconds
+            )
 
         context = KafkaContext(
             self.config.cluster,

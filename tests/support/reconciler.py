@@ -128,7 +128,7 @@ class World:
             writer(self.writer) if writer else self.writer,
             lambda _: MOUNT,
             KafkaConfig(**({"bootstrap": ("unused:1",), "ceiling": ALL} | PACE | settings)),
-            admin,
+            lambda _: admin(),
             clock=lambda: self.now + time.monotonic(),
             unconfirmed_seconds=lambda: self.unconfirmed_seconds,
             unmanaged=lambda: self.unmanaged,

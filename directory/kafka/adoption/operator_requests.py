@@ -79,7 +79,7 @@ class OperatorRequests:
             DeadlineExceeded
         """
         deadline = self._context.clock() + timeout_seconds
-        with closing(self._context.admin()) as admin:
+        with closing(self._context.open_admin(timeout_seconds)) as admin:
             survey = admin.describe_all()
         snapshot = self._context.latest()
         held = PinnedKafka.load(snapshot)
@@ -144,7 +144,7 @@ class OperatorRequests:
                 return found
             self._context.sleep(_LOOK_SECONDS)
 
-    def look_up(self, physical_name: str) -> ObservedTopic:
+    def look_up(self, physical_name: str, timeout_seconds: float = 10.0) -> ObservedTopic:
         """Returns a topic as it is in Kafka now, for adopting it by path.
 
         Raises:
@@ -155,7 +155,7 @@ class OperatorRequests:
         held = PinnedKafka.load(self._context.latest())
         held.refuse_stopped()
 
-        with closing(self._context.admin()) as admin:
+        with closing(self._context.open_admin(timeout_seconds)) as admin:
             held.refuse_another(admin.cluster_id())
             match admin.describe([physical_name]).get(physical_name):
                 case None:

@@ -163,6 +163,7 @@ class ArmingService:
         *,
         takeover: bool = False,
         armed_only: bool = False,
+        timeout_seconds: float = 10.0,
     ) -> ArmingPlan:
         """Returns the exact calls that arming an aspect at a path would make now; asks Kafka,
         changes nothing. ``kind`` is that of the entry that is meant; None: the topic, where there
@@ -178,7 +179,8 @@ class ArmingService:
             KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard
         """
         snapshot = self._context.latest()
-        planned = self._plan(snapshot, path, aspect, kind, takeover, armed_only=armed_only)
+        asked = self._asked(snapshot, path, aspect, kind, takeover=takeover, armed_only=armed_only)
+        planned = self._plan(asked, timeout_seconds)
         with self._lock:
             if not armed_only:
                 self._plans[planned.plan] = planned
@@ -215,7 +217,8 @@ class ArmingService:
         is_armed = entry.policies.manage.get(aspect, False)
         if known is not None and is_armed and _is_by_plan(known, plan, basis, takeover=takeover):
             return self._wait_for(known, deadline)  # the same request, asked again
-        now = self._plan(snapshot, path, aspect, kind, takeover)
+        asked = self._asked(snapshot, path, aspect, kind, takeover=takeover)
+        now = self._plan(asked, max(0.1, deadline - self._context.clock()))
         if now.plan != plan:
             raise EtagMismatch(self._outdated(path, aspect, plan, now), path=path, etag=now.plan)
         mark = ArmedRecord(
@@ -297,41 +300,43 @@ class ArmingService:
                 return ArmingResult(found.made, left=True, message=found.message)
             self._context.sleep(_LOOK_SECONDS)
 
-    def _plan(
+    def _asked(
         self,
         snapshot: Snapshot,
         path: Path,
         aspect: str,
         kind: Kind | None,
-        takeover: bool,  # noqa: FBT001
         *,
+        takeover: bool,
         armed_only: bool = False,
-    ) -> ArmingPlan:
+    ) -> _Asked:
         self._check(snapshot, aspect)
         if takeover and aspect != ACLS:
             raise InvalidArgument("takeover: is about acls, and no other aspect", field="takeover")
         entry, place = self._found(snapshot, path, kind)
         assume = 0 if armed_only else entry.entry_id
-        asked = _Asked(snapshot, path, aspect, entry, place, takeover, assume)
-        if aspect == ACLS:
-            return self._plan_acls(asked)
-        if aspect == CONFIGS:
-            return self._plan_configs(asked)
+        return _Asked(snapshot, path, aspect, entry, place, takeover, assume)
+
+    def _plan(self, asked: _Asked, seconds: float) -> ArmingPlan:
+        if asked.aspect == ACLS:
+            return self._plan_acls(asked, seconds)
+        if asked.aspect == CONFIGS:
+            return self._plan_configs(asked, seconds)
         # Kafka is asked to make or delete topics when a caller asks for it, by path:
         # nothing waits there that arming could set off.
-        return ArmingPlan(asked.plan_hash(()), (), entry, place)
+        return ArmingPlan(asked.plan_hash(()), (), asked.entry, asked.place)
 
-    def _plan_configs(self, asked: _Asked) -> ArmingPlan:
+    def _plan_configs(self, asked: _Asked, seconds: float) -> ArmingPlan:
         subjects = self._subjects(asked)
-        calls = self._config_calls(asked.snapshot, subjects)
+        calls = self._config_calls(asked.snapshot, subjects, seconds)
         names = tuple(one for one in subjects if not one.released and one.topic.topic_id)
         # The same calls may name other topics.
         plan = asked.plan_hash(calls, f"of: {_digest(names)}")
         return ArmingPlan(plan, calls, asked.entry, asked.place, names=names)
 
-    def _plan_acls(self, asked: _Asked) -> ArmingPlan:
+    def _plan_acls(self, asked: _Asked, seconds: float) -> ArmingPlan:
         snapshot, limit = asked.snapshot, self._context.settings.max_acls
-        with self._asking(snapshot) as admin:
+        with self._asking(snapshot, seconds) as admin:
             view = admin.acls()
         start = ArmedEntry(*asked.place) if asked.place else ArmedEntry(asked.entry.entry_id)
         starts, mount = [*armed_starts(snapshot), start], self._context.mount_at(snapshot)
@@ -412,13 +417,13 @@ class ArmingService:
         return list(armed.at_places([asked.place]))
 
     def _config_calls(
-        self, snapshot: Snapshot, subjects: Sequence[ArmedTopic]
+        self, snapshot: Snapshot, subjects: Sequence[ArmedTopic], seconds: float
     ) -> tuple[KafkaCall, ...]:
         """Returns the calls for these topics once the plan is armed: none of them waits then."""
         rules = ConfigDiffOptions(revert_external_changes=True, repeated=True)
         room = PartitionQuota(snapshot, self._context.mount_at(snapshot))
         calls: list[KafkaCall] = []
-        for subject, have in self._observe_topics(snapshot, subjects):
+        for subject, have in self._observe_topics(snapshot, subjects, seconds):
             try:
                 pushed = load_applied_configs(snapshot, subject.topic.entry_id)
             except ValueError:
@@ -428,10 +433,10 @@ class ArmingService:
         return tuple(calls)
 
     def _observe_topics(
-        self, snapshot: Snapshot, subjects: Sequence[ArmedTopic]
+        self, snapshot: Snapshot, subjects: Sequence[ArmedTopic], seconds: float
     ) -> Iterator[tuple[ArmedTopic, ObservedConfig]]:
         """Yields the topics that Kafka has with the recorded id, as it has them now."""
-        with self._asking(snapshot) as admin:
+        with self._asking(snapshot, seconds) as admin:
             for start in range(0, len(subjects), _BATCH):
                 batch = subjects[start : start + _BATCH]
                 names = [one.name for one in batch]
@@ -446,9 +451,9 @@ class ArmingService:
                         yield one, ObservedConfig(have, seen.partitions)
 
     @contextmanager
-    def _asking(self, snapshot: Snapshot) -> Iterator[KafkaAdmin]:
-        """A connection to the very Kafka that is pinned."""
-        with closing(self._context.admin()) as admin:
+    def _asking(self, snapshot: Snapshot, seconds: float) -> Iterator[KafkaAdmin]:
+        """A connection to the very Kafka that is pinned, for a call of so many seconds."""
+        with closing(self._context.open_admin(seconds)) as admin:
             PinnedKafka.load(snapshot).refuse_another(admin.cluster_id())
             yield admin
 

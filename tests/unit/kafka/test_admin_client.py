@@ -80,3 +80,15 @@ def test_K8_a_client_that_is_given_up_is_kept_until_its_requests_have_ended(
     admin.close()
     gc.collect()
     assert len(destroyed) == 3
+
+
+def test_a_kafka_that_does_not_answer_is_reported_within_the_budget_of_all_requests() -> None:
+    now = [0.0]
+    with closing(
+        ConfluentAdmin(["127.0.0.1:9"], budget_seconds=0.3, clock=lambda: now[0])
+    ) as admin:
+        with pytest.raises(KafkaUnavailable, match=r"answered within 0\.3 s: .*refused"):
+            admin.cluster_id()
+        now[0] = 0.3
+        with pytest.raises(KafkaUnavailable, match=r"answered within 0\.3 s"):
+            admin.list_all()

@@ -25,7 +25,10 @@ def test_a_plan_is_made_at_the_mount_of_its_snapshot() -> None:
     assert cluster.rows.commit((), pinned)
     snapshot = cluster.snapshot.apply(cluster.rows.revision, pinned)
 
-    def away() -> KafkaAdmin:
+    budgets: list[float] = []
+
+    def away(budget_seconds: float) -> KafkaAdmin:
+        budgets.append(budget_seconds)
         raise KafkaUnavailable("away")
 
     writer: Any = None
@@ -41,6 +44,7 @@ def test_a_plan_is_made_at_the_mount_of_its_snapshot() -> None:
         )
     )
     with pytest.raises(KafkaUnavailable):  # it is there, and Kafka is asked for its topics
-        arming_service.plan(path("/la/a"), CONFIGS)
+        arming_service.plan(path("/la/a"), CONFIGS, timeout_seconds=5.0)
+    assert budgets == [4.0]  # less than the caller waits
     with pytest.raises(Absent):
         arming_service.plan(path("/la/b"), CONFIGS)

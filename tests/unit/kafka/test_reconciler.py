@@ -56,7 +56,7 @@ class World:
         )
         self.reconciler = Reconciler(context, store, replica, sleep=lambda _: None)
 
-    def open_admin(self) -> KafkaAdmin:
+    def open_admin(self, _: float) -> KafkaAdmin:
         self.asked += 1
         raise KafkaUnavailable("away")
 

@@ -16,7 +16,7 @@ from kdir.v1 import resolve_pb2, watch_pb2
 
 from deploy.local.ports import LOOPBACK
 from resolver import Resolver
-from resolver.errors import Cancelled, Closed, KdirError
+from resolver.errors import Cancelled, Closed, DeadlineExceeded, KdirError
 from resolver.transport import GrpcTransport, method
 from tests.support.federation import eventually
 
@@ -88,6 +88,18 @@ def test_who_asks_while_or_after_the_transport_is_closed_gets_a_typed_error(
             transport.stream(server.address, WATCH, watch_pb2.WatchRequest(path="/"))
         with pytest.raises(Closed):
             transport.open_channel(server.address, "")
+        transport.close()
+
+
+def test_a_server_that_does_not_answer_is_named_with_the_time(server: Answering) -> None:
+    server.go_on.clear()
+    transport = GrpcTransport()
+    try:
+        with pytest.raises(DeadlineExceeded) as failed:
+            transport.call(server.address, RESOLVE, REQUEST, 0.2)
+        assert failed.value.message == f"{server.address}: no answer within 0.2 s"
+    finally:
+        server.go_on.set()
         transport.close()
 
 
