@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from resolver import units
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
@@ -38,6 +39,7 @@ __all__ = [
     "sent_lines",
 ]
 
+_T = TypeVar("_T")
 _DELIVERY_SECONDS: Final = 30.0
 """For the brokers to take all that was written, unless --timeout says otherwise."""
 _INTERRUPTED_SECONDS: Final = 2.0
@@ -233,6 +235,7 @@ def _consume(session: Session, arguments: Arguments) -> int:
         consumer = Consumer(settings)
     except KafkaException as error:
         raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
+    is_interrupted = False
     try:
         for message in _messages(session, consumer, found, arguments, start, chosen):
             if as_json:
@@ -245,8 +248,12 @@ def _consume(session: Session, arguments: Arguments) -> int:
                 sys.stdout.flush()
     except KafkaException as error:
         raise client_error(error.args[0], str(found.path), settings, for_writes=False) from error
+    except KeyboardInterrupt:
+        is_interrupted = True
+        raise
     finally:
-        consumer.close()
+        if not is_interrupted:  # a thread may use it still; no group is left by it
+            consumer.close()
         sys.stdout.flush()
     return 0
 
@@ -383,26 +390,13 @@ def _messages(
 
     The ends are read first: "end of partition" comes again and again, and is never final.
     """
-    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka import TopicPartition
 
     topic, follow, most = found.topic, arguments.flag("follow"), arguments.whole("count")
     timeout_seconds = session.timeout_seconds
-    metadata = consumer.list_topics(topic, timeout=timeout_seconds).topics[topic]
-    if metadata.error is not None:
-        raise KafkaException(metadata.error)
-    if missing := [one for one in chosen if one not in metadata.partitions]:
-        raise InvalidArgument(
-            f"{found.path}: no partition {missing[0]}; it has "
-            f"{units.plural(len(metadata.partitions), 'partition')}, from 0",
-            field="partition",
-        )
-    bounds = {
-        partition: consumer.get_watermark_offsets(
-            TopicPartition(topic, partition), timeout=timeout_seconds
-        )
-        for partition in chosen or metadata.partitions
-    }
-    begins = begin_offsets(consumer, topic, start, bounds, timeout_seconds)
+    bounds, begins = _in_thread(
+        lambda: _find_offsets(consumer, found, start, chosen, timeout_seconds)
+    )
     if note := missing_messages(start, bounds, begins):
         session.out.note(f"{found.path}: {note}")
     ends: dict[int, int] = {}
@@ -432,6 +426,52 @@ def _messages(
         yielded += 1
         if most and yielded >= most:
             return
+
+
+def _find_offsets(
+    consumer: Any, found: TopicLocation, start: _Start, chosen: Sequence[int], seconds: float
+) -> tuple[Mapping[int, tuple[int, int]], dict[int, int]]:
+    """Returns the bounds of each partition, and the offset to begin with.
+
+    Raises:
+        InvalidArgument: the topic has no such partition.
+        KafkaException
+    """
+    from confluent_kafka import KafkaException, TopicPartition
+
+    topic = found.topic
+    metadata = consumer.list_topics(topic, timeout=seconds).topics[topic]
+    if metadata.error is not None:
+        raise KafkaException(metadata.error)
+    if missing := [one for one in chosen if one not in metadata.partitions]:
+        raise InvalidArgument(
+            f"{found.path}: no partition {missing[0]}; it has "
+            f"{units.plural(len(metadata.partitions), 'partition')}, from 0",
+            field="partition",
+        )
+    bounds = {
+        partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=seconds)
+        for partition in chosen or metadata.partitions
+    }
+    return bounds, begin_offsets(consumer, topic, start, bounds, seconds)
+
+
+def _in_thread(work: Callable[[], _T]) -> _T:
+    """Returns or raises what ``work`` does, in a thread: ^C ends the wait for it at once, and not
+    only when a call of Kafka's client returns.
+    """
+    from concurrent.futures import Future
+
+    done: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised where the result is waited for
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="kafka-client", daemon=True).start()
+    return done.result()
 
 
 def _check(error: KafkaError) -> None:

@@ -320,6 +320,18 @@ def test_after_an_interrupt_what_was_not_delivered_is_counted(
     assert time.monotonic() - began < 20
 
 
+def test_an_interrupt_ends_the_wait_for_a_broker_that_is_away_at_once() -> None:
+    with MemoryDirectory() as directory:
+        endpoint = directory.cluster("/la", bootstrap_servers="127.0.0.1:1")
+        directory.topic("/la/orders")
+        arguments = ["--at", endpoint, "consume", "-f", "-X", "log_level=0", "/la/orders"]
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        began = time.monotonic()
+        code = main(arguments, transport=directory.transport)
+    assert code == EXIT_INTERRUPTED
+    assert time.monotonic() - began < 5
+
+
 class Begun(RawIOBase):
     """A stream that begins with some bytes, and goes on as another one."""
 
