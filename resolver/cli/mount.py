@@ -42,9 +42,11 @@ def _mounts(session: Session, arguments: Arguments) -> int:
     out = session.out
     if out.structured:
         for row in answer.rows:
-            out.record({**plain(row), "state": "linked" if row.linked else "disconnected"})
+            counts = _counts(row, count_in_rows(answer.rows, row.mount))
+            state = "linked" if row.linked else "disconnected"
+            out.record({**plain(row), **counts, "state": state})
         for child in answer.pending_children:
-            out.record({**plain(child), "state": "pending"})
+            out.record({**plain(child), "age_seconds": child.age_seconds, "state": "pending"})
     elif out.format == "name":
         out.lines(row.mount for row in answer.rows)
     else:
@@ -89,6 +91,18 @@ def _table_row(
         str(row.epoch),
         str(row.feature_level or "-"),
     )
+
+
+def _counts(row: federation_pb2.MountRow, topics: TopicCount) -> dict[str, Any]:
+    """Returns the numbers of a row for JSON, also those that are 0; without those not known."""
+    found: dict[str, Any] = {"age_seconds": row.age_seconds}
+    if row.linked:
+        found["topic_count"] = row.topic_count
+    if topics.is_whole or topics.number:
+        found["total_topic_count"] = topics.number
+    if not topics.is_whole:
+        found["total_is_lower_bound"] = True
+    return found
 
 
 def _own_count(row: federation_pb2.MountRow, *, human: bool) -> str:
@@ -206,7 +220,8 @@ VERBS: Final = (
         run=_mounts,
         details=(
             "TOPICS are those of the cluster and of all that are mounted below it: at least so\n"
-            "many (9+) where one is not linked. OWN are its own, as last reported.\n"
+            "many (9+) where one is not linked. OWN are its own, as last reported. In\n"
+            "JSON: total_topic_count (total_is_lower_bound: at least so many) and topic_count.\n"
             "AGE is the time since the owner last confirmed the mount. Pending children are known\n"
             "only to the parent that they connect to: name a PATH of its cluster to query it."
         ),

@@ -16,13 +16,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote
 
+from resolver import units
 from resolver.cli.entry_rows import COLUMNS, entry_row, kind_of
 from resolver.cli.error_hints import headline, hints
 from resolver.cli.output import Output, Styled
 from resolver.cli.parser import UsageError, parse
 from resolver.cli.registry import load_verb
 from resolver.cli.session import PathArgument, Session, parse_path_argument
-from resolver.cli.topic_counts import TopicCounts
+from resolver.cli.topic_counts import TopicCount, TopicCounts
 from resolver.errors import (
     Absent,
     InvalidArgument,
@@ -49,8 +50,7 @@ _MOST_ROWS: Final = 1_000
 _HISTORY_CHANGES: Final = "20"
 _FOUND: Final = ("path", "partitions", "owner", "provision", "cluster", "as_of")
 _LISTED: Final = ("path", "kind", "partitions", "owner")
-_MOUNTED: Final = ("mount", "cluster", "cluster_id", "state", "topic_count", "age_seconds",
-                   "endpoints")  # fmt: skip
+_MOUNTED: Final = ("MOUNT", "CLUSTER", "CLUSTER ID", "STATE", "TOPICS", "OWN", "AGE", "SERVERS")
 _ATTEMPTS: Final = 8
 _STATUSES: Final = {1: 404, 2: 400, 4: 403}
 """By exit code: absent, invalid path, denied; every other error is 503."""
@@ -200,8 +200,7 @@ class Pages:
 
     def _mounts(self) -> Page:
         outcome = self._run("mounts", format="json")
-        rows = [_record_cells(one, _MOUNTED) for one in outcome.records]
-        parts = [_table([key.replace("_", " ").upper() for key in _MOUNTED], rows)]
+        parts = [_table(_MOUNTED, [_mount_cells(one) for one in outcome.records])]
         return _page(_status(outcome.error), "mounts", [*parts, _remarks(outcome)])
 
     def _find(self, text: str, within: str) -> Page:
@@ -315,15 +314,31 @@ def _entry_record(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     }
 
 
+def _mount_cells(record: Mapping[str, Any]) -> list[str]:
+    """Returns the cells of a row of ``mounts -o json``, as the verb's table has them."""
+    mount, state = str(record.get("mount", "")), str(record["state"])
+    own = record.get("topic_count")
+    is_whole = "total_topic_count" in record and not record.get("total_is_lower_bound")
+    topics = TopicCount(record.get("total_topic_count", 0), is_whole=is_whole)
+    return [
+        f"<td>{_link(f'{mount}/', mount)}</td>" if mount else _cell("-"),
+        _cell(record.get("cluster", "-")),
+        _cell(record["cluster_id"]),
+        _cell(state if state == "linked" else Styled(state, "bad")),
+        _cell(topics.cell(human=True)),
+        _cell("-" if own is None else units.count(own)),
+        _cell(units.age(record["age_seconds"])),
+        _cell(", ".join(record.get("endpoints", ())) or "-"),
+    ]
+
+
 def _record_cells(record: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
     cells = []
     for key in keys:
         value = record.get(key)
-        if key in {"path", "mount"} and value:
+        if key == "path" and value:
             path = str(value).rstrip("/")
             cells.append(f"<td>{_link(path if record.get('kind') == 'topic' else f'{path}/')}</td>")
-        elif key == "state" and value != "linked":
-            cells.append(_cell(Styled(str(value), "bad")))
         elif isinstance(value, list):
             cells.append(_cell(", ".join(map(str, value)) or "-"))
         else:

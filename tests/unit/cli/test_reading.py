@@ -541,6 +541,11 @@ def test_of_clusters_that_are_not_linked_the_topics_are_not_known(kdir: Kdir) ->
     assert [(row[0], row[4], row[5]) for row in listed] == [
         ("/la", "1+", "0"), ("/la/ads", "1", "1"), ("/la/tracking", "-", "4"), ("/ny", "2", "2"),
     ]  # fmt: skip
+    keys = ("mount", "total_topic_count", "total_is_lower_bound", "topic_count")
+    assert [tuple(map(one.get, keys)) for one in kdir("mounts -o json").objects] == [
+        ("/la", 1, True, 0), ("/la/ads", 1, None, 1), ("/la/tracking", None, True, 4),
+        ("/ny", 2, None, 2),
+    ]  # fmt: skip
 
 
 def test_where_the_mount_table_cannot_be_read_no_number_is_claimed(kdir: Kdir) -> None:
@@ -586,7 +591,9 @@ def test_mounts_shows_those_that_wait_too(kdir: Kdir) -> None:
         "/eu    eu       kc-eu       pending            -      -  1.0s  -",
     ]
     assert ran.err == "pending child eu: no mount\n"
-    states = [one["state"] for one in kdir("mounts -o json").objects]
+    objects = kdir("mounts -o json").objects
+    assert [one["age_seconds"] for one in objects] == [0, 400, 1]
+    states = [one["state"] for one in objects]
     assert states == ["linked", "disconnected", "pending"]
     assert kdir("mounts -o name").lines == ["/la", "/ny"]
 

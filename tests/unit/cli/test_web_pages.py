@@ -117,6 +117,31 @@ def test_a_cluster_that_does_not_answer_is_marked_where_it_is_mounted(
     assert "disconnected" in browse("/~mounts").text
 
 
+def test_the_page_of_mounts_has_what_the_verb_prints(
+    tree: MemoryDirectory, browse: Browser
+) -> None:
+    rows = [
+        federation_pb2.MountRow(mount="/la", cluster_id="kc-la", cluster="la", linked=True),
+        federation_pb2.MountRow(
+            mount="/la/x", cluster_id="kc-x", linked=True, topic_count=1204, age_seconds=400
+        ),
+    ]
+    answers = {"FederationService.ListMounts": federation_pb2.ListMountsResponse(rows=rows)}
+    endpoint = "127.0.0.1:20000"
+    tree.transport.serve(endpoint, answering(answers, tree.transport.handler(endpoint), []))
+    html = browse("/~mounts").html
+    for cells in (
+        ("/la/", "/la", "la", "kc-la", "linked", "1,204", "0", "0.0s", "-"),
+        ("/la/x/", "/la/x", "-", "kc-x", "linked", "1,204", "1,204", "6m", "-"),
+    ):
+        link, mount, *others = cells
+        row = f'<td><a href="{link}">{mount}</a></td>' + "".join(
+            f"<td>{one}</td>" for one in others
+        )
+        assert row in html
+    assert "<th>OWN</th>" in html
+
+
 def test_a_part_of_a_union_that_is_missing_is_named(tree: MemoryDirectory, browse: Browser) -> None:
     tree.stop("/ny")
     shown = browse("/search/")
