@@ -240,7 +240,7 @@ def _adopt_by_rules(
     else:
         columns = [Column("ACTION"), Column("TOPIC"), Column("PATH"), Column("RULE", right=True),
                    Column("REASON")]  # fmt: skip
-        Table(out, columns).rows([_adoption_row(one) for one in answer.adoptions])
+        Table(out, columns).rows([_adoption_row(one, len(rules)) for one in answer.adoptions])
     counts: dict[str, int] = {}
     for one in answer.adoptions:
         counts[one.action] = counts.get(one.action, 0) + 1
@@ -261,13 +261,15 @@ def _adopt_by_rules(
     return 0
 
 
-def _adoption_row(one: admin_pb2.Adoption) -> Sequence[str | Styled]:
+def _adoption_row(one: admin_pb2.Adoption, rule_count: int) -> Sequence[str | Styled]:
+    # The rule after those of the file is that of the server's config for every other topic.
+    rule = str(one.rule) if one.rule <= rule_count else "split_on"
     styles = {"collides": "bad", "move": "warn", "ignore": "faint", "detached": "faint"}
     return (
         Styled(one.action, styles.get(one.action, "")),
         one.physical_name,
         one.path or "-",
-        str(one.rule) if one.rule else "-",
+        rule if one.rule else "-",
         one.message,
     )
 
@@ -333,7 +335,8 @@ VERBS: Final = (
         details=(
             "With --topic, that one topic of the cluster is adopted as PATH. With --map, all\n"
             "topics of the cluster that PATH is in, by ordered rules; the first that takes a name\n"
-            "decides, what none takes stays flat. With --detached, all topics whose entries were\n"
+            "decides. What none takes is split at kafka.split_on of the server's config (RULE\n"
+            "split_on); without one it stays flat. With --detached, all topics whose entries were\n"
             "removed while Kafka kept them (kdir ls --detached), and that were below PATH, come\n"
             "back where they were; their directories are made again, without policies and grants.\n"
             "Nothing is changed in Kafka. What is too much\n"

@@ -910,6 +910,8 @@ def test_adopt_by_a_map_shows_what_each_rule_does(kdir: Kdir, tmp_path: Path) ->
         adoptions=[
             admin_pb2.Adoption(physical_name="a.b", path="/a/b", rule=1, action="adopt"),
             admin_pb2.Adoption(physical_name="c", action="ignore", rule=2),
+            admin_pb2.Adoption(physical_name="d.e", path="/d/e", rule=3, action="keep"),
+            admin_pb2.Adoption(physical_name="f", path="/f", action="flat"),
         ]
     )
     rules = tmp_path / "rules.toml"
@@ -918,11 +920,13 @@ def test_adopt_by_a_map_shows_what_each_rule_does(kdir: Kdir, tmp_path: Path) ->
     )
     ran = kdir("adopt", "/", "--map", str(rules), "--plan", "-o", "table")
     assert ran.lines == [
-        "ACTION  TOPIC  PATH  RULE  REASON",
-        "adopt   a.b    /a/b     1",
-        "ignore  c      -        2",
+        "ACTION  TOPIC  PATH      RULE  REASON",
+        "adopt   a.b    /a/b         1",
+        "ignore  c      -            2",
+        "keep    d.e    /d/e  split_on",
+        "flat    f      /f           -",
     ]
-    assert ran.err == "dry run: would adopt 1, ignore 1\n"
+    assert ran.err == "dry run: would adopt 1, ignore 1, keep 1, flat 1\n"
     assert kdir.asked.validate_only
     assert [(one.match, one.split_on, one.ignore) for one in kdir.asked.rules] == [
         ("a.*", ".", False),
