@@ -75,9 +75,11 @@ def parse_endpoint(text: str) -> Endpoint:
     if len(text) > MAX_ENDPOINT_CHARACTERS:
         raise _wrong(text, f"longer than {MAX_ENDPOINT_CHARACTERS} characters")
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or len(port) > 5:
+    if not colon or not port or port.endswith("]") or (":" in host and host[0] != "["):
         raise _wrong(text, "no port; expected host:port")
-    number = int(port)
+    if not port.isascii() or not port.isdigit():
+        raise _wrong(text, "port is no number; expected host:port")
+    number = int(port) if len(port) <= 5 else 0
     if not 0 < number < 65536:
         raise _wrong(text, "port outside 1 to 65535")
     if host.startswith("[") and host.endswith("]"):

@@ -91,9 +91,13 @@ def _create(
     request = directory_pb2.CreateEntryRequest(
         path=str(path), entry=entry, validate_only=arguments.flag("plan"), **fields
     )
-    answer: directory_pb2.CreateEntryResponse = session.resolver.call(
-        path, "DirectoryService.CreateEntry", request
-    )
+    answer: directory_pb2.CreateEntryResponse
+    try:
+        answer = session.resolver.call(path, "DirectoryService.CreateEntry", request)
+    except KeyboardInterrupt:
+        if not arguments.flag("plan"):  # the server goes on with what it has begun
+            session.out.note(f"interrupted: {path} may have been made: kdir stat {path}", "warn")
+        raise
     return answer
 
 

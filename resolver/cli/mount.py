@@ -192,6 +192,11 @@ def _umount(session: Session, arguments: Arguments) -> int:
         etag=arguments.one("etag"),
         validate_only=arguments.flag("plan"),
     )
+    if not arguments.flag("plan") and not arguments.flag("yes"):
+        # Nobody is asked to approve what would be refused.
+        tried = directory_pb2.DeleteEntryRequest(validate_only=True)
+        tried.MergeFrom(request)
+        session.resolver.call(where.path, "DirectoryService.DeleteEntry", tried, at_parent=True)
     if not arguments.flag("plan") and not session.approve(
         f"unmount {where.path}",
         "Paths below it will stop resolving. The cluster keeps its topics and data",

@@ -107,6 +107,23 @@ def test_mkdir_says_on_stderr_what_it_did(kdir: Kdir) -> None:
     assert kdir.asked.request_id
 
 
+@pytest.mark.parametrize(
+    ("arguments", "note"),
+    [
+        (["create", "/a"], "interrupted: /a may have been made: kdir stat /a\n"),
+        (["create", "--plan", "/a"], ""),
+    ],
+)
+def test_an_interrupted_write_says_that_it_may_have_been_done(
+    kdir: Kdir, arguments: list[str], note: str
+) -> None:
+    def interrupted(_: directory_pb2.CreateEntryRequest) -> Any:
+        raise KeyboardInterrupt
+
+    kdir.answers["DirectoryService.CreateEntry"] = interrupted
+    assert kdir(*arguments) == Ran(130, "", note)
+
+
 def test_mkdir_makes_the_tiers_above_where_they_are_missing(kdir: Kdir) -> None:
     def missing_once(request: directory_pb2.CreateEntryRequest) -> Any:
         if not request.make_parents:
@@ -697,6 +714,15 @@ def test_rm_of_a_mount_is_umounts_business(kdir: Kdir) -> None:
     ran = kdir("rm", "-r", "/geo")
     assert ran.code == 2
     assert "kdir umount /geo" in ran.err
+
+
+def test_umount_of_what_is_absent_asks_for_no_approval(kdir: Kdir) -> None:
+    kdir.answers["DirectoryService.DeleteEntry"] = errors.Absent("/nope does not exist")
+    ran = kdir("umount", "/nope")
+    assert ran.code == 1
+    assert "/nope does not exist" in ran.err
+    assert "--yes" not in ran.err
+    assert kdir.asked.validate_only
 
 
 def test_umount(kdir: Kdir) -> None:

@@ -41,6 +41,20 @@ def test_what_is_none(text: str) -> None:
         parse_endpoint(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("la", "no port"), ("la:", "no port"), ("2001:db8::abcd", "no port"), ("[::1]", "no port"),
+        ("localhost:abc", "port is no number"), ("la:-1", "port is no number"),
+        ("[::1]:x", "port is no number"), ("la:0", "outside 1 to 65535"),
+        ("la:123456", "outside 1 to 65535"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_port_is_named(text: str, reason: str) -> None:
+    with pytest.raises(errors.InvalidArgument, match=reason):
+        parse_endpoint(text)
+
+
 @given(st.text(max_size=40))
 def test_anything_is_an_endpoint_or_a_clear_error(text: str) -> None:
     try:
