@@ -44,7 +44,7 @@ from directory.namespace.mounted import claim_start, is_claimed_by
 from directory.namespace.removal_records import Removal
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY, is_fact
-from directory.store.event_rows import FLOOR_KEY, unpack
+from directory.store.event_rows import FLOOR_KEY, floor_in, unpack
 from directory.store.idempotency import RequestRecord
 from directory.store.large_change_records import LargeAdoption
 from resolver.errors import KdirError
@@ -212,7 +212,7 @@ class StoreComparison:
         except (ValueError, DecodeError, KdirError) as error:
             yield _unread(_format_value(key), str(error))
             return
-        if key == FLOOR_KEY and int(value) > self._snapshot.revision:
+        if key == FLOOR_KEY and (floor_in(value) or 0) > self._snapshot.revision:
             yield Difference(
                 Between.STORE,
                 _format_value(key),
@@ -409,6 +409,11 @@ def _format_value(key: bytes) -> str:
     return printable(text)
 
 
+def _floor(value: bytes) -> None:
+    if floor_in(value) is None:
+        raise ValueError("not a revision")
+
+
 def _decimal(value: bytes) -> None:
     if not value.isdigit():
         raise ValueError("not a decimal number")
@@ -421,7 +426,7 @@ def _retired(value: bytes) -> None:
 
 # A prefix comes before shorter ones that it begins with.
 _READERS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
-    FLOOR_KEY: _decimal,
+    FLOOR_KEY: _floor,
     EVENT: lambda value: unpack(value, 0, ""),
     REQUEST: RequestRecord.from_bytes,
     RETIRED: _retired,

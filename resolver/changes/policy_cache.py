@@ -54,6 +54,8 @@ _SLICE_SECONDS: Final = 1.0
 _LEAST_SECONDS: Final = 0.001
 _NO_PARENT_SECONDS: Final = 60.0
 """Time for which a cluster counts as one without a parent: a config may name one later."""
+_ASK_AGAIN_SECONDS: Final = 1.0
+"""Longest wait for a server where one has answered before that there is no parent."""
 
 Levels = Sequence[tuple[str, Mapping[str, "str | None"]]]
 """Path of a level and the fields that it sets, outermost level first; None = cleared."""
@@ -281,7 +283,16 @@ class PolicyCache:
 
         request = policies_pb2.GetEffectivePoliciesRequest()
         method = "PolicyService.GetEffectivePolicies"
-        self._resolver.call(path, method, request, timeout_seconds=_left(deadline))
+        seconds = _left(deadline)
+        if cluster.no_parent_until:
+            seconds = min(seconds, _ASK_AGAIN_SECONDS)
+        try:
+            self._resolver.call(path, method, request, timeout_seconds=seconds)
+        except NotReady:
+            raise
+        except (Unavailable, DeadlineExceeded):
+            if not cluster.no_parent_until:
+                raise  # no server has answered yet; else the last answer holds meanwhile
         cluster.no_parent_until = time.monotonic() + _NO_PARENT_SECONDS
 
     # -- clusters --------------------------------------------------------------------------------

@@ -121,11 +121,18 @@ def wait_for_kafka(
             budget = max(0.5, min(session.timeout_seconds, until - started))
             try:
                 left = _left(session, one, aspect, is_ours, positions, budget)
+            except AboveCeiling as error:
+                # No Kafka, or none of it is ever changed by kdir; else another cluster manages it,
+                # which waiting does not change.
+                is_nothing = bool(error.metadata.keys() & {"ceiling", "kafka"})
+                return "" if is_nothing else f"not in Kafka: {one.cluster}: {error.message}"
             except KdirError as error:
                 left = f"not known: {error.message}"
             now = time.monotonic()
-            if not left or now >= until:
-                return left
+            if not left:
+                return ""
+            if now >= until:
+                return f"not in Kafka after {seconds:g} s: {one.cluster}: {left}"
             # The pause is as long as the request: a server reads Kafka at most half of the time.
             time.sleep(min(max(_PAUSE_SECONDS, now - started), max(0.0, until - now)))
 
@@ -136,9 +143,8 @@ def wait_for_kafka(
         found = list(pool.map(wait, every))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # ^C does not wait for Kafka
-    for one, left in zip(every, found, strict=True):
-        if left:
-            session.missing(f"not in Kafka after {seconds:g} s: {one.cluster}: {left}")
+    for missing in filter(None, found):
+        session.missing(missing)
     return not any(found)
 
 
@@ -166,9 +172,6 @@ def _left(
         plan: policies_pb2.PlanArmingResponse = session.resolver.call(
             one.path, "PolicyService.PlanArming", request, timeout_seconds=seconds
         )
-    except AboveCeiling as error:
-        # No Kafka, or none of it is ever changed by kdir; else another cluster manages it.
-        return "" if error.metadata.keys() & {"ceiling", "kafka"} else error.message
     except Absent as error:
         return "" if one.is_below else error.message
     calls = [call for call in plan.calls if is_ours(call)]

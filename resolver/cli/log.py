@@ -132,8 +132,14 @@ def _act(
     if act.method == "SkipChangeLog":
         request.revision = found.authority.revision  # no more than was approved
     answer = call_chosen_cluster(session, arguments, f"AdminService.{act.method}", request)
-    given_up = units.plural(getattr(answer, "commits", 0), "commit")
-    out.note(f"{cluster}: {act.done.format(given_up=given_up)}")
+    commits = getattr(answer, "commits", 0)
+    if act.method == "SkipChangeLog" and not commits:
+        out.note(
+            f"{cluster}: nothing more was given up: what was shown is published by now, or was "
+            f"given up by this very command at another server: kdir log"
+        )
+    else:
+        out.note(f"{cluster}: {act.done.format(given_up=units.plural(commits, 'commit'))}")
     if out.structured:
         out.record(answer)
     return 0

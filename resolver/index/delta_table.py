@@ -259,9 +259,11 @@ class IndexTable:
     def _delete(self, paths: Iterable[str]) -> None:
         from deltalake.exceptions import DeltaError
 
-        for path in paths:
-            with suppress(OSError, DeltaError):
-                self._files().delete_file(path)
+        with suppress(OSError, DeltaError):
+            files = self._files()
+            for path in paths:
+                with suppress(OSError, DeltaError):
+                    files.delete_file(path)
 
     def _files(self) -> pyarrow.fs.FileSystem:
         import pyarrow.fs

@@ -592,7 +592,10 @@ def test_what_kafka_never_gets_from_here_is_not_done(
     ran = kdir("set", "/orders", "config.flush.ms=1", "--wait", "--timeout", "0.3")
     assert ran.code == code, ran.err
     assert ("done: nothing of flush.ms is left" in ran.err) is (code == 0)
-    assert (f"not in Kafka after 0.3 s: la: {error.message}" in ran.err) is (code == 3)
+    waited = "" if isinstance(error, errors.AboveCeiling) else " after 0.3 s"
+    assert (f"not in Kafka{waited}: la: {error.message}" in ran.err) is (code == 3)
+    asked = [one for one in kdir.calls if isinstance(one, policies_pb2.PlanArmingRequest)]
+    assert (len(asked) == 1) is isinstance(error, errors.AboveCeiling), "it would not change"
 
 
 def test_an_interrupted_wait_ends_at_once(kdir: Kdir) -> None:

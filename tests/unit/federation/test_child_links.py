@@ -261,7 +261,7 @@ def test_a_child_that_hangs_before_it_has_read_the_table_is_noticed(tmp_path: Pa
     config = ServerConfig.quick(
         path("/"),
         store=f"sqlite:///{tmp_path / 'root.sqlite'}",
-        limits=Limits(link_heartbeat_seconds=0.2),
+        limits=Limits(link_heartbeat_seconds=1.0),  # a busy machine pauses for less than 2.5 s
     )
     root = started(config)
     server = DirectoryServer([root], f"{LOOPBACK}:0")

@@ -247,6 +247,7 @@ def unreadable(key: bytes, value: bytes) -> Callable[[Cluster, Rows], str]:
         unreadable(request_key("ana", "one"), b"{}"),
         unreadable(b"o/01-1-aa", b"\xff"),
         unreadable(FLOOR_KEY, b"minus one"),
+        unreadable(FLOOR_KEY, b"9" * 5_000),
         unreadable(retired_key("x"), b"tomorrow"),
         unreadable(LEVEL, b"\xff"),
         unreadable(PARENT, b"12345678\xff"),

@@ -306,6 +306,16 @@ def test_a_cluster_that_gets_a_parent_later_awaits_what_it_inherits(
         two.cache.effective("/la/t")
 
 
+def test_a_cluster_without_a_parent_answers_also_while_its_servers_are_away(
+    two: TwoLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = two.cache.effective("/la/t")
+    two.directory.stop("/")
+    two.directory.stop("/la")
+    monkeypatch.setattr(policy_cache, "time", SimpleNamespace(monotonic=in_a_minute))
+    assert two.cache.effective("/la/t") == before
+
+
 def in_a_minute() -> float:
     return time.monotonic() + 61
 
