@@ -462,6 +462,7 @@ class MemoryCluster:
         response = federation_pb2.ListMountsResponse()
         for one in map(self._whole.at, sorted(self._whole.mounts)):
             if one.mount != ROOT:
+                linked = self._whole.transport.is_served(one.endpoint)
                 response.rows.add(
                     mount=str(one.mount),
                     cluster_id=one.cluster_id,
@@ -469,7 +470,8 @@ class MemoryCluster:
                     epoch=1,
                     endpoints=[one.endpoint],
                     topic_count=one.topic_count,
-                    linked=self._whole.transport.is_served(one.endpoint),
+                    linked=linked,
+                    confirmed=linked,
                 )
         return response
 

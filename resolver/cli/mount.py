@@ -43,8 +43,8 @@ def _mounts(session: Session, arguments: Arguments) -> int:
     if out.structured:
         for row in answer.rows:
             counts = _counts(row, count_in_rows(answer.rows, row.mount))
-            state = "linked" if row.linked else "disconnected"
-            out.record({**plain(row), **counts, "state": state})
+            known = {"confirmed": row.confirmed, "state": _state(row)}
+            out.record({**plain(row), **counts, **known})
         for child in answer.pending_children:
             out.record({**plain(child), "age_seconds": child.age_seconds, "state": "pending"})
     elif out.format == "name":
@@ -57,9 +57,32 @@ def _mounts(session: Session, arguments: Arguments) -> int:
         Table(out, _COLUMNS).rows(
             rows + [_waiting(one, human=out.human) for one in answer.pending_children]
         )
+    _note_unconfirmed(session, answer.rows)
     for child in answer.pending_children:
         out.note(f"pending child {child.cluster or child.cluster_id}: {child.message}", "warn")
     return 0
+
+
+def _state(row: federation_pb2.MountRow) -> str:
+    """Returns the state of a mount; a link that no open link reports any more is no *linked*."""
+    if not row.linked:
+        return "disconnected"
+    return "linked" if row.confirmed else "unconfirmed"
+
+
+def _note_unconfirmed(session: Session, rows: Sequence[federation_pb2.MountRow]) -> None:
+    """Reports on stderr which mounts were linked when the link by which the queried server learned
+    of them ended.
+    """
+    unconfirmed = [row for row in rows if _state(row) == "unconfirmed"]
+    if unconfirmed:
+        age = units.age(max(row.age_seconds for row in unconfirmed))
+        paths = some_paths([row.mount for row in unconfirmed])
+        session.out.note(
+            f"unconfirmed, as reported up to {age} ago: {paths}: no parent confirms these mounts "
+            "now",
+            "warn",
+        )
 
 
 _COLUMNS: Final = (
@@ -79,11 +102,13 @@ _COLUMNS: Final = (
 def _table_row(
     row: federation_pb2.MountRow, topics: TopicCount, *, human: bool
 ) -> Sequence[str | Styled]:
+    state = _state(row)
+    style = {"disconnected": "bad", "unconfirmed": "warn"}.get(state)
     return (
         row.mount,
         row.cluster or "-",
         row.cluster_id,
-        "linked" if row.linked else Styled("disconnected", "bad"),
+        Styled(state, style) if style else state,
         topics.cell(human=human),
         _own_count(row, human=human),
         units.age(row.age_seconds) if human else f"{row.age_seconds:.3f}",
@@ -227,8 +252,10 @@ VERBS: Final = (
             "TOPICS are those of the cluster and of all that are mounted below it: at least so\n"
             "many (9+) where one is not linked. OWN are its own, as last reported. In\n"
             "JSON: total_topic_count (total_is_lower_bound: at least so many) and topic_count.\n"
-            "AGE is the time since the owner last confirmed the mount. Pending children are known\n"
-            "only to the parent that they connect to: name a PATH of its cluster to query it."
+            "AGE is the time since the owner last confirmed the mount. An unconfirmed one was\n"
+            "linked then, but the queried server's link to its parent has ended since. Pending\n"
+            "children are known only to the parent that they connect to: name a PATH of its\n"
+            "cluster to query it."
         ),
         arguments=(Argument("PATH", "query the owner of this path", least=0, completes="path"),),
         formats=FORMATS,

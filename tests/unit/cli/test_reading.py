@@ -569,8 +569,8 @@ def test_mounts_shows_those_that_wait_too(kdir: Kdir) -> None:
     answer = federation_pb2.ListMountsResponse(
         rows=[
             federation_pb2.MountRow(
-                mount="/la", cluster_id="kc-la", cluster="la", linked=True, topic_count=1204,
-                endpoints=["la-1:7420"],
+                mount="/la", cluster_id="kc-la", cluster="la", linked=True, confirmed=True,
+                topic_count=1204, endpoints=["la-1:7420"],
             ),
             federation_pb2.MountRow(mount="/ny", cluster_id="kc-ny", age_seconds=400),
         ],
@@ -596,6 +596,35 @@ def test_mounts_shows_those_that_wait_too(kdir: Kdir) -> None:
     states = [one["state"] for one in objects]
     assert states == ["linked", "disconnected", "pending"]
     assert kdir("mounts -o name").lines == ["/la", "/ny"]
+
+
+def test_mounts_that_no_link_reports_any_more_are_unconfirmed(kdir: Kdir) -> None:
+    """A child whose link to its parent has ended has the siblings as they were then."""
+    answer = federation_pb2.ListMountsResponse(
+        rows=[
+            federation_pb2.MountRow(
+                mount="/la", cluster_id="kc-la", cluster="la", linked=True, age_seconds=60
+            ),
+            federation_pb2.MountRow(
+                mount="/ny", cluster_id="kc-ny", cluster="ny", linked=True, age_seconds=400
+            ),
+            federation_pb2.MountRow(
+                mount="/ny/ads", cluster_id="kc-ads", cluster="ads", linked=True, confirmed=True
+            ),
+        ],
+    )
+    handler = answering({"FederationService.ListMounts": answer}, kdir.tree.at("/ny").answer, [])
+    kdir.tree.transport.serve("127.0.0.1:20003", handler)
+    ran = kdir("mounts", at="/ny")
+    assert [line.split("\t")[3] for line in ran.lines] == ["unconfirmed", "unconfirmed", "linked"]
+    assert [line.split("\t")[6] for line in ran.lines] == ["60.000", "400.000", "0.000"]
+    assert ran.err == (
+        "unconfirmed, as reported up to 6m ago: /la, /ny: no parent confirms these mounts now\n"
+    )
+    objects = kdir("mounts -o json", at="/ny").objects
+    assert [(one["state"], one["confirmed"]) for one in objects] == [
+        ("unconfirmed", False), ("unconfirmed", False), ("linked", True)
+    ]  # fmt: skip
 
 
 # -- watch, history ------------------------------------------------------------------------------

@@ -121,9 +121,16 @@ def test_the_page_of_mounts_has_what_the_verb_prints(
     tree: MemoryDirectory, browse: Browser
 ) -> None:
     rows = [
-        federation_pb2.MountRow(mount="/la", cluster_id="kc-la", cluster="la", linked=True),
         federation_pb2.MountRow(
-            mount="/la/x", cluster_id="kc-x", linked=True, topic_count=1204, age_seconds=400
+            mount="/la", cluster_id="kc-la", cluster="la", linked=True, confirmed=True
+        ),
+        federation_pb2.MountRow(
+            mount="/la/x",
+            cluster_id="kc-x",
+            linked=True,
+            confirmed=True,
+            topic_count=1204,
+            age_seconds=400,
         ),
     ]
     answers = {"FederationService.ListMounts": federation_pb2.ListMountsResponse(rows=rows)}
@@ -140,6 +147,17 @@ def test_the_page_of_mounts_has_what_the_verb_prints(
         )
         assert row in html
     assert "<th>OWN</th>" in html
+
+
+def test_mounts_that_no_link_reports_any_more_are_marked(
+    tree: MemoryDirectory, browse: Browser
+) -> None:
+    row = federation_pb2.MountRow(mount="/la", cluster_id="kc-la", linked=True, age_seconds=90)
+    answers = {"FederationService.ListMounts": federation_pb2.ListMountsResponse(rows=[row])}
+    tree.transport.serve("127.0.0.1:20000", answering(answers, tree.at("/").answer, []))
+    shown = browse("/~mounts")
+    assert "<td class=bad>unconfirmed" in shown.html
+    assert "unconfirmed, as reported up to 1m ago: /la" in shown.text
 
 
 def test_a_part_of_a_union_that_is_missing_is_named(tree: MemoryDirectory, browse: Browser) -> None:
