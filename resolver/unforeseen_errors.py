@@ -28,7 +28,9 @@ EXIT_INTERNAL: Final = 70
 """EX_SOFTWARE of sysexits.h: exit code of an unexpected error."""
 EXIT_UNWRITABLE: Final = 74
 """EX_IOERR of sysexits.h: exit code where stdout takes no more, as on a full disk."""
-_UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_UNWRITABLE: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # EBADF: it is closed
+)
 _MOST_CHARACTERS: Final = 300
 _PASSWORD: Final = re.compile(r"(://[^:/@\s]+:)[^@/\s]+@")
 """Password in an address such as ``etcd://user:password@host``."""

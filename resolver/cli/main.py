@@ -54,9 +54,14 @@ def main(parts: Sequence[str] | None = None, *, transport: Transport | None = No
     """
     if parts is not None:
         return _guarded(parts, transport)
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    for name, mode, flags in (
+        ("stdin", "r", os.O_RDONLY),
+        ("stdout", "w", os.O_RDONLY),  # data must not be lost: writing it fails
+        ("stderr", "w", os.O_WRONLY),
+    ):
         if getattr(sys, name) is None:  # closed by the caller
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+            descriptor = os.open(os.devnull, flags)
+            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # its encoding need not have all characters
             stream.reconfigure(errors="backslashreplace")

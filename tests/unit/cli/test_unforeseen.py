@@ -87,9 +87,37 @@ def test_a_named_file_that_cannot_be_written_is_no_output(
     assert f"OSError: /srv/x: No space left on device; details: {broken}" in ran.err
 
 
-def test_standard_streams_may_be_closed() -> None:
-    closed = f"exec {sys.executable} -m resolver.cli.main --version <&- >&- 2>&-"
-    assert subprocess.run(["/bin/sh", "-c", closed], check=False).returncode == 0
+def test_standard_streams_may_be_closed(tmp_path: Path) -> None:
+    def with_closed(streams: str, verb: str) -> subprocess.CompletedProcess[str]:
+        closed = f"exec {sys.executable} -m resolver.cli.main {verb} {streams}"
+        return subprocess.run(
+            ["/bin/sh", "-c", closed],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)},
+        )
+
+    assert with_closed("<&- 2>&-", "--version").returncode == 0
+    assert with_closed("<&- >&- 2>&-", "--version").returncode == 74
+    silent = "context set la --servers 127.0.0.1:1"  # what prints no data needs no stdout
+    assert with_closed("<&- >&- 2>&-", silent).returncode == 0
+
+
+def test_data_for_a_closed_stdout_is_not_lost_unnoticed(tmp_path: Path) -> None:
+    from deploy.local.directory import DirectoryProcess
+
+    with DirectoryProcess(tmp_path / "la", "/la", {"cluster": "la"}) as server:
+        for verb in ("ls -d /la", "resolve -o json /la", "backup --to -"):
+            kdir = f"{sys.executable} -m resolver.cli.main --at {server.address} {verb}"
+            done = subprocess.run(
+                ["/bin/sh", "-c", f"exec {kdir} >&-"],
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+            refused = "error: the output cannot be written: Bad file descriptor\n"
+            assert (done.returncode, done.stderr) == (74, refused), verb
 
 
 def test_an_index_that_cannot_be_written_is_refused_before_anything_is_read() -> None:
