@@ -285,13 +285,7 @@ def _listeners(found: TopicLocation) -> Iterator[str]:
 
 
 def _caveats(session: Session, found: TopicLocation) -> None:
-    """Reports on stderr an unconfirmed mount, the topic's state, and that changes are stopped."""
-    if found.unconfirmed_seconds is not None:
-        session.out.note(
-            f"{found.path}: the parent has not confirmed the mount {found.mount} for "
-            f"{units.age(found.unconfirmed_seconds)}",
-            "warn",
-        )
+    """Reports on stderr the topic's state, and that changes are stopped."""
     trouble = _trouble(found) if found.kind == "topic" and not _is_described(session.out) else ""
     if trouble and not trouble.startswith("drift"):
         session.out.note(f"{found.path}: {trouble}", "warn")

@@ -109,8 +109,8 @@ class Session:
         self._transport = transport
         self._owns_transport = transport is None
         self._noting: _NotingTransport | None = None
-        self._stale: set[str] = set()
-        """Clusters whose stale answers were reported."""
+        self._outdated: set[tuple[str, str]] = set()
+        """Clusters whose stale and unconfirmed answers were reported, with what was reported."""
         self._resolver: Resolver | None = None
         self._health: ServerHealth | None = None
         self._troubles: FailedServers | None = None
@@ -205,19 +205,28 @@ class Session:
                 from resolver.transport import GrpcTransport
 
                 self._transport = GrpcTransport(_credentials(self.login()), named=self.servers())
-            self._noting = _NotingTransport(self._transport, self._note_stale)
+            self._noting = _NotingTransport(self._transport, self._note_outdated)
         return self._noting
 
-    def _note_stale(self, method: Method, authority: Authority) -> None:
-        """Reports on stderr, once for each cluster, that its answers are stale."""
-        cluster = authority.cluster.cluster
-        if cluster in self._stale or method.name.startswith("/kdir.v1.AdminService/"):
+    def _note_outdated(self, method: Method, authority: Authority) -> None:
+        """Reports on stderr, once for each cluster, that its answers are stale or unconfirmed."""
+        if method.name.startswith("/kdir.v1.AdminService/"):
             return  # these calls of operators show the state of a server themselves
-        self._stale.add(cluster)
+        if authority.stale:
+            what = "its store has been unavailable"
+            self._note_once(authority, "stale", what, authority.age_seconds)
+        if authority.HasField("unconfirmed_seconds"):
+            what = f"no parent has confirmed the mount {authority.cluster.mount}"
+            self._note_once(authority, "unconfirmed", what, authority.unconfirmed_seconds)
+
+    def _note_once(self, authority: Authority, state: str, what: str, seconds: float) -> None:
+        cluster = authority.cluster.cluster
+        if (cluster, state) in self._outdated:
+            return
+        self._outdated.add((cluster, state))
         from resolver import units
 
-        age = units.age(authority.age_seconds)
-        self.out.note(f"{cluster}: stale: its store has been unavailable for {age}", "warn")
+        self.out.note(f"{cluster}: {state}: {what} for {units.age(seconds)}", "warn")
 
     def login(self) -> LoginSettings:
         """Returns the user's credentials, from the environment and the context."""
@@ -370,13 +379,15 @@ class Session:
 
 
 class _NotingTransport:
-    """Transport that reports the authority of each stale answer that is no referral."""
+    """Transport that reports the authority of each stale or unconfirmed answer that is no
+    referral.
+    """
 
     def __init__(
-        self, transport: Transport, note_stale: Callable[[Method, Authority], None]
+        self, transport: Transport, note_outdated: Callable[[Method, Authority], None]
     ) -> None:
         self._transport = transport
-        self._note_stale = note_stale
+        self._note_outdated = note_outdated
 
     def call(
         self,
@@ -390,12 +401,13 @@ class _NotingTransport:
         answer = self._transport.call(
             endpoint, method, request, timeout_seconds, cluster_id=cluster_id
         )
-        outcome = getattr(answer, "outcome", None)
-        if outcome is None or not outcome.HasField("referral"):
-            own = (answer.authority,) if hasattr(answer, "authority") else ()
-            for authority in getattr(answer, "authorities", own):
-                if authority.stale:
-                    self._note_stale(method, authority)
+        own = (answer.outcome,) if hasattr(answer, "outcome") else ()
+        outcomes = getattr(answer, "outcomes", own)
+        if not outcomes or not all(one.HasField("referral") for one in outcomes):
+            asked = (answer.authority,) if hasattr(answer, "authority") else ()
+            for authority in getattr(answer, "authorities", asked):
+                if authority.stale or authority.HasField("unconfirmed_seconds"):
+                    self._note_outdated(method, authority)
         return answer
 
     def stream(

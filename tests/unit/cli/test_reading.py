@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 import yaml
-from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, federation_pb2, watch_pb2
+from kdir.v1 import (
+    access_pb2,
+    admin_pb2,
+    directory_pb2,
+    entry_pb2,
+    federation_pb2,
+    policies_pb2,
+    watch_pb2,
+)
 
 from resolver.cli.main import main
 from resolver.cli.watch import note_coverage
@@ -763,3 +771,70 @@ def test_a_stale_answer_is_reported_once_a_cluster(
 
     tree.transport.serve(root.endpoint, stale_referral)
     assert "stale" not in kdir("resolve /la/tracking/orders").err
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["ls /la/tracking", "ls -R /la", "tree /la", "resolve /la/tracking/orders",
+     "resolve /la/tracking/orders /la/tracking/search/clicks", "which la-tracking orders",
+     "stat /la/tracking/orders", "effective /la/tracking/orders", "grants /la/tracking/orders",
+     "check alice read /la/tracking/orders", "check alice read --any topic /la/tracking"],
+)  # fmt: skip
+def test_an_unconfirmed_answer_is_reported_once_a_cluster(
+    kdir: Kdir, tree: MemoryDirectory, line: str
+) -> None:
+    owner = tree.at("/la/tracking")
+    entry = directory_pb2.GetEntryResponse()
+    entry.entry.topic.physical_name = "orders"
+    entry.authority.cluster.cluster, entry.authority.cluster.mount = "la-tracking", "/la/tracking"
+    others = {
+        "DirectoryService.GetEntry": entry,
+        "AdminService.GetStatus": admin_pb2.GetStatusResponse(),
+        "PolicyService.GetEffectivePolicies": policies_pb2.GetEffectivePoliciesResponse(),
+        "AccessService.ListGrants": access_pb2.ListGrantsResponse(),
+        "AccessService.CheckAccess": access_pb2.CheckAccessResponse(allowed=True),
+        "AccessService.AuthorizeAny": access_pb2.AuthorizeAnyResponse(allowed=True),
+    }
+    answered = answering(others, owner.answer, [])
+
+    def unconfirmed(method: str, request: Any) -> Any:
+        answer = answered(method, request)
+        own = [answer.authority] if hasattr(answer, "authority") else []
+        for one in getattr(answer, "authorities", own):
+            one.unconfirmed_seconds = 400.0
+        return answer
+
+    tree.transport.serve(owner.endpoint, unconfirmed)
+    ran = kdir(line)
+    note = "la-tracking: unconfirmed: no parent has confirmed the mount /la/tracking for 6m\n"
+    assert (ran.code, ran.err.count(note), ran.err.count("confirmed the mount")) == (0, 1, 1)
+
+
+def test_an_unconfirmed_referral_is_not_reported(kdir: Kdir, tree: MemoryDirectory) -> None:
+    """The answer is that of a cluster that is confirmed, from which nothing was inherited."""
+    parent = tree.at("/la")
+
+    def unconfirmed(method: str, request: Any) -> Any:
+        answer = parent.answer(method, request)
+        own = [answer.authority] if hasattr(answer, "authority") else []
+        for one in getattr(answer, "authorities", own):
+            one.unconfirmed_seconds = 400.0
+        return answer
+
+    tree.transport.serve(parent.endpoint, unconfirmed)
+    topics = "/la/tracking/orders", "/la/tracking/search/clicks"
+    assert "unconfirmed" not in kdir(f"resolve {topics[0]}").err
+    assert "unconfirmed" not in kdir(f"resolve {' '.join(topics)}").err
+
+
+def test_json_has_how_long_an_answer_is_unconfirmed(kdir: Kdir, tree: MemoryDirectory) -> None:
+    owner = tree.at("/la/tracking")
+
+    def unconfirmed(method: str, request: Any) -> Any:
+        answer = owner.answer(method, request)
+        answer.authority.unconfirmed_seconds = 400.0
+        return answer
+
+    tree.transport.serve(owner.endpoint, unconfirmed)
+    for line in ("resolve /la/tracking/orders", "which la-tracking orders"):
+        assert kdir(f"{line} -o json").objects[0]["unconfirmed_seconds"] == 400.0
