@@ -11,6 +11,8 @@ from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from resolver.cli.session import Session
     from resolver.index.row_schema import ClusterState
     from resolver.index.search import FoundTopic
@@ -122,10 +124,16 @@ def _age(state: ClusterState) -> str:
 
 
 def _staleness(state: ClusterState) -> str:
+    """Returns since when a cluster did not answer, what its rows are as of, and why."""
     why = f": {state.stale_reason}" if state.stale_reason else ""
+    since = f" since {_utc(state.stale_since)}" if state.stale_since is not None else ""
     if state.as_of is None:
-        return f"never read{why}"
-    return f"stale since {state.as_of:%Y-%m-%d %H:%M:%S} UTC{why}"
+        return f"never read, no answer{since}{why}"
+    return f"stale{since}, its rows are as of {_utc(state.as_of)}{why}"
+
+
+def _utc(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,12 @@ from tests.support.command_line import run
 
 NOW = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
+STALE = (
+    "/ny (ny): stale since 2026-11-01 13:00:00 UTC, its rows are as of 2026-11-01 12:00:00 UTC: "
+    "connection refused\n"
+)
+"""It was read at NOW, and did not answer an hour later."""
+
 
 @pytest.fixture
 def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -53,9 +59,7 @@ def test_find_prints_where_whose_and_how(table: str) -> None:
 
 
 def test_find_says_on_stderr_what_may_be_old(table: str) -> None:
-    assert run(["find", "clicks"]).err == (
-        "/ny (ny): stale since 2026-11-01 12:00:00 UTC: connection refused\n"
-    )
+    assert run(["find", "clicks"]).err == STALE
     assert run(["find", "clicks", "--cluster", "la"]).err == ""
 
 
