@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
@@ -63,9 +63,14 @@ def _find(session: Session, arguments: Arguments) -> int:
         out.note(f"nothing in {where} matches {arguments.one('PATTERN')!r}")
     if found.total > len(found.rows):
         out.note(f"{units.count(found.total - len(found.rows))} more; raise --limit to see them")
-    for state in found.stale:
-        out.note(f"{state.mount} ({state.cluster}): {_staleness(state)}", "warn")
+    _note_stale(session, found.stale)
     return 0 if found.rows else 1
+
+
+def _note_stale(session: Session, states: Iterable[ClusterState]) -> None:
+    """Reports on stderr each cluster whose rows may be old or missing, and why."""
+    for state in states:
+        session.out.note(f"{state.mount} ({state.cluster}): {_staleness(state)}", "warn")
 
 
 _COLUMNS: Final = (
@@ -225,13 +230,14 @@ def _report(session: Session, arguments: Arguments, table: str) -> int:
     found = report(
         table, cluster=arguments.one("cluster") or None, as_of=arguments.one("as-of") or None
     )
-    out = session.out
+    out, stale = session.out, [one.state for one in found.clusters if one.state.stale]
     if out.structured:
         for counts in found.clusters:
             values = {key: value for key, value in asdict(counts).items() if key != "state"}
             state = counts.state
             named = {"mount": state.mount, "cluster": state.cluster, "cluster_id": state.cluster_id}
-            out.record({**named, **values, "stale": state.stale})
+            out.record({**named, **values, **_plain(_freshness(state))})
+        _note_stale(session, stale)
         return 0
     columns = [
         Column("MOUNT"), Column("CLUSTER"), Column("TOPICS", right=True),
@@ -259,7 +265,16 @@ def _report(session: Session, arguments: Arguments, table: str) -> int:
         out.note(
             f"{shadowed.path} is shadowed by the mount of {shadowed.mounted_cluster_id}", "warn"
         )
+    _note_stale(session, stale)
     return 0
+
+
+def _freshness(state: ClusterState) -> dict[str, Any]:
+    """Returns when a cluster was read, and whether, since when and why it did not answer."""
+    from resolver.index.row_schema import cluster_values
+
+    values = cluster_values(state)
+    return {key: values[key] for key in ("as_of", "stale", "stale_since", "stale_reason")}
 
 
 _TABLE: Final = Option(
@@ -303,7 +318,8 @@ VERBS: Final = (
             "build reads every changed cluster with Spark and commits all rows at once. An\n"
             "unreachable cluster keeps its rows, marked stale; exit code 3. The table is a Delta\n"
             "table. report counts topics, owners and drift by cluster. With --cluster, only that\n"
-            "one is read or counted; the rows of all others stay as they are."
+            "one is read or counted; the rows of all others stay as they are. Clusters whose rows\n"
+            "are stale are named on stderr, with since when and why."
         ),
         arguments=(Argument("ACTION", "build or report", choices=("build", "report")),),
         options=(

@@ -128,6 +128,18 @@ def test_report_sums_up_each_cluster(table: str) -> None:
     ]
 
 
+def test_report_names_the_clusters_whose_rows_are_stale(table: str) -> None:
+    assert run(["index", "report"]).err == STALE
+    assert run(["index", "report", "--cluster", "la"]).err == ""
+    ran = run(["index", "report", "-o", "json"])
+    assert ran.err == STALE
+    times = ("as_of", "stale_since", "stale_reason")
+    assert [[one[key] for key in times] for one in ran.objects] == [
+        ["2026-11-01T12:00:00+00:00", None, None],
+        ["2026-11-01T12:00:00+00:00", "2026-11-01T13:00:00+00:00", "connection refused"],
+    ]
+
+
 def test_build_says_what_became_of_each_cluster(
     table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
