@@ -37,6 +37,7 @@ from directory.api.scan_service import ScanService
 from directory.api.watch_service import WatchService
 from directory.server.authentication import Authenticator
 from directory.server.cluster import Cluster
+from directory.server.concurrent_stop import run_together
 from directory.server.config import Limits
 from directory.server.health import is_ready
 from directory.server.metrics.instrumentation import CallMetrics
@@ -431,9 +432,11 @@ class DirectoryServer:
         self._stopped.set()
         self._intake.close()
         self._health.end()
-        for cluster in self._router.clusters:
-            cluster.drain()
-        self._server.stop(self._limits.drain_seconds).wait()
+        seconds = self._limits.drain_seconds
+        stopped = self._server.stop(seconds)
+        # A cluster whose store hangs delays neither the others nor the end of calls.
+        run_together([cluster.drain for cluster in self._router.clusters], seconds)
+        stopped.wait()
         self._calls.shutdown()
         self._long.shutdown()
         self._polled.end()

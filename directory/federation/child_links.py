@@ -445,6 +445,10 @@ class ChildLinks:
         """Waits for the pending work of ended links."""
         self._threads.shutdown()
 
+    def drop_pending(self) -> None:
+        """Drops the pending work of ended links: the process would wait for it at its end."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
     def run(self, function: Callable[..., object], *args: Any) -> None:
         """Runs work that may wait for the store on a thread; does nothing once closed."""
         with suppress(RuntimeError):

@@ -35,6 +35,7 @@ from directory.server.command_line import (
     metrics_addresses,
     parser,
 )
+from directory.server.concurrent_stop import run_together
 from directory.server.config import ConfigError, Limits, ServerConfig, default_store
 from directory.server.feature_levels import LEVELS, Levels
 from directory.server.supervisor import Ports, Supervisor, serving_line
@@ -58,6 +59,11 @@ __all__ = ["main"]
 
 _log = logging.getLogger("directory")
 _RETRY_SECONDS: Final = 1.0
+_STOP_SECONDS: Final = 10.0
+"""Time after draining for all clusters to resign from roles and close their stores; less than the
+supervisor allows. What links have pending is dropped after half of it: the process does not end
+before what runs by then, a commit of at most 5 s.
+"""
 _LOADED_SECONDS: Final = 0.05
 """Interval between checks whether everything is loaded."""
 
@@ -279,10 +285,24 @@ def _stop_when_refused(clusters: Sequence[Cluster], stop: threading.Event) -> No
 
 
 def _end(places: Sequence[ServedAddress]) -> None:
-    for place in places:
-        place.drain()
-    for place in places:
-        place.end()
+    run_together(place.drain for place in places)
+    clusters = [cluster for place in places for cluster in place.clusters]
+
+    def drop_pending() -> None:
+        for cluster in clusters:
+            cluster.children.drop_pending()
+
+    dropping = threading.Timer(_STOP_SECONDS / 2, drop_pending)
+    dropping.start()
+    if late := run_together([cluster.stop for cluster in clusters], _STOP_SECONDS):
+        _log.warning(
+            "%d of %d clusters have not stopped after %g s, since a store or Kafka does not "
+            "answer; their registrations and roles expire",
+            late,
+            len(clusters),
+            _STOP_SECONDS,
+        )
+    dropping.cancel()
 
 
 def _start_metrics_endpoint(
@@ -569,11 +589,6 @@ class ServedAddress:
             self._waiting.stop()
         if self.server is not None:
             self.server.drain()
-
-    def end(self) -> None:
-        """Closes the stores."""
-        for cluster in self.clusters:
-            cluster.stop()
 
 
 def _serve_places(

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 from kdir.v1 import directory_pb2, directory_pb2_grpc, entry_pb2
 
 from deploy.local.etcd import EtcdCluster
+from deploy.local.ports import LOOPBACK, free_port
+from directory.namespace.keys import MEMBER
 from resolver.errors import KdirError, StoreUnavailable
 from resolver.revision_token import Token
 from tests.support.federation import Federation, Server, eventually
 
 Hang = Callable[[], AbstractContextManager[None]]
+_HANGING = 8
+"""Clusters of one process whose stores hang."""
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +74,16 @@ def paused(etcd: EtcdCluster) -> Iterator[None]:
     finally:
         for member in etcd.members:
             member.resume()
+
+
+def is_registered(file: Path) -> bool:
+    """True if a server of a cluster is registered in its store."""
+    try:
+        with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+            keys = [key for (key,) in connection.execute("SELECT key FROM kv")]
+    except sqlite3.OperationalError:  # not made yet
+        return False
+    return any(key.startswith(MEMBER) for key in keys)
 
 
 def thread_count(server: Server) -> int:
@@ -179,3 +196,32 @@ def test_N3_writes_that_wait_for_what_never_comes_hold_nobody_up(server: Server)
         assert any(not one.done() for one in waiting), "nobody waited for those that wait"
         reported = Counter(one.result() for one in waiting)
     assert set(reported) == {"NOT_READY", "TOKEN_FROM_FUTURE"}
+
+
+def test_G10_clusters_whose_stores_hang_delay_the_end_of_none_of_the_others(tmp_path: Path) -> None:
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    shared = f"{LOOPBACK}:{free_port()}"
+    files = [tmp_path / f"c{number}.sqlite" for number in range(_HANGING + 1)]
+    for file in files:
+        # Every other one has an address of its own.
+        listen = f"{LOOPBACK}:0" if file in files[::2] else shared
+        (folder / f"{file.stem}.toml").write_text(
+            f'cluster = "{file.stem}"\nmount = "/{file.stem}"\nlisten = "{listen}"\n'
+            f'store = "sqlite:///{file}"\nlimits.drain_seconds = 1\n'
+        )
+    with ExitStack() as stack:
+        process = subprocess.Popen([sys.executable, "-m", "directory", "--config", str(folder)])
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        for file in files:
+            eventually(partial(is_registered, file))
+        for file in files[:_HANGING]:
+            stack.enter_context(locked(file))
+        process.terminate()
+        # One after the other they would take 5 s each, and the last one would wait for them.
+        most_seconds = 5 * _HANGING / 2
+        eventually(lambda: not is_registered(files[-1]), most_seconds)
+        assert process.poll() is None  # it waits for the others still
+        assert process.wait(most_seconds) == 0
+        assert all(is_registered(file) for file in files[:_HANGING])

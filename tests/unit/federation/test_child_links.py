@@ -1047,3 +1047,17 @@ def test_what_many_unmounted_children_reported_is_forgotten_in_steps(cluster: Cl
     assert sum(writing.counts) == len(gone)
     assert all(LIMITS.hold(2, count) for count in writing.counts)
     children.stop()
+
+
+def test_pending_work_that_is_dropped_does_not_run(cluster: Cluster) -> None:
+    free = threading.Event()
+    ran: list[str] = []
+    try:
+        for _ in range(100):
+            cluster.children.run(free.wait)
+        cluster.children.run(ran.append, "last")
+        cluster.children.drop_pending()
+    finally:
+        free.set()
+    cluster.children.close()
+    assert ran == []

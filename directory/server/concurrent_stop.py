@@ -1,0 +1,40 @@
+"""Stop of many parts of one process at the same time, within one time limit."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+__all__ = ["run_together"]
+
+_log = logging.getLogger(__name__)
+
+
+def run_together(
+    functions: Iterable[Callable[[], object]], timeout_seconds: float | None = None
+) -> int:
+    """Runs each function on a thread of its own; returns how many have not ended in time.
+
+    None of them waits for another one, and those that are late end with the process. Errors are
+    logged.
+
+    Args:
+        functions: what to run.
+        timeout_seconds: time for all of them; None: as long as they take.
+    """
+    threads = [threading.Thread(target=_run, args=(one,), daemon=True) for one in functions]
+    for thread in threads:
+        thread.start()
+    until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    for thread in threads:
+        thread.join(None if until is None else max(0.0, until - time.monotonic()))
+    return sum(thread.is_alive() for thread in threads)
+
+
+def _run(function: Callable[[], object]) -> None:
+    try:
+        function()
+    except Exception:  # noqa: BLE001 - the others end all the same
+        _log.exception("stopping failed by a bug")
