@@ -35,6 +35,7 @@ class ChangeView:
     def __init__(self, tree: OpenTree, history: AccessHistory, path: Path) -> None:
         self._now: Final = tree if isinstance(tree, VisibleTree) else None
         """None: nothing is or was hidden from the caller."""
+        self._snapshot: Final = tree.snapshot
         self._history: Final = history
         self._path: Final = path
         self._known: tuple[Authorizer, VisibleTree] | None = None
@@ -89,16 +90,21 @@ class ChangeView:
 
     # -- a watch ---------------------------------------------------------------------------------
 
-    def refuse_unknown(self, revision: int, *, may_have_moved: bool) -> None:
-        """Raises an error for a watch from a revision for which the caller's rights are not known,
-        or the mount is not, if the cluster may hang elsewhere since.
+    def refuse_unknown(self, revision: int) -> None:
+        """Raises an error for a watch from a revision for which the caller's rights are not known;
+        of a caller that may see everything, only if the mount moved since.
 
         Raises:
-            Resync: the rights of that revision are not kept any more.
+            Resync: the rights, or the mount, of that revision are not kept any more.
             StoreUnavailable: they are only in the store, which cannot be reached.
         """
-        if (self._now is not None or may_have_moved) and self._history.at(revision) is None:
-            raise _unknown(revision)
+        if self._now is not None:
+            self._required(self._now, revision)
+        elif self._history.has_moved_unseen(self._snapshot, revision):
+            raise Resync(
+                f"the cluster was moved in its parent's tree after revision {revision}: list "
+                f"again, then watch"
+            )
 
     def streamed(self, reached: int, revision: int, events: Sequence[Event]) -> list[Event]:
         """Returns the events of one revision for a watch that has reached an earlier one: applied
@@ -225,7 +231,7 @@ class ChangeView:
         return self._path if now.is_visible(self._path) else path
 
     def _refuse_moved(self, revision: int) -> None:
-        before, after = self._history.at(revision - 1), self._history.at(revision)
+        before, after = self._history.kept(revision - 1), self._history.kept(revision)
         if before is not None and after is not None and before.mount != after.mount:
             raise Resync(
                 f"with revision {revision} the cluster hangs at {after.mount} instead of "
@@ -259,7 +265,10 @@ class ChangeView:
     def _required(self, now: VisibleTree, revision: int) -> VisibleTree:
         found = self._at(now, revision)
         if found is None:
-            raise _unknown(revision)
+            raise Resync(
+                f"the access rules of revision {revision} are no longer kept here: list "
+                f"again, then watch"
+            )
         return found
 
     def _at(self, now: VisibleTree, revision: int) -> VisibleTree | None:
@@ -276,12 +285,6 @@ class ChangeView:
             f"with revision {revision} other entries below {self._path} may be seen than before: "
             f"list again, then watch"
         )
-
-
-def _unknown(revision: int) -> Resync:
-    return Resync(
-        f"the access rules of revision {revision} are no longer kept here: list again, then watch"
-    )
 
 
 class _Step:

@@ -65,9 +65,7 @@ class WatchService(Service):
         _require_visible(tree, path)
         position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
         after = position.revision if position is not None else tree.snapshot.revision
-        is_mounted = bool(cluster.federation.parent_endpoints)
-        view = ChangeView(tree, cluster.access_history, path)
-        view.refuse_unknown(after, may_have_moved=is_mounted)
+        ChangeView(tree, cluster.access_history, path).refuse_unknown(after)
         return _Watching(self._router, self._responses, cluster, tree, path, after, request, call)
 
     def list_changes(

@@ -70,7 +70,6 @@ DETACHED_KEY: Final = b"f/detached"
 ATTACHED_KEY: Final = b"f/attached"
 FIRST_RECEIPT_KEY: Final = b"f/first_receipt"
 UNMOUNTED_KEY: Final = b"f/unmounted"
-_MOVED_KEY: Final = b"f/moved"
 PARENT_CONFIG_KEY: Final = b"f/configured_parent"
 CONTACT_KEY: Final = b"f/contact"
 _LINKED: Final = b"linked"
@@ -203,9 +202,9 @@ def welcome_writes(
         body = welcome.SerializeToString(deterministic=True)
         writes.append(Put(keys.PARENT, encode_record(now_ms, body)))
     if known is not None and _place(known[0]) != _place(welcome):
-        moves = snapshot.fact(_MOVED_KEY) or b""
+        moves = snapshot.fact(keys.MOVED) or b""
         more = int(moves) + 1 if moves.isdigit() else 1
-        writes.append(Put(_MOVED_KEY, str(more).encode()))
+        writes.append(Put(keys.MOVED, str(more).encode()))
     if snapshot.fact(UNMOUNTED_KEY) is not None:
         writes.append(Delete(UNMOUNTED_KEY))
     return tuple(writes)
@@ -337,7 +336,7 @@ def attachment_basis(snapshot: Snapshot) -> str:
         (snapshot.fact(key) or b"").decode(errors="replace")
         for key in (DETACHED_KEY, ATTACHED_KEY, FIRST_RECEIPT_KEY)
     ]
-    if (moved := snapshot.fact(_MOVED_KEY)) is not None:
+    if (moved := snapshot.fact(keys.MOVED)) is not None:
         own.append(moved.decode(errors="replace"))  # so a move back gives another digest
     if not (above or any(own)):
         return ""

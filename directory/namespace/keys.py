@@ -115,6 +115,7 @@ __all__ = [
     "MEMBER",
     "MOUNTED",
     "MOUNT_ROW",
+    "MOVED",
     "PARENT",
     "PUSHED",
     "QUOTA",
@@ -170,6 +171,7 @@ FEDERATION: Final = b"f/"
 PARENT: Final = b"f/parent"
 INHERITED: Final = b"f/inherited"
 GRANTS_MARK: Final = b"f/grants"
+MOVED: Final = b"f/moved"
 MOUNT_ROW: Final = b"f/mount/"
 CHILD: Final = b"f/child/"
 MOUNTED: Final = b"f/mounted/"
@@ -190,8 +192,8 @@ LOGGED_PREFIXES: Final = (GRANTS, RETIRED, DETACHED, FEDERATION, KAFKA)
 _LOGGED_KINDS: Final = (RETIRED, DETACHED, KAFKA, MOUNTED)
 _LOGGED_FACTS: Final = frozenset(
     (
-        *(LEVEL, PARENT, INHERITED),
-        *(b"f/first_receipt", b"f/attached", b"f/detached", b"f/moved", b"f/unmounted"),
+        *(LEVEL, PARENT, INHERITED, MOVED),
+        *(b"f/first_receipt", b"f/attached", b"f/detached", b"f/unmounted"),
     )
 )
 

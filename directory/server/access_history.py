@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Final
 
 from directory.access.authorizer import Authorizer
-from directory.namespace.keys import GRANTS_MARK, INHERITED
+from directory.namespace.keys import GRANTS_MARK, INHERITED, MOVED
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Store, StoreUnreachable
+from directory.store.base import Row, Store, StoreUnreachable
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from resolver.errors import StoreUnavailable
 
@@ -61,6 +61,8 @@ class AccessHistory:
         """Value of the inherited record that the newest of ``_accesses`` was made of."""
         self._is_extended = False
         """True if the first revision cannot be set any earlier by a read of the store."""
+        self._moved: Row | None = None
+        """The store's record of moves of the mount, as last read."""
         replica.subscribe(self._applied)
 
     def at(self, revision: int) -> Authorizer | None:
@@ -69,11 +71,33 @@ class AccessHistory:
         Raises:
             StoreUnavailable: the store, which shows whether they are known, cannot be reached.
         """
-        found = self._kept(revision)
+        found = self.kept(revision)
         if found is None:
             self._extend()
-            found = self._kept(revision)
+            found = self.kept(revision)
         return found
+
+    def kept(self, revision: int) -> Authorizer | None:
+        """Returns the access rules at a revision, as far as they are known without the store."""
+        with self._lock:
+            place = bisect_right(self._revisions, revision)
+            return self._accesses[place - 1] if place else None
+
+    def has_moved_unseen(self, snapshot: Snapshot, after: int) -> bool:
+        """True if the mount moved after a revision of which this server does not have the mount.
+
+        The store is read only if the mount ever moved by this snapshot.
+
+        Raises:
+            StoreUnavailable: the store, which shows when it moved, cannot be reached.
+        """
+        moves = snapshot.fact(MOVED)
+        if moves is None or self.kept(after) is not None:
+            return False
+        with self._asking:
+            if self._moved is None or self._moved.value != moves:
+                self._moved = self._stored(MOVED)
+            return self._moved is not None and self._moved.revision > after
 
     def known_since(self) -> int:
         """Returns the first revision whose access rules are known.
@@ -107,11 +131,6 @@ class AccessHistory:
         """True if a question about the kept revisions may need a read of the store."""
         return not self._is_extended and len(self._revisions) <= 1
 
-    def _kept(self, revision: int) -> Authorizer | None:
-        with self._lock:
-            place = bisect_right(self._revisions, revision)
-            return self._accesses[place - 1] if place else None
-
     def _applied(self, applied: AppliedCommit) -> None:
         snapshot = applied.after
         inherited = snapshot.fact(INHERITED)
@@ -122,7 +141,7 @@ class AccessHistory:
                 return
             if applied.reloaded:
                 self._revisions, self._accesses, self._is_extended = [], [], False
-                self._new_grants = []
+                self._new_grants, self._moved = [], None
             self._inherited = inherited
             access, new_grants = _sharing(self._access_at(snapshot), known)
             if same and access == known:
@@ -148,7 +167,8 @@ class AccessHistory:
                 if self._is_extended or not self._revisions:
                     return
                 first, access = self._revisions[0], self._accesses[0]
-            marked = self._last_change()
+            mark = self._stored(GRANTS_MARK)
+            marked = mark.revision if mark is not None else 0
             with self._lock:
                 if self._revisions[:1] != [first]:
                     return  # loaded again meanwhile
@@ -158,21 +178,27 @@ class AccessHistory:
                 if marked <= first:
                     self._revisions[0] = marked
 
-    def _last_change(self) -> int:
+    def _stored(self, key: bytes) -> Row | None:
+        """Returns the store's row of a key; None if it has none.
+
+        Raises:
+            StoreUnavailable: the store cannot be reached, or failed within ``_AGAIN_SECONDS``.
+        """
         if self._clock() - self._failed_at < _AGAIN_SECONDS:
             raise self._unavailable()
         try:
             if self._replica.state is ReplicaState.STALE:
                 raise StoreUnreachable(self._replica.trouble or "it does not answer")
-            rows = self._store.read(GRANTS_MARK, 1)
+            rows = self._store.read(key, 1)
         except StoreUnreachable as reason:
             self._failed_at, self._failure = self._clock(), str(reason)
             raise self._unavailable() from reason
-        return rows[0].revision if rows and rows[0].key == GRANTS_MARK else 0
+        return rows[0] if rows and rows[0].key == key else None
 
     def _unavailable(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"since when rights are as they are is in the store only, and it is away: "
+            f"since when rights and the mount are as they are is in the store only, and it is "
+            f"away: "
             f"{self._failure}"
         )
 

@@ -10,7 +10,7 @@ from directory.access.authorizer import Authorizer, InheritedGrantLevel
 from directory.access.compiled_grants import CompiledGrants
 from directory.access.grant_tree import NO_GRANTS, GrantTree
 from directory.access.grants import Grant, Operation, Permission
-from directory.namespace.keys import GRANTS_MARK, INHERITED
+from directory.namespace.keys import GRANTS_MARK, INHERITED, MOVED
 from directory.namespace.snapshot import Snapshot
 from directory.server import access_history
 from directory.server.access_history import AccessHistory
@@ -30,10 +30,10 @@ class _Tree:
     def __init__(self, inherited: bytes, mount: str) -> None:
         self.grants = GRANTS
         self.mount = Path.parse(mount)
-        self._inherited = inherited
+        self.facts = {INHERITED: inherited}
 
     def fact(self, key: bytes) -> bytes | None:
-        return self._inherited if key == INHERITED else None
+        return self.facts.get(key)
 
 
 class _Replica:
@@ -174,3 +174,27 @@ def test_a_store_that_is_away_is_asked_once_and_is_no_answer() -> None:
     clock.now += 10
     store.marked = 3
     assert history.at(7) is not None
+
+
+def test_a_store_that_is_away_is_not_asked_for_a_move_where_there_was_none() -> None:
+    store = _Store()
+    history = started_at(20, store, Clock())
+    assert not history.has_moved_unseen(cast("Snapshot", _Tree(b"1", "/la")), 7)
+    assert not store.asked
+
+
+def test_the_last_move_is_read_once_and_only_for_revisions_before_the_start() -> None:
+    store, clock = _Store(), Clock()
+    history = started_at(20, store, clock)
+    tree = _Tree(b"1", "/la")
+    tree.facts[MOVED] = b"x"
+    moved = cast("Snapshot", tree)
+    assert not history.has_moved_unseen(moved, 20)
+    assert not store.asked
+    with pytest.raises(StoreUnavailable):
+        history.has_moved_unseen(moved, 7)
+    clock.now += 10
+    store.marked = 7
+    assert history.has_moved_unseen(moved, 6)
+    assert not history.has_moved_unseen(moved, 7)
+    assert store.asked == [MOVED, MOVED]

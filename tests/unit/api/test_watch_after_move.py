@@ -16,13 +16,14 @@ from directory.api.cluster_router import ClusterRouter
 from directory.api.rpc.call_context import Call
 from directory.api.watch_service import WatchService
 from directory.federation import inheritance, parent_state
-from directory.namespace.command import CreateDirectory
+from directory.namespace.command import AddGrants, CreateDirectory
 from directory.server.cluster import Cluster
 from directory.server.config import ServerConfig
 from directory.store.replica import ReplicaState
 from resolver.errors import Resync
 from tests.support.federation import eventually
 from tests.support.trees import path
+from tests.unit.access.places import grant
 from tests.unit.federation.test_one_commit import inherited, welcome
 
 SUPER_USER: Final = "User:root"
@@ -83,12 +84,20 @@ def test_a_watch_over_a_move_of_the_mount_resyncs(tmp_path: Path, is_restarted: 
             watched(cluster, token)
 
 
-def test_a_watch_goes_on_after_a_restart_without_a_move(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_moved_before", [False, True])
+def test_a_watch_goes_on_after_a_restart_without_a_move(
+    tmp_path: Path, has_moved_before: bool
+) -> None:
     file = tmp_path / "la.sqlite"
     with started(file) as cluster:
-        hang(cluster, "/la", 1)
+        if has_moved_before:
+            hang(cluster, "/us/la", 1)
+        hang(cluster, "/la", 2)
         cluster.writer.commit_command(CreateDirectory(path=path("/la/a")))
         token = cluster.token_of(cluster.replica.snapshot)
+        cluster.writer.commit_command(
+            AddGrants(path=path("/la/a"), grants=(grant("allow User:x read"),))
+        )
         cluster.writer.commit_command(CreateDirectory(path=path("/la/b")))
     with started(file) as cluster:
-        assert watched(cluster, token) == ["/la/b"]
+        assert watched(cluster, token)[-1] == "/la/b"
