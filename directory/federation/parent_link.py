@@ -24,6 +24,7 @@ from directory.federation.inheritance import inherited_change_event
 from directory.federation.link_groups import LINK_GROUPS, LinkGroup, LinkGroups, LinkPace
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.keys import PARENT
+from directory.namespace.mounted import mounts_with_paths
 from directory.namespace.snapshot import Snapshot
 from directory.server.certificates import PeerCredentials
 from directory.server.logs import with_log_context
@@ -549,21 +550,23 @@ class ParentLink:
         self._news.set()
 
     def _refuse_too_deep(self, parent: str, mount: Path) -> None:
-        """Checks that the mounts in this tree have valid paths at a new mount of this cluster: once
-        it is stored, no server could load them.
+        """Checks that each mount in this tree with a valid path now has one at a new mount of this
+        cluster too. A mount that has none now is no reason: the cluster would never link again.
 
         Raises:
-            MountMismatch: names a mount that has none.
+            MountMismatch: names a mount that would have none.
         """
-        for relative, _ in self._replica.snapshot.mounts():
+        here = self._federation.mount
+        for relative, path, _ in mounts_with_paths(self._replica.snapshot, here):
+            if path is None:
+                continue
             try:
                 mount.join(relative)
             except InvalidPath as error:
-                here = self._federation.mount
                 raise MountMismatch(
-                    f"the parent {parent} mounts this cluster at {mount}, where its mount "
-                    f"{here.join(relative)} has no valid path ({error}); move that mount or this "
-                    f"cluster's to a shorter path: kdir mv",
+                    f"the parent {parent} mounts this cluster at {mount}, where its mount {path} "
+                    f"has no valid path ({error}); move that mount or this cluster's to a shorter "
+                    f"path: kdir mv",
                     parent_mount=mount,
                     child_mount=here,
                 ) from None

@@ -19,8 +19,9 @@ from directory.federation import parent_link, parent_state
 from directory.federation.child_links import ChildLink
 from directory.federation.child_state import child_hello
 from directory.federation.federation_state import endpoint_to_try, unix_ms
+from directory.federation.link_records import encode_record
 from directory.federation.parent_link import LinkStatus
-from directory.namespace.command import CreateMount
+from directory.namespace.command import CreateDirectory, CreateMount
 from directory.namespace.keys import MOUNT_ROW, PARENT
 from directory.server.certificates import PeerCredentials
 from directory.server.cluster import Cluster
@@ -39,6 +40,7 @@ from directory.store.base import (
 )
 from directory.store.replica import AppliedCommit, ReplicaState
 from resolver.errors import LimitExceeded
+from resolver.path import MAX_SEGMENTS
 from resolver.path import Path as Path_
 from tests.support.federation import eventually
 from tests.support.lost_locks import lose_lock
@@ -50,10 +52,10 @@ WELCOME = federation_pb2.Welcome(
 )
 
 
-def inherited(name: str) -> federation_pb2.Inherited:
+def inherited(name: str, welcome: federation_pb2.Welcome = WELCOME) -> federation_pb2.Inherited:
     levels = [{"path": f"/{name}"}]
     return federation_pb2.Inherited(
-        incarnation="i", levels=levels, mount=WELCOME.mount, epoch=WELCOME.epoch
+        incarnation="i", levels=levels, mount=welcome.mount, epoch=welcome.epoch
     )
 
 
@@ -77,7 +79,7 @@ class Parent(ScriptedParent):
         while True:
             if reported != self.name:
                 reported = self.name
-                yield federation_pb2.LinkResponse(inherited=inherited(reported))
+                yield federation_pb2.LinkResponse(inherited=inherited(reported, self.welcome))
                 if self.rows:
                     table = federation_pb2.MountTable(rows=self.rows)
                     yield federation_pb2.LinkResponse(mount_table=table)
@@ -595,6 +597,44 @@ def test_what_names_a_link_is_not_kept(tmp_path: Path) -> None:
             assert not known.link_group
         finally:
             cluster.stop()
+
+
+@pytest.mark.parametrize(("mount", "epoch"), [("/eu/us/la", 2), ("/us/la", 3)])
+def test_S21_a_cluster_with_a_mount_that_is_too_deep_already_links_to_its_parent(
+    tmp_path: Path, parent: tuple[Parent, str], mount: str, epoch: int
+) -> None:
+    """The parent mounts it where it is, or at a shorter path that is too long for that mount too:
+    only a mount that has a valid path refuses a place where it would have none.
+    """
+    output, address = parent
+    output.welcome = moved_to(mount, epoch)
+    config = config_of(f"sqlite:///{tmp_path / 'la.sqlite'}", address)
+    deep = Path_.parse("/la" + "/d" * (MAX_SEGMENTS - 1))
+    before = Cluster.open(replace(config, parent=()))
+    before.start()
+    try:
+        eventually(lambda: before.replica.state is ReplicaState.SERVING)
+        before.writer.commit_command(CreateDirectory(path=deep.parent, make_parents=True))
+        before.writer.commit_command(CreateMount(path=deep, cluster_id="kc-deep"))
+        stored = moved_to("/eu/us/la", 2).SerializeToString()
+        commit(before.store, Put(PARENT, encode_record(unix_ms(), stored)))
+    finally:
+        before.stop()
+    cluster = Cluster.open(config)
+    cluster.start()
+    try:
+        eventually(lambda: cluster.link_status().linked)
+        view = cluster.federation.view()
+        assert str(view.position.mount) == mount
+        assert view.too_deep.keys() == {"kc-deep"}
+    finally:
+        cluster.stop()
+
+
+def moved_to(mount: str, epoch: int) -> federation_pb2.Welcome:
+    output = federation_pb2.Welcome.FromString(WELCOME.SerializeToString())
+    output.mount, output.epoch = mount, epoch
+    return output
 
 
 def welcome_at(*endpoints: str) -> federation_pb2.Welcome:
