@@ -29,7 +29,7 @@ from directory.namespace.entry import (
     Topic,
 )
 from directory.namespace.keys import ENTRY, mounted_key, parse_entry_key, pushed_key
-from directory.namespace.mounted import claim_of, is_mount_unreadable
+from directory.namespace.mounted import claim_of, is_mount_unreadable, mounts_with_paths
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.quotas import (
     Amount,
@@ -320,17 +320,16 @@ def _check_no_overlap(draft: PlanBuilder, path: Path, relative: Sequence[str]) -
     if way.depth == len(relative) and draft.snapshot.has_mounts_below(way.node.entry_id):
         below = mounts_below(draft, relative)
         raise MountOverlaps(
-            f"{path} lies above {', '.join(map(str, below))}: one cluster's mounts never enclose "
-            f"each other",
+            f"{path} lies above {', '.join(below)}: one cluster's mounts never enclose each other",
             path=path,
-            overlaps=", ".join(map(str, below)),
+            overlaps=", ".join(below),
         )
 
 
 def _check_not_mounted(draft: PlanBuilder, command: CreateMount) -> None:
-    for relative, mount in draft.snapshot.mounts():
+    for relative, path, mount in mounts_with_paths(draft.snapshot, draft.mount):
         if mount.cluster_id == command.cluster_id:
-            mounted_at = draft.mount.join(relative)
+            mounted_at = path or _path_below(relative)
             raise MountLoop(
                 f"cluster {command.cluster_id} is mounted at {mounted_at} already; it cannot be at "
                 f"{command.path} too",
@@ -366,15 +365,21 @@ def _place_of(draft: PlanBuilder, key: bytes) -> str:
 
 def mounts_below(
     draft: PlanBuilder, relative: Sequence[str], most: int = _SHOWN_PATHS
-) -> list[Path]:
-    """Returns the paths of the first mounts at or below a path, in path order."""
+) -> list[str]:
+    """Returns the paths of the first mounts at or below a path, in path order. A mount that has no
+    valid path is there with its path below this cluster's mount.
+    """
     prefix = tuple(relative)
     below = (
-        draft.mount.join(segments)
-        for segments, _ in draft.snapshot.mounts()
-        if tuple(segments[: len(prefix)]) == prefix
+        str(path or _path_below(segments))
+        for segments, path, _ in mounts_with_paths(draft.snapshot, draft.mount)
+        if segments[: len(prefix)] == prefix
     )
     return list(islice(below, most))
+
+
+def _path_below(relative: Sequence[str]) -> str:
+    return f"/{'/'.join(relative)}"
 
 
 def check_names(path: Path, relative: Sequence[str]) -> None:

@@ -143,7 +143,7 @@ def _delete_directory(
         draft.delete(found.parent_id, found.name, directory, found.path)
         return draft.finish(directory, found.path, directory_count=1)
     if snapshot.has_mounts_below(directory.entry_id):
-        mounts = ", ".join(map(str, mounts_below(draft, found.path.below(draft.mount))))
+        mounts = ", ".join(mounts_below(draft, found.path.below(draft.mount)))
         raise HasMounts(
             f"clusters are mounted below {found.path}: {mounts}; unmount them first",
             path=found.path,

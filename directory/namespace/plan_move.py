@@ -20,7 +20,7 @@ from directory.namespace.entry import (
     Topic,
 )
 from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key
-from directory.namespace.mounted import raised_claim
+from directory.namespace.mounted import mounts_with_paths, raised_claim
 from directory.namespace.plan_builder import PlanBuilder, read_only_place
 from directory.namespace.plan_create import check_name_free, check_names
 from directory.namespace.plan_update import check_etag, own_policies
@@ -218,19 +218,30 @@ def _raise_mounts_below(draft: PlanBuilder, path: Path, new_path: Path) -> None:
     # A mount created below meanwhile would move with its old epoch: it must conflict.
     draft.expect_nothing_newer(MOUNTED)
     prefix = path.below(draft.mount)
-    for segments, mount in draft.snapshot.mounts():
-        relative = tuple(segments)
+    for relative, before, mount in mounts_with_paths(draft.snapshot, draft.mount):
         if relative[: len(prefix)] != prefix:
             continue
         parent = traverse(draft.snapshot, relative[:-1]).node
         raised = replace(draft.stamped(mount), epoch=mount.epoch + 1)
-        before = draft.mount.join(relative)
+        moved = _moved_mount_path(relative, len(prefix), new_path)
         draft.expect_entry(parent.entry_id, relative[-1], mount)
         draft.write_record(parent.entry_id, relative[-1], raised)
-        claim = raised_claim(draft.snapshot, mount, raised, before)
+        claim = raised_claim(draft.snapshot, mount, raised, moved if before is None else before)
         draft.write_fact(mounted_key(raised.cluster_id), claim)
-        moved = before.rebase(path, new_path)
         draft.record_new_state(raised, parent.entry_id, moved, before=mount, path_before=before)
+
+
+def _moved_mount_path(relative: Sequence[str], depth: int, new_path: Path) -> Path:
+    try:
+        return new_path.join(relative[depth:])
+    except InvalidPath as error:
+        # Only a mount that is too deep already: any other was checked with all that is below.
+        raise InvalidPath(
+            f"the mount {'/'.join(('', *relative))} of this cluster would still have no valid path "
+            f"below {new_path} ({error}); move it to a shorter path",
+            path=new_path,
+            rule="length",
+        ) from None
 
 
 def _mark_read_only_below(draft: PlanBuilder, path: Path) -> None:

@@ -39,9 +39,11 @@ from directory.federation.link_groups import LINK_GROUPS, LinkGroups
 from directory.federation.link_records import BELOW, encode_record
 from directory.federation.parent_state import TableRow, table_writes
 from directory.namespace.command import (
+    Command,
     CreateDirectory,
     CreateMount,
     DeleteEntry,
+    MoveEntry,
     ReapDeleted,
     UpdateEntry,
 )
@@ -55,7 +57,12 @@ from directory.store.etcd.transaction import LIMITS
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.store.writer import Writer
 from resolver.errors import (
+    HasMounts,
+    InvalidPath,
+    KdirError,
+    MountLoop,
     MountMismatch,
+    MountOverlaps,
     NotReady,
     StoreSealed,
     StoreUnavailable,
@@ -830,6 +837,27 @@ def test_S21_a_child_whose_mount_is_too_deep_at_the_clusters_new_mount_is_not_un
     back = federation_pb2.Welcome(mount="/", epoch=3)
     cluster.writer.put_facts((Put(PARENT, encode_record(8, back.SerializeToString())),))
     assert not cluster.federation.view().too_deep
+    opened(children, child_at(str(deep))).close()
+    moved.epoch = 4
+    cluster.writer.put_facts((Put(PARENT, encode_record(9, moved.SerializeToString())),))
+    assert cluster.federation.view().too_deep.keys() == {"kc-deep"}
+    refused: list[tuple[Command, type[KdirError], str]] = [
+        (CreateMount(path=path("/b/e"), cluster_id="kc-deep"), MountLoop, f"mounted at {deep} al"),
+        (CreateMount(path=path("/b/d"), cluster_id="kc-e"), MountOverlaps, f"above {deep}:"),
+        (DeleteEntry(path=path("/b/d"), recursive=True), HasMounts, f"below /b/d: {deep};"),
+        (
+            MoveEntry(path=path("/b/d/d"), new_path=path("/b/d/e")),
+            InvalidPath,
+            f"the mount {deep} of this cluster would still have no valid path below /b/d/e",
+        ),
+    ]
+    for command, reason, message in refused:
+        with pytest.raises(reason, match=message):
+            cluster.writer.commit_command(command)
+    cluster.writer.commit_command(MoveEntry(path=path("/b/d/d/d"), new_path=path("/b/e")))
+    view = cluster.federation.view()
+    assert not view.too_deep
+    assert view.mounts["kc-deep"][0] == path("/b/e" + "/d" * (MAX_SEGMENTS - 3))
     opened(children, child_at(str(deep))).close()
     children.stop()
 
