@@ -23,6 +23,7 @@ __all__ = [
     "display_name",
     "display_path",
     "entry_row",
+    "kafka_notes_at",
     "kind_of",
     "large_changes_at",
     "progress_text",
@@ -264,6 +265,69 @@ def stop_note_at(session: Session, path: Path) -> str:
         return ""
     reason = status.kafka.stop_reason if status is not None else ""
     return stopped_text(reason, str(path)) if reason else ""
+
+
+def kafka_notes_at(session: Session, path: Path) -> list[str]:
+    """Returns notes on why what is known of a path's Kafka is outdated: changes are stopped, or
+    Kafka did not answer when it was last read. Empty if neither is so, or if the cluster's status
+    cannot be read.
+    """
+    from resolver.errors import KdirError
+
+    try:
+        status = cluster_status_at(session, path)
+    except KdirError:
+        return []
+    if status is None or not status.HasField("kafka"):
+        return []
+    reason = status.kafka.stop_reason
+    notes = [stopped_text(reason, str(path))] if reason else []
+    unread = _unread_text(session, status)
+    return [*notes, f"{status.authority.cluster.cluster}: {unread}"] if unread else notes
+
+
+def _unread_text(session: Session, status: admin_pb2.GetStatusResponse) -> str:
+    """Returns why Kafka is not known as it is now, and as of when it is known; empty if it is."""
+    from resolver.errors import KdirError
+
+    try:
+        kafka = _elected_status(session, status).kafka
+    except KdirError as error:
+        return f"not known whether its Kafka answers: {error.message}"
+    if not kafka.leader:
+        return "no server is elected to read its Kafka: what is known is of before"
+    if kafka.reachable:
+        return ""
+    why = f"Kafka did not answer when it was last read, {kafka.message}"
+    if not kafka.HasField("last_sweep_seconds"):
+        return f"{why}; it was not read before"
+    return f"{why}; what is known is of {units.age(kafka.last_sweep_seconds)} ago"
+
+
+def _elected_status(
+    session: Session, status: admin_pb2.GetStatusResponse
+) -> admin_pb2.GetStatusResponse:
+    """Returns the status as of the server that is elected to read Kafka; of several servers only
+    that one knows whether Kafka answers.
+
+    Raises:
+        KdirError: it cannot be asked.
+    """
+    from kdir.v1 import admin_pb2
+
+    elected = next((one for one in status.members if "reconciler" in one.roles), None)
+    if status.kafka.leader or elected is None:
+        return status
+    named, allow = session.servers(), session.allow
+    among = [one for one in elected.endpoints if one in named or not allow.why_not_allowed(one)]
+    if not among:
+        return status
+    cluster_id = status.authority.cluster.cluster_id
+    request = admin_pb2.GetStatusRequest(cluster=cluster_id)
+    answer: admin_pb2.GetStatusResponse = session.ask_any(
+        "AdminService.GetStatus", request, among, cluster_id=cluster_id
+    )
+    return answer
 
 
 def stopped_text(reason: str, path: str) -> str:

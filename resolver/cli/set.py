@@ -21,7 +21,7 @@ from resolver.cli.clusters_below import (
     with_clusters_below,
 )
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
-from resolver.cli.entry_rows import CLEARED, stop_note_at
+from resolver.cli.entry_rows import CLEARED, kafka_notes_at
 from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seconds
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
@@ -298,7 +298,7 @@ def _effective(session: Session, arguments: Arguments) -> int:
         table.rows([_table_row(out, one, where.path, in_kafka=in_kafka) for one in values])
     _show_drift(out, drifts)
     if compares:
-        _note_stopped(session, where.path)
+        _note_outdated(session, where.path)
     if not answer.values and not drifts:
         out.note(f"no policy applies to {where}: none is set on it or above it")
     for ancestor in answer.ancestors[:1]:
@@ -319,10 +319,12 @@ def _effective(session: Session, arguments: Arguments) -> int:
     return _EXIT_DIFFERENT if arguments.flag("diff") and (values or drifts) else 0
 
 
-def _note_stopped(session: Session, path: Path) -> None:
-    """Reports if changes in the Kafka of a path's cluster are stopped; the exit code is then 3."""
-    if stopped := stop_note_at(session, path):
-        session.missing(stopped)
+def _note_outdated(session: Session, path: Path) -> None:
+    """Reports if changes in the Kafka of a path's cluster are stopped, and if it did not answer
+    when it was last read; the exit code is then 3.
+    """
+    for note in kafka_notes_at(session, path):
+        session.missing(note)
 
 
 def _assume(
@@ -423,7 +425,7 @@ def _drift_below(session: Session, where: PathArgument) -> int:
             drifts += answer.drifts
             omitted += answer.omitted_count
             compared += 1
-            _note_stopped(session, Path.parse(one.mount))
+            _note_outdated(session, Path.parse(one.mount))
         elif isinstance(answer, InvalidArgument) and answer.metadata.get("field") == "cluster":
             without = without or answer
         elif one is every[0]:

@@ -165,3 +165,11 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(  # noq
         assert (
             "armed: 2 topics of la-one are being changed in Kafka; not known: la-two" in output.err
         )
+
+        # A Kafka that does not answer is not said to match.
+        brokers[0].kill()
+        unread = "la-one: Kafka did not answer when it was last read, since "
+        effective = ["effective", "/la/one/search/clicks", "--diff"]
+        eventually(lambda: unread in kdir(la, *effective).err, 60)
+        compared = kdir(la, *effective)
+        assert (compared.code in {3, 5}, "no drift" in compared.err) == (True, False)

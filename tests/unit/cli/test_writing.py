@@ -922,6 +922,58 @@ def test_a_missing_topic_is_drift_also_through_a_link(kdir: Kdir, path: str) -> 
     assert (ran.code, ran.out.split("\t")[0], "no drift" in ran.err) == (5, "/orders", False)
 
 
+AWAY = {
+    "leader": True,
+    "message": "since 2026-11-01T12:00:00Z: no broker answered",
+    "last_sweep_seconds": 400.0,
+}
+"""State of a Kafka that does not answer any more, at the elected server."""
+
+
+def _status(*members: admin_pb2.Member, **kafka: Any) -> admin_pb2.GetStatusResponse:
+    status = admin_pb2.GetStatusResponse(kafka=admin_pb2.KafkaStatus(**kafka), members=members)
+    status.authority.cluster.cluster = "la"
+    return status
+
+
+@pytest.mark.parametrize("path", ["/orders", "/search"])
+def test_without_an_answer_of_kafka_there_is_no_claim_of_no_drift(kdir: Kdir, path: str) -> None:
+    entry = directory_pb2.GetEntryResponse()
+    if path == "/search":
+        entry.entry.directory.SetInParent()
+    kdir.answers["DirectoryService.GetEntry"] = entry
+    value = policies_pb2.EffectiveValue(field="topic_config[x.ms]", value="9", kafka_value="9")
+    kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse(
+        values=[value]
+    )
+    kdir.answers["AdminService.ListDrift"] = admin_pb2.ListDriftResponse()
+    kdir.answers["AdminService.GetStatus"] = _status(**AWAY)
+    ran = kdir("effective", "--diff", path)
+    why = "la: Kafka did not answer when it was last read, since 2026-11-01T12:00:00Z: no broker"
+    assert ran == Ran(3, "", f"{why} answered; what is known is of 6m ago\n")
+    kdir.answers["AdminService.GetStatus"] = _status(leader=True, message="since x: refused")
+    assert "since x: refused; it was not read before" in kdir("effective", "--diff", path).err
+    kdir.answers["AdminService.GetStatus"] = _status(leader=True, reachable=True)
+    assert kdir("effective", "--diff", path) == Ran(0, "", "no drift: Kafka matches every value\n")
+
+
+def test_whether_kafka_answers_is_asked_of_the_elected_server(kdir: Kdir) -> None:
+    kdir.answers["DirectoryService.GetEntry"] = directory_pb2.GetEntryResponse()
+    kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
+    kdir.answers["AdminService.ListDrift"] = admin_pb2.ListDriftResponse()
+    elected = admin_pb2.Member(endpoints=["127.0.0.1:20009"], roles=["reconciler"])
+    kdir.answers["AdminService.GetStatus"] = _status(elected, message="another one knows")
+    assert "la: not known whether its Kafka answers: " in kdir("effective", "--diff", "/orders").err
+    kdir.tree.transport.serve("127.0.0.1:20009", lambda *_: _status(**AWAY))
+    ran = kdir("effective", "--diff", "/orders")
+    assert (ran.code, "no broker answered; what is known is of 6m ago" in ran.err) == (3, True)
+    kdir.tree.transport.serve("127.0.0.1:20009", lambda *_: _status(leader=True, reachable=True))
+    assert kdir("effective", "--diff", "/orders").code == 0
+    kdir.answers["AdminService.GetStatus"] = _status(message="another one knows")
+    ran = kdir("effective", "--diff", "/orders")
+    assert (ran.code, "no server is elected to read its Kafka" in ran.err) == (3, True)
+
+
 def test_effective_of_nothing_says_so(kdir: Kdir) -> None:
     kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
     ran = kdir("effective", "/search")
