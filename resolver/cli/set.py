@@ -312,11 +312,17 @@ def _effective(session: Session, arguments: Arguments) -> int:
             session.out.note(f"partitions and replication_factor are {FOR_NEW_TOPICS}", "faint")
         _show_topics_changed(session, where, answer, request.what_if, fields)
     if arguments.flag("diff") and not (values or drifts or session.partial):
-        same = "no drift: Kafka matches every value"
-        out.note(
-            same if in_kafka else "directories have no values in Kafka; use --diff or name a topic"
-        )
+        is_directory = bool(changes) and _is_directory(session, where)
+        out.note(_no_difference(in_kafka=in_kafka, is_directory=is_directory))
     return _EXIT_DIFFERENT if arguments.flag("diff") and (values or drifts) else 0
+
+
+def _no_difference(*, in_kafka: bool, is_directory: bool) -> str:
+    if in_kafka:
+        return _NO_DRIFT
+    if is_directory:
+        return "--diff with --if compares topics only: name one, or leave out --if"
+    return "no drift: nothing is set that Kafka could have otherwise"
 
 
 def _note_outdated(session: Session, path: Path) -> None:
@@ -437,7 +443,7 @@ def _drift_below(session: Session, where: PathArgument) -> int:
         raise without
     _show_drift(session.out, drifts)
     if not drifts and not session.partial:
-        session.out.note("no drift: Kafka matches every value")
+        session.out.note(_NO_DRIFT)
     if omitted:
         session.out.note(f"and {omitted:,} more: name a path further below", "warn")
     return _EXIT_DIFFERENT if drifts else 0
@@ -517,6 +523,7 @@ def _in_kafka(one: policies_pb2.EffectiveValue, shown: Callable[[str], str]) -> 
 
 
 _EXIT_DIFFERENT: Final = 5
+_NO_DRIFT: Final = "no drift: Kafka matches every value"
 _COLUMNS: Final = [
     Column("FIELD"), Column("VALUE"), Column("SOURCE PATH"), Column("SET BY"), Column("AGE"),
     Column("OVERRIDES"), Column("IN KAFKA"),

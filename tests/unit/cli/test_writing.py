@@ -974,6 +974,24 @@ def test_whether_kafka_answers_is_asked_of_the_elected_server(kdir: Kdir) -> Non
     assert (ran.code, "no server is elected to read its Kafka" in ran.err) == (3, True)
 
 
+def test_a_topic_without_policies_is_not_taken_for_a_directory(kdir: Kdir) -> None:
+    kdir.answers["DirectoryService.GetEntry"] = directory_pb2.GetEntryResponse()
+    kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
+    kdir.answers["AdminService.ListDrift"] = admin_pb2.ListDriftResponse()
+    kdir.answers["AdminService.GetStatus"] = _status(leader=True, reachable=True)
+    assert kdir("effective", "--diff", "/orders") == Ran(
+        0,
+        "",
+        "no policy applies to /orders: none is set on it or above it\n"
+        "no drift: nothing is set that Kafka could have otherwise\n",
+    )
+    entry = directory_pb2.GetEntryResponse()
+    entry.entry.directory.SetInParent()
+    kdir.answers["DirectoryService.GetEntry"] = entry
+    ran = kdir("effective", "--diff", "--if", "owner=x", "/search")
+    assert "--diff with --if compares topics only: name one, or leave out --if" in ran.err
+
+
 def test_effective_of_nothing_says_so(kdir: Kdir) -> None:
     kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
     ran = kdir("effective", "/search")
