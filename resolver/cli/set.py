@@ -23,6 +23,7 @@ from resolver.cli.clusters_below import (
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
 from resolver.cli.entry_rows import CLEARED, kafka_notes_at
 from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seconds
+from resolver.cli.mount import some_paths
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import FOR_NEW_TOPICS, OF_NEW_TOPICS, print_change_plan
@@ -378,17 +379,24 @@ def _show_topics_changed(
 
 def _topic_drift(session: Session, where: PathArgument) -> list[admin_pb2.Drift]:
     """Returns a topic's drift besides its policies: it is missing or another one, or its ACLs
-    differ. Empty if the caller may not read drift, or if there is no Kafka.
+    differ. Empty if the caller may not read drift.
+
+    Raises:
+        InvalidArgument: its cluster has no Kafka.
     """
     from kdir.v1 import admin_pb2
 
-    from resolver.errors import InvalidArgument, PermissionDenied
+    from resolver.errors import PermissionDenied
 
     try:
         answer = session.resolver.call(
             where.path, "AdminService.ListDrift", admin_pb2.ListDriftRequest(path=str(where.path))
         )
-    except (InvalidArgument, PermissionDenied):
+    except PermissionDenied:
+        return []
+    except InvalidArgument as error:
+        if _is_without_kafka(error):
+            raise _nothing_to_compare(error, where) from None
         return []
     path = str(session.resolver.owner_of(where.path).path)  # the rows' are those behind links
     return [one for one in answer.drifts if one.field in _BESIDES and one.path == path]
@@ -404,8 +412,21 @@ def _is_directory(session: Session, where: PathArgument) -> bool:
     return bool(answer.entry.HasField("directory"))
 
 
+def _is_without_kafka(answer: object) -> bool:
+    return isinstance(answer, InvalidArgument) and answer.metadata.get("field") == "cluster"
+
+
+def _nothing_to_compare(error: InvalidArgument, where: PathArgument) -> InvalidArgument:
+    error.message += f": nothing to compare {where.path} with, and nothing was compared"
+    return error
+
+
 def _drift_below(session: Session, where: PathArgument) -> int:
-    """Shows the differences of the cluster of a directory and of each that is mounted below it."""
+    """Shows the differences of the cluster of a directory and of each that is mounted below it.
+
+    Raises:
+        InvalidArgument: none of them has a Kafka.
+    """
     from kdir.v1 import admin_pb2
 
     owner = session.resolver.owner_of(where.path)
@@ -419,28 +440,30 @@ def _drift_below(session: Session, where: PathArgument) -> int:
                 one.mount, "AdminService.ListDrift", request
             )
         except InvalidArgument as error:
-            if error.metadata.get("field") != "cluster":
+            if not _is_without_kafka(error):
                 raise
-            return error  # it has no Kafka
+            return error
         return answer
 
     drifts: list[admin_pb2.Drift] = []
-    without, omitted, compared = None, 0, 0
+    without: dict[str, InvalidArgument] = {}
+    omitted = compared = 0
     for one, answer in zip(every, query_each(session, every, compare), strict=True):
         if isinstance(answer, admin_pb2.ListDriftResponse):
             drifts += answer.drifts
             omitted += answer.omitted_count
             compared += 1
             _note_outdated(session, Path.parse(one.mount))
-        elif isinstance(answer, InvalidArgument) and answer.metadata.get("field") == "cluster":
-            without = without or answer
+        elif isinstance(answer, InvalidArgument) and _is_without_kafka(answer):
+            without[one.cluster] = answer
         elif one is every[0]:
             raise answer
         else:
             session.missing(f"not compared: {failure_text(one.cluster, answer)}")
-    if not compared and without is not None and not session.partial:
-        without.message += f": nothing to compare {where.path} with, and nothing was compared"
-        raise without
+    if not compared and without and not session.partial:
+        raise _nothing_to_compare(next(iter(without.values())), where)
+    if without:
+        session.out.note(f"not compared, without a Kafka: {some_paths(list(without))}", "faint")
     _show_drift(session.out, drifts)
     if not drifts and not session.partial:
         session.out.note(_NO_DRIFT)
@@ -605,8 +628,10 @@ VERBS: Final = (
             "reverting it); rejected (by Kafka); quota-exceeded; not-armed (no armed path covers\n"
             "it); if set (with --if: kdir would apply it). n/a: nothing of Kafka's to compare.\n"
             "(cleared): the key was ended there (unset --clear), so that nothing is inherited.\n"
-            "--diff shows only differences, for a directory those of all topics below it, in each\n"
-            "cluster; exit code 5 if there are any, 2 if there is no Kafka to compare with.\n"
+            "--diff shows only differences, for a directory those of all topics below it, in its\n"
+            "cluster and in those mounted below; exit code 5 if there are any, 3 if a Kafka could\n"
+            "not be compared, or did not answer when it was last read, 2 if none of these\n"
+            "clusters has a Kafka.\n"
             "Quotas show their usage, and apply at every level, overridden or not."
         ),
         arguments=(_PATH,),

@@ -992,6 +992,40 @@ def test_a_topic_without_policies_is_not_taken_for_a_directory(kdir: Kdir) -> No
     assert "--diff with --if compares topics only: name one, or leave out --if" in ran.err
 
 
+def test_a_difference_is_of_all_clusters_below_that_have_a_kafka(kdir: Kdir) -> None:
+    entry = directory_pb2.GetEntryResponse()
+    entry.entry.directory.SetInParent()
+    without = errors.InvalidArgument("cluster la has no Kafka", field="cluster", kafka="none")
+    kdir.answers["DirectoryService.GetEntry"] = entry
+    kdir.answers["AdminService.ListDrift"] = without
+    for line in ("/", "/search"):
+        ran = kdir("effective", "--diff", line)
+        assert (ran.code, ran.out) == (2, "")
+        assert f"nothing to compare {line} with, and nothing was compared" in ran.err
+    kdir.tree.cluster("/far", "far")
+    far = kdir.tree.at("/far")
+    drift = admin_pb2.Drift(path="/far/a", field="config[retention.ms]", expected="1", actual="2")
+    answers: dict[str, Any] = {"AdminService.ListDrift": admin_pb2.ListDriftResponse()}
+    kdir.tree.transport.serve(far.endpoint, answering(answers, far.answer, []))
+    note = "not compared, without a Kafka: la\n"
+    same = "no drift: Kafka matches every value\n"
+    assert kdir("effective", "--diff", "/") == Ran(0, "", note + same)
+    answers["AdminService.ListDrift"] = admin_pb2.ListDriftResponse(drifts=[drift])
+    ran = kdir("effective", "--diff", "/")
+    assert (ran.code, ran.err, ran.out.split("\t")[0]) == (5, note, "/far/a")
+
+
+def test_a_topic_of_a_cluster_without_kafka_is_not_compared(kdir: Kdir) -> None:
+    kdir.answers["DirectoryService.GetEntry"] = directory_pb2.GetEntryResponse()
+    kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
+    kdir.answers["AdminService.ListDrift"] = errors.InvalidArgument(
+        "cluster la has no Kafka", field="cluster", kafka="none"
+    )
+    ran = kdir("effective", "--diff", "/orders")
+    assert (ran.code, ran.out, "no drift" in ran.err) == (2, "", False)
+    assert "la has no Kafka: nothing to compare /orders with" in ran.err
+
+
 def test_effective_of_nothing_says_so(kdir: Kdir) -> None:
     kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
     ran = kdir("effective", "/search")
