@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
@@ -19,7 +20,7 @@ from resolver.cli.output import Column, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import print_change_plan
 from resolver.cli.session import parse_path_argument
-from resolver.cli.streams import chosen_cluster, name_of
+from resolver.cli.streams import chosen_cluster, identify_cluster
 from resolver.errors import KdirError
 from resolver.message_values import plain
 
@@ -249,12 +250,16 @@ def _check_any(session: Session, arguments: Arguments) -> int:
         host=_host(arguments),
         path=parse_path_argument(path).path if path else "",
     )
-    out = session.out
+    out, asked = session.out, identify_cluster(session, chosen)
+    if not path and asked.mount:
+        # The answer has no authority: a resolution there has, and reports where it is unconfirmed.
+        with suppress(KdirError):
+            session.resolver.owner_of(asked.mount)
     if out.structured:
         out.record({"allowed": allowed})
     else:
         out.line("allowed" if allowed else "denied")
-        cluster = name_of(session, chosen)
+        cluster = asked.name or "the queried cluster"
         out.note(f"on any {kind} of cluster {cluster}, not only at or below a path", "faint")
     return 0 if allowed else _EXIT_DENIED
 

@@ -27,6 +27,7 @@ __all__ = [
     "ChosenCluster",
     "call_chosen_cluster",
     "chosen_cluster",
+    "identify_cluster",
     "messages",
     "name_of",
 ]
@@ -108,12 +109,19 @@ def _choose(
     return known[0]._replace(requested="")
 
 
+def identify_cluster(session: Session, chosen: ChosenCluster) -> ChosenCluster:
+    """Returns the cluster with its name and mount; queries its servers if they are not known yet.
+    What they do not answer stays empty.
+    """
+    if chosen.name:
+        return chosen
+    known, _ = _clusters_of_servers(session)
+    return known[0] if known else chosen
+
+
 def name_of(session: Session, chosen: ChosenCluster) -> str:
     """Returns the cluster's name for people; queries its servers if it is not known yet."""
-    if chosen.name:
-        return chosen.name
-    known, _ = _clusters_of_servers(session)
-    return known[0].name if known else "the queried cluster"
+    return identify_cluster(session, chosen).name or "the queried cluster"
 
 
 def _clusters_of_servers(session: Session) -> tuple[list[ChosenCluster], KdirError | None]:
