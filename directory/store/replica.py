@@ -180,7 +180,7 @@ class Replica:
         return max(0.0, self._clock() - since)
 
     def refuse_too_stale(self, max_stale_seconds: float) -> None:
-        """Refuses to answer once the store has been away for longer than the limit (S4).
+        """Checks that the store has not been unreachable for longer than the limit (S4).
 
         Raises:
             Unreachable: names the time.
