@@ -37,7 +37,7 @@ __all__ = ["Rooms", "trace_calls"]
 ROOT: Final = Path(__file__).resolve().parents[2]
 _SERVER: Final = f"{ROOT / 'directory'}/"
 _ENTRANCE: Final = "api/rpc/handlers.py", "behave"
-_APPLYING: Final = "store/replica.py", "_received"
+_APPLYING: Final = {("store/replica.py", "_apply"), ("api/rpc/call_context.py", "finish")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class _Tracer:
         if event not in {"call", "return"} or not code.co_filename.startswith(_SERVER):
             return
         name, thread = code.co_filename.removeprefix(_SERVER), threading.get_ident()
-        if (name, code.co_name) == _APPLYING:
+        if (name, code.co_name) in _APPLYING:
             change = self._applying.add if event == "call" else self._applying.discard
             change(thread)
         if thread in self._applying:

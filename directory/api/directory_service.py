@@ -125,7 +125,7 @@ class DirectoryService(Service):
             finally:
                 self._awaiting.release()
         response = directory_pb2.CreateEntryResponse(token=cluster.token_at(written.revision))
-        response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
+        response.authority.CopyFrom(cluster.authority_of_write(written.revision))
         if entry is not None:
             entry_to_proto(entry, str(written.plan.path or path), into=response.entry)
         return response
@@ -182,7 +182,7 @@ class DirectoryService(Service):
             self._router, asked, request, call, holder=asked.kind is Kind.MOUNT
         )
         response = directory_pb2.UpdateEntryResponse(token=cluster.token_at(written.revision))
-        response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
+        response.authority.CopyFrom(cluster.authority_of_write(written.revision))
         if written.plan.entry is not None:
             entry_to_proto(written.plan.entry, str(path), into=response.entry)
         if request.validate_only:
@@ -204,6 +204,7 @@ class DirectoryService(Service):
             self._router, asked, request, call, complete_removal, ask_first=request.recursive
         )
         if cluster.reconciler is not None:
+            cluster.replica.apply_taken()  # what the reconciler is to find
             cluster.reconciler.wake()
         response = directory_pb2.DeleteEntryResponse(
             token=cluster.token_at(written.revision),
@@ -214,7 +215,7 @@ class DirectoryService(Service):
         removed = written.plan.entry
         if isinstance(removed, Topic):
             response.provision = cast("entry_pb2.Provision", removed.provision.value)
-        response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
+        response.authority.CopyFrom(cluster.authority_of_write(written.revision))
         if request.validate_only:
             fill_change_plan(self._router, cluster, command, written, call, response.plan)
         return response
@@ -233,7 +234,7 @@ class DirectoryService(Service):
         )
         cluster, command, written = commit_change(self._router, asked, request, call)
         response = directory_pb2.MoveEntryResponse(token=cluster.token_at(written.revision))
-        response.authority.CopyFrom(cluster.authority(cluster.replica.snapshot))
+        response.authority.CopyFrom(cluster.authority_of_write(written.revision))
         if written.plan.entry is not None:
             entry_to_proto(written.plan.entry, request.new_path, into=response.entry)
         if request.validate_only:

@@ -145,6 +145,7 @@ def commit_change(
                 as_shown=lambda planned, snapshot: as_shown(
                     access_control.tree(cluster, snapshot, call), command, planned
                 ),
+                later=call.after_answer,
             )
         return cluster, command, written
 

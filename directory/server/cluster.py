@@ -10,10 +10,10 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import isinf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from kdir.v1 import entry_pb2, federation_pb2, resolve_pb2
 
@@ -67,15 +67,18 @@ class _OwnFacts:
     held: PinnedKafka
     above: tuple[PolicyLevel, ...] | None
     """Policies of the ancestors above the mount; None if they cannot be read."""
+    authority: resolve_pb2.Authority
+    """Authority of each of these trees, without its revision."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Signature:
     """Authority message, with the values it was made from."""
 
     snapshot: Snapshot
     message: resolve_pb2.Authority
-    encoded: bytes
+    encoded: bytes = b""
+    """See ``Cluster.encoded_authority``; empty until it is asked for."""
 
 
 class Cluster:
@@ -405,7 +408,8 @@ class Cluster:
             except NotReady:
                 above = None
             pin = PinnedKafka.load(snapshot)
-            known = self._own_facts = _OwnFacts(facts, position, pin, above)
+            authority = self._authority_at(position, pin)
+            known = self._own_facts = _OwnFacts(facts, position, pin, above, authority)
         return known
 
     def check_mounted(self) -> None:
@@ -502,25 +506,39 @@ class Cluster:
 
     def encoded_authority(self, snapshot: Snapshot) -> bytes:
         """Returns the authority as the bytes of a ResolveResponse with no other field."""
-        return self._signed(snapshot).encoded
+        signature = self._signed(snapshot)
+        if not signature.encoded:
+            response = resolve_pb2.ResolveResponse(authority=signature.message)
+            signature.encoded = response.SerializeToString()
+        return signature.encoded
 
     def _signed(self, snapshot: Snapshot) -> _Signature:
-        unconfirmed = None if self.parent_link is None else self.unconfirmed_seconds()
-        stale = self.replica.state is ReplicaState.STALE
-        known = self._signature
-        if not stale and unconfirmed is None and known is not None and known.snapshot is snapshot:
+        known, doubts = self._signature, self._doubts()
+        if known is not None and known.snapshot is snapshot and not doubts:
             return known
-        message = self._authority(snapshot)
-        if stale:
-            message.stale = True
-            message.age_seconds = self.replica.age_seconds
-        if unconfirmed is not None:
-            message.unconfirmed_seconds = unconfirmed
-        encoded = resolve_pb2.ResolveResponse(authority=message).SerializeToString()
-        signature = _Signature(snapshot, message, encoded)
-        if not stale and unconfirmed is None:
+        message = self._authority_of(snapshot, snapshot.revision, doubts)
+        signature = _Signature(snapshot, message)
+        if not doubts:
             self._signature = signature
         return signature
+
+    def _doubts(self) -> Mapping[str, Any]:
+        """Returns the fields of an authority that say how old its answer may be; empty: it is
+        confirmed.
+        """
+        unconfirmed = None if self.parent_link is None else self.unconfirmed_seconds()
+        stale = self.replica.state is ReplicaState.STALE
+        if not stale and unconfirmed is None:
+            return _NO_DOUBTS
+        age = {"stale": True, "age_seconds": self.replica.age_seconds} if stale else {}
+        return age if unconfirmed is None else {**age, "unconfirmed_seconds": unconfirmed}
+
+    def authority_of_write(self, revision: int) -> resolve_pb2.Authority:
+        """Returns the authority of the answer to a write of this revision, which the replica may
+        apply only after it.
+        """
+        snapshot = self.replica.snapshot
+        return self._authority_of(snapshot, max(snapshot.revision, revision), self._doubts())
 
     def token_of(self, snapshot: Snapshot) -> str:
         """Returns a token for readers that need this snapshot or a newer one."""
@@ -531,17 +549,26 @@ class Cluster:
         incarnation = self.replica.snapshot.incarnation
         return str(Token.from_position(self.cluster_id, incarnation, revision))
 
-    def _authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
-        own, kafka = self._facts_of(snapshot), self.config.kafka
-        position, stop = own.position, own.held.stop
-        stop_reason = ""
-        if kafka is not None and stop is not None:
+    def _authority_of(
+        self, snapshot: Snapshot, revision: int, doubts: Mapping[str, Any]
+    ) -> resolve_pb2.Authority:
+        message = resolve_pb2.Authority(revision=revision, **doubts)
+        message.MergeFrom(self._facts_of(snapshot).authority)
+        message.incarnation = snapshot.incarnation
+        message.token = str(Token.from_position(self.cluster_id, snapshot.incarnation, revision))
+        return message
+
+    def _authority_at(
+        self, position: parent_state.Position, held: PinnedKafka
+    ) -> resolve_pb2.Authority:
+        kafka, stop_reason = self.config.kafka, ""
+        if kafka is not None and held.stop is not None:
             # Not the message of the stop, which counts and names topics: every caller gets this.
             stop_reason = "too many topics vanished from Kafka at once, or changed their topic id"
-            if stop.kafka_id:
+            if held.stop.kafka_id:
                 stop_reason = (
-                    f"another Kafka cluster answers: {stop.kafka_id}, this directory belongs to "
-                    f"{own.held.pinned}"
+                    f"another Kafka cluster answers: {held.stop.kafka_id}, this directory belongs "
+                    f"to {held.pinned}"
                 )
         return resolve_pb2.Authority(
             cluster=entry_pb2.Cluster(
@@ -561,13 +588,11 @@ class Cluster:
                 ],
             ),
             server=self.server_id,
-            token=self.token_of(snapshot),
-            revision=snapshot.revision,
-            incarnation=snapshot.incarnation,
             stop_reason=stop_reason,
         )
 
 
+_NO_DOUBTS: Final[Mapping[str, Any]] = {}
 _HELD_SECONDS = 180.0
 """Time for which a standby counts the link as open: its holder stores the contact every minute."""
 _MAINTENANCE_SECONDS = 5.0

@@ -314,8 +314,8 @@ class Watch(Protocol):
         """Context manager for a thread that commits in its block through the same store object. At
         its end that thread calls ``take`` with what ``next`` would return, commits of other threads
         included, if this is known without asking the store. ``take`` is only called while another
-        thread waits in ``next``, and that thread continues after it. If ``take`` fails, its commits
-        are lost and ``next`` raises ``RuntimeError``. If it is not called, ``next`` returns them.
+        thread waits in ``next``, and that thread continues after it; it must be quick and must not
+        fail. If it is not called, ``next`` returns them.
         """
 
     def close(self) -> None:

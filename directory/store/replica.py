@@ -1,7 +1,8 @@
 """Replica: one server's copy of its cluster's tree in memory.
 
 One thread loads the store at one revision and then follows its watch; a thread that commits through
-the same store object may apply its commit in that thread's place (``applying_own_commits``). The
+the same store object may apply its commit in that thread's place (``applying_own_commits``), a
+write of a caller after its answer is sent. The
 replica publishes whole, immutable snapshots: the holder of one sees no later change in it. When the
 history that the replica needs is gone, it loads again and swaps; until then, and while the store is
 unreachable, the old snapshot serves.
@@ -16,8 +17,9 @@ import logging
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -122,7 +124,8 @@ class Replica:
         self._sealed_at = clock()
         self._trouble = ""
         self._log_context: contextvars.Context
-        """Of ``start``; the replica's thread has a copy of its own."""
+        """Of ``start``, for the thread that applies commits, which holds ``_applying``; the
+        replica's thread has a copy of its own."""
         self._publishing = 0
         """Id of the thread that calls the subscribers now; 0: none."""
         self._waiting: Final = threading.Lock()
@@ -131,6 +134,13 @@ class Replica:
         """How often everything was loaded again because the watch could not resume."""
         self._restarts_before = 0  # of watches that are closed
         self._reported: Snapshot | None = None  # the newest that all subscribers know; _waiting
+        self._applying: Final = threading.Lock()
+        """Held by the thread that applies commits. It calls the subscribers: no thread waits for
+        this lock while it holds one that they need."""
+        self._taken: Final[deque[CommittedWrites]] = deque()
+        """Commits after the newest tree that the watch has given to the threads that made them."""
+        self._failure: BaseException | None = None
+        """Why taken commits were not applied; the replica's thread then loads everything again."""
 
     # -- what it knows -----------------------------------------------------------------------
 
@@ -217,6 +227,7 @@ class Replica:
             StoreUnavailable: the store is unreachable, so the revision cannot arrive.
             TokenFromFuture: the revision did not arrive in time.
         """
+        self.apply_taken()
         deadline = self._clock() + timeout_seconds
         while True:
             with self._waiting:
@@ -277,14 +288,52 @@ class Replica:
             watch.close()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
+        with self._applying:
+            self._taken.clear()
 
-    def applying_own_commits(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def applying_own_commits(
+        self, later: Callable[[Callable[[], None]], None] | None = None
+    ) -> Iterator[None]:
         """Context manager for a thread that commits to the store in its block: at its end that
         thread applies the commit itself if it can, and need not wait until the replica's thread
         has done so.
+
+        ``later``: is passed the function that applies it, ``apply_taken``, and need not call it at
+        once.
         """
         watch = self.watch
-        return nullcontext() if watch is None else watch.giving_own_to(self._received_own)
+        if watch is None or self.in_callback:
+            yield
+            return
+        with watch.giving_own_to(self._taken.extend):
+            yield
+        if self._taken:
+            self._note_answer()
+            (later or _at_once)(self.apply_taken)
+
+    def is_taken(self, revision: int) -> bool:
+        """True if a commit is known, or will be applied by the thread that made it."""
+        try:
+            return self._taken[-1].revision >= revision
+        except IndexError:
+            return self.is_known(revision)
+
+    def apply_taken(self) -> None:
+        """Applies the commits that threads took to apply them later, if any; also while another
+        thread does so: then returns after it.
+        """
+        if not self._taken or self.in_callback:
+            return
+        try:
+            self._apply(())
+        except BaseException as error:
+            self._failure = error
+            watch = self.watch
+            if watch is not None:
+                watch.close()  # the replica's thread goes on, and finds the failure
+            if not isinstance(error, Exception):
+                raise
 
     @property
     def in_callback(self) -> bool:
@@ -299,7 +348,8 @@ class Replica:
                 if self.watch is None:
                     self.watch = self._load()
                 changes = self.watch.next(_NEXT_SECONDS)
-                self._received(changes)
+                self._note_answer()
+                self._apply(changes)
                 self._notice_seal()
                 retry_seconds = _FIRST_RETRY_SECONDS
             except HistoryCompacted as reason:
@@ -334,20 +384,36 @@ class Replica:
         self._away, self._trouble = True, why
         self._wake(None)  # a thread that waits for a revision finds the store away
 
-    def _received(self, changes: Sequence[CommittedWrites]) -> None:
+    def _note_answer(self) -> None:
+        """Notes that the store answered."""
         if self._away:
             _log.warning("the store is back")
         self._away, self._trouble, self._received_at = False, "", self._clock()
-        for change in changes:
-            self.event_keys.receive(change.writes)
-            before = self.snapshot
-            after = before.apply(change.revision, change.writes)
-            events = events_of(change.revision, change.writes, self._store.identity.cluster_id)
-            self._publish(AppliedCommit(before, after, change.revision, change.writes, events))
 
-    def _received_own(self, changes: Sequence[CommittedWrites]) -> None:
-        """Applies commits in the thread that made them, in the log context of the replica's."""
-        self._log_context.run(self._received, changes)
+    def _apply(self, changes: Sequence[CommittedWrites]) -> None:
+        """Applies commits, after those that were taken before them."""
+        with self._applying:
+            if self._failure is not None:
+                raise RuntimeError("commits were not applied") from self._failure
+            try:
+                self._log_context.run(self._apply_in_order, changes)
+            except BaseException:
+                self._taken.clear()
+                raise
+
+    def _apply_in_order(self, changes: Sequence[CommittedWrites]) -> None:
+        while self._taken:
+            self._apply_next(self._taken[0])
+            self._taken.popleft()
+        for change in changes:
+            self._apply_next(change)
+
+    def _apply_next(self, change: CommittedWrites) -> None:
+        self.event_keys.receive(change.writes)
+        before = self.snapshot
+        after = before.apply(change.revision, change.writes)
+        events = events_of(change.revision, change.writes, self._store.identity.cluster_id)
+        self._publish(AppliedCommit(before, after, change.revision, change.writes, events))
 
     def _notice_seal(self) -> None:
         sealed = self._store.identity.sealed
@@ -387,10 +453,13 @@ class Replica:
             gc.freeze()
         seconds = self._clock() - started
         _log.info("loaded %d rows of revision %d in %.2f s", count.rows, after.revision, seconds)
-        before = self._snapshot or Snapshot.empty(self._codec)
         self._received_at, self._away, self._trouble = self._clock(), False, ""
-        self.reloads += self._snapshot is not None
-        self._publish(AppliedCommit(before, after, after.revision, (), (), reloaded=True))
+        with self._applying:
+            self._taken.clear()  # the closed watch gave them before this load began
+            self._failure = None
+            before = self._snapshot or Snapshot.empty(self._codec)
+            self.reloads += self._snapshot is not None
+            self._publish(AppliedCommit(before, after, after.revision, (), (), reloaded=True))
         # The replica serves. The index, for which the first lookup by physical name would wait, is
         # built in another thread: in this one the store would seem silent meanwhile.
         threading.Thread(target=self._index, args=(after,), name="index", daemon=True).start()
@@ -431,6 +500,10 @@ class Replica:
                     waiter.woken.set()
                 else:
                     self._waiters.append(waiter)
+
+
+def _at_once(apply: Callable[[], None]) -> None:
+    apply()
 
 
 class _Waiter:

@@ -82,12 +82,18 @@ class Head:
 
 def head_of(connection: sqlite3.Connection) -> Head:
     """Returns the newest commit that this connection's transaction sees."""
-    row = connection.execute(
+    return head_and_seal_of(connection)[0]
+
+
+def head_and_seal_of(connection: sqlite3.Connection) -> tuple[Head, str]:
+    """Returns ``head_of`` and ``sealed_of``."""
+    *head, sealed = connection.execute(
         "SELECT revision, commit_id, writes_total,"
-        " (SELECT value FROM meta WHERE name = 'incarnation')"
+        " (SELECT value FROM meta WHERE name = 'incarnation'),"
+        " (SELECT value FROM meta WHERE name = 'sealed')"
         " FROM commits ORDER BY revision DESC LIMIT 1"
     ).fetchone()
-    return Head(*row)
+    return Head(*head), "" if sealed is None else str(sealed)
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:

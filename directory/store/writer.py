@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, TypeGuard, TypeVar
 
 from directory.access.grants import Permission
@@ -123,6 +124,7 @@ class _Request:
     validate_only: bool = field(kw_only=True)
     as_shown: Callable[[Plan, Snapshot], Plan] = field(kw_only=True)
     complete: Callable[[Snapshot], Command] = field(kw_only=True)
+    later: Callable[[Callable[[], None]], None] | None = field(kw_only=True)
     claims: dict[bytes, bytes | None] = field(default_factory=dict, kw_only=True)
     """Stored claims of physical names, which no snapshot has, on which a try failed."""
 
@@ -231,6 +233,7 @@ class Writer:
         authorize: Callable[[Snapshot], Sequence[Guard]] = lambda _: (),
         complete: Callable[[Snapshot], Command] | None = None,
         as_shown: Callable[[Plan, Snapshot], Plan] = lambda planned, _: planned,
+        later: Callable[[Callable[[], None]], None] | None = None,
     ) -> CommitResult:
         """Carries out a command, or only plans it (``validate_only``).
 
@@ -242,7 +245,9 @@ class Writer:
         as Kafka's topic or whether topics are deleted in Kafka too, or raises; a repeated request
         is recognized by the command as it was before. ``as_shown`` returns the plan with the entry
         and counts that the caller is shown; these are stored with the request id, so that a
-        repeated request gets the same.
+        repeated request gets the same. ``later``: if the commit can be applied to the replica by
+        this thread, is passed the function that does so, and need not call it before the answer is
+        sent; where others write too it is applied at once, since their plans need it.
 
         Raises:
             KdirError: the plan, ``authorize`` or ``complete`` refuses the command.
@@ -268,6 +273,7 @@ class Writer:
             validate_only=validate_only,
             as_shown=as_shown,
             complete=complete or (lambda _: command),
+            later=later,
         )
         final = (*_NOT_OF_THE_TREE, WriteConflict)
         return self._decide(lambda: self._until_done(request), request.deadline, final)
@@ -504,7 +510,12 @@ class Writer:
         return Put(self._replica.event_keys.new_key(now_ms, 1), value)
 
     def _commit_once(
-        self, transaction: Transaction, seconds: float, *, is_urgent: bool
+        self,
+        transaction: Transaction,
+        seconds: float,
+        *,
+        is_urgent: bool,
+        later: Callable[[Callable[[], None]], None] | None = None,
     ) -> Committed | Conflict:
         """Commits a transaction, if the store and every server of the cluster can take it.
 
@@ -518,7 +529,7 @@ class Writer:
         if self._is_logged() and _waits_for_log(transaction.writes):
             self._check_outbox(is_urgent or any(map(_is_of_role, transaction.guards)))
         try:
-            with self._replica.applying_own_commits():
+            with self._replica.applying_own_commits(later):
                 return self._store.commit(transaction, seconds)
         except StoreIsSealed as reason:
             raise _store_sealed_error(reason) from reason
@@ -589,7 +600,8 @@ class Writer:
             raise DeadlineExceeded("the deadline passed before the store was asked")
         try:
             is_urgent = _takes_rights(request.command)
-            done = self._commit_once(transaction, remaining, is_urgent=is_urgent)
+            later = None if request.later is None else partial(self._leave, request.later)
+            done = self._commit_once(transaction, remaining, is_urgent=is_urgent, later=later)
         except OutboxFull:
             # Nothing is written now; this request's first try may have been.
             known = self._answered(request)
@@ -620,6 +632,17 @@ class Writer:
                 return known if known is not None else done
             case _:
                 return done
+
+    def _leave(
+        self, later: Callable[[Callable[[], None]], None], apply: Callable[[], None]
+    ) -> None:
+        """Leaves an own commit to be applied later, unless others write too: their plans need it,
+        and would only wait for it elsewhere.
+        """
+        if self._under_way == 1:
+            later(apply)
+        else:
+            apply()
 
     def _revision_of(self, key: bytes) -> int | None:
         """Returns the revision that wrote a write-once key; None: not written, or unknown."""
@@ -695,10 +718,10 @@ class Writer:
             ) from error
 
     def _see(self, revision: int, deadline: float) -> None:
-        """Waits until the local replica has a write. If that takes too long, the write is still
-        valid: the answer's token makes later reads wait.
+        """Waits until the local replica has a write, or will have it before the next call. If that
+        takes too long, the write is still valid: the answer's token makes later reads wait.
         """
-        if self._replica.in_callback:
+        if self._replica.in_callback or self._replica.is_taken(revision):
             return
         try:
             self._replica.wait_for(revision, max(0.0, deadline - self._clock()))

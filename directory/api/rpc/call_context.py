@@ -6,16 +6,18 @@ import re
 import secrets
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 from urllib.parse import unquote
 
 from directory.access.principals import parse_host
 from resolver.errors import Cancelled, DeadlineExceeded, InvalidArgument
 
-__all__ = ["CURRENT", "REQUEST_ID_KEY", "Call"]
+__all__ = ["CURRENT", "REQUEST_ID_KEY", "Call", "UnfinishedWrites"]
 
 REQUEST_ID_KEY: Final = "x-request-id"
 """Metadata by which a caller names its call."""
@@ -24,6 +26,35 @@ _MOST_ADDRESSES: Final = 4096
 path.
 """
 _SANE_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+
+
+def _at_once(finish: Callable[[], None]) -> None:
+    finish()
+
+
+class UnfinishedWrites:
+    """Work that writes have left to do after their answers. Each call that begins later does it
+    first, so that it sees the answered writes. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self.left: Final[deque[Callable[[], None]]] = deque()
+        """What is left, oldest first."""
+
+    def add(self, finish: Callable[[], None]) -> None:
+        """Leaves something to do. ``finish`` must not fail; it may be called several times, also
+        by several threads at once, and returns only once it is done.
+        """
+        self.left.append(partial(finish))  # which, other than a function, equals no other
+
+    def finish(self) -> None:
+        """Does what is left."""
+        with suppress(IndexError):
+            while True:
+                finish = self.left[0]
+                finish()
+                with suppress(ValueError):
+                    self.left.remove(finish)
 
 
 @dataclass(slots=True)
@@ -50,6 +81,8 @@ class Call:
     """See ``peer``."""
     metadata: Callable[[], Iterable[tuple[str, str | bytes]]] = tuple
     """Returns the metadata of the request."""
+    after_answer: Callable[[Callable[[], None]], None] = _at_once
+    """Has a function called after the answer of a write is sent; see ``UnfinishedWrites.add``."""
     cluster: str = ""
     """The cluster that the call is for, if a process hosts several; for logs."""
     _request_id: str = ""

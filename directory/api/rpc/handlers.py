@@ -26,7 +26,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from directory.api.rpc.call_context import CURRENT, Call
+from directory.api.rpc.call_context import CURRENT, Call, UnfinishedWrites
 from directory.api.rpc.caller_slots import TooManyWaiting
 from directory.api.rpc.grpc_internals import (
     Finish,
@@ -127,6 +127,7 @@ def bind_service(
     the same, and so it is received before the call takes a thread (``request_intake``).
     """
     methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    unfinished = pools.writes.unfinished
     for name, handler in service.method_handlers().items():
         method = service.descriptor.methods_by_name[name]
         known_as = f"{service.descriptor.name}/{name}"
@@ -136,20 +137,23 @@ def bind_service(
         _refuse_other_threads(service, name, check, streams=method.server_streaming)
         if name in service.polled:
             open_stream = takes_request(
-                _polled(handler, known_as, calls, bounds.streams, identities, pools.polled)
+                _polled(
+                    handler, known_as, calls, bounds.streams, unfinished, identities, pools.polled
+                )
             )
             sends_without_thread(open_stream)
             _run_on(open_stream, pools.polled)
             methods[name] = grpc.stream_stream_rpc_method_handler(open_stream, read, _write)
         elif method.server_streaming:
-            behave = _stream(handler, known_as, calls, bounds.streams, identities)
+            behave = _stream(handler, known_as, calls, bounds.streams, unfinished, identities)
             if not method.client_streaming:
                 behave = takes_request(_with_first(behave))
             _run_on(behave, pools.streams)
             methods[name] = grpc.stream_stream_rpc_method_handler(behave, read, _write)
         else:
+            unsent = bounds.answers
             answer = takes_request(
-                _unary(handler, known_as, calls, max_call_seconds, identities, bounds.answers)
+                _unary(handler, known_as, calls, max_call_seconds, unfinished, identities, unsent)
             )
             if name in service.writes:
                 _run_on(answer, pools.writes)
@@ -198,6 +202,7 @@ def _unary(
     method: str,
     calls: CallMetrics,
     max_call_seconds: float,
+    unfinished: UnfinishedWrites,
     identities: Authenticator | None = None,
     unsent: UnsentAnswers | None = None,
 ) -> Callable[[Any, grpc.ServicerContext], Any]:
@@ -215,10 +220,11 @@ def _unary(
             is_active=context.is_active,
             find_peer=context.peer,
             metadata=context.invocation_metadata,
+            after_answer=unfinished.add,
         )
         current.call = call
         try:
-            _admit(call, request, method, context, identities)
+            _admit(call, request, method, context, unfinished, identities)
             answer = _write(handler(request, call))
             if unsent is not None and len(answer) > LARGE_BYTES:
                 unsent.hold(context, call, len(answer))
@@ -245,13 +251,17 @@ def _admit(
     request: Any,
     method: str,
     context: grpc.ServicerContext,
+    unfinished: UnfinishedWrites,
     identities: Authenticator | None,
 ) -> None:
-    """Notes who calls, and only then refuses a request that could not be parsed.
+    """Finishes the writes that were answered, so that the call sees them. Notes who calls, and only
+    then refuses a request that could not be parsed.
 
     Raises:
         Unauthenticated, InvalidArgument
     """
+    if unfinished.left:
+        unfinished.finish()
     if identities is not None:
         call.principal, call.cluster_ids, call.bearer = identities.authenticate(context, method)
     if type(request) is MalformedRequest:
@@ -263,6 +273,7 @@ def _stream(
     method: str,
     calls: CallMetrics,
     slots: StreamSlots,
+    unfinished: UnfinishedWrites,
     identities: Authenticator | None = None,
 ) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
     def behave(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
@@ -278,7 +289,7 @@ def _stream(
         calls.stream_began(method)
         CURRENT.call = call
         try:
-            _admit(call, request, method, context, identities)
+            _admit(call, request, method, context, unfinished, identities)
             with slots.hold(method, call.peer, call.principal), long_read():
                 yield from handler(request, call)
             code = "OK" if context.is_active() else "CANCELLED"
@@ -303,6 +314,7 @@ def _polled(
     method: str,
     calls: CallMetrics,
     slots: StreamSlots,
+    unfinished: UnfinishedWrites,
     identities: Authenticator | None,
     streams: PolledStreams,
 ) -> Callable[[Received, grpc.ServicerContext, Finish], None]:
@@ -330,7 +342,7 @@ def _polled(
             return
         CURRENT.call = call
         try:
-            _admit(call, request, method, context, identities)
+            _admit(call, request, method, context, unfinished, identities)
             with ExitStack() as held:
                 held.enter_context(slots.hold(method, call.peer, call.principal))
                 source: PolledSource = handler(request, call)

@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
+from directory.api.rpc.call_context import UnfinishedWrites
 from directory.api.rpc.request_intake import CallCompletion, RequestIntake, refused
 from resolver.errors import StoreUnavailable
 
@@ -251,6 +252,8 @@ class WritePool(ThreadPoolExecutor):
         """Calls that run or wait for a thread."""
         self._moved_at = clock()
         """When a call last ended, or the pool was last not full."""
+        self.unfinished: Final = UnfinishedWrites()
+        """What the calls of this pool leave to do: their threads do it after each call."""
 
     @property
     def waiting(self) -> int:
@@ -307,6 +310,7 @@ class WritePool(ThreadPoolExecutor):
         while (task := self._tasks.get()) is not None:
             try:
                 self._intake.run(self.begin, *task)
+                self.unfinished.finish()
             except Exception:  # noqa: BLE001 - a bug must not end the thread
                 _log.exception("a call failed by a bug")
             finally:

@@ -36,7 +36,14 @@ from directory.store.base import (
     batches_to_fill,
 )
 from directory.store.identity import refuse_other_revision, refuse_other_seal
-from directory.store.schema import Head, begin_incarnation, head_of, sealed_of, trim_log
+from directory.store.schema import (
+    Head,
+    begin_incarnation,
+    head_and_seal_of,
+    head_of,
+    sealed_of,
+    trim_log,
+)
 from directory.store.sqlite.database_file import (
     BUSY_SECONDS,
     DatabaseFile,
@@ -201,10 +208,10 @@ class SqliteStore:
         try:
             with file.writing(timeout_seconds) as connection, away_on_error(file.path):
                 connection.execute("BEGIN IMMEDIATE")
-                if sealed := sealed_of(connection):
+                before, sealed = head_and_seal_of(connection)
+                if sealed:
                     file.notice_sealed(sealed)
                     raise StoreIsSealed(f"{file.path}: {sealed}")
-                before = head_of(connection)
                 change = SqliteTransaction(connection, before, self._history_writes)
                 yield change
                 if change.head is before:

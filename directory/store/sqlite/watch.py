@@ -182,8 +182,6 @@ class SqliteWatch:
         """Held by the thread that looks for commits, gives them to ``take``, or closes."""
         self.is_waiting = False
         """A thread is in ``next`` and has nothing."""
-        self._failure: Exception | None = None
-        """Raised by the next call of ``next``: a ``take`` failed, its effect is unknown."""
         self._version: int | None = None
         self._stamp = file.stamp()
         self._connection, self._inode = file.connect()
@@ -205,9 +203,6 @@ class SqliteWatch:
                 self.is_waiting = False
                 if self._closed:
                     return ()
-                if (failure := self._failure) is not None:
-                    self._failure = None
-                    raise failure
                 changes = self._follow()
                 if not changes and self._is_due(count):
                     self._polled_at = self._clock()
@@ -239,16 +234,8 @@ class SqliteWatch:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            is_free = self.is_waiting and not self._closed and self._failure is None
-            if is_free and (changes := self._follow()):
+            if self.is_waiting and not self._closed and (changes := self._follow()):
                 take(changes)
-        except BaseException as error:
-            # The commits are lost here: next raises, so that everything is loaded again.
-            self._failure = RuntimeError(f"commits were not taken: {error!r}")
-            self._failure.__cause__ = error
-            self._news.notify()
-            if not isinstance(error, Exception):
-                raise
         finally:
             self._lock.release()
 

@@ -262,32 +262,6 @@ def test_while_nobody_waits_a_commit_is_left_for_who_comes(store: SqliteStore) -
         assert [one.revision for one in watch.next(30)] == [done.revision]
 
 
-def test_what_cannot_be_taken_fails_the_thread_that_waits(
-    store: SqliteStore, following: Following
-) -> None:
-    def fail(_: object) -> None:
-        raise ArithmeticError("what it changed is not known")
-
-    with following.watch.giving_own_to(fail):
-        put(store, b"a")
-    eventually(lambda: "what it changed is not known" in str(following.raised))
-    done = put(store, b"b")
-    eventually(lambda: following.seen == [done.revision])
-
-
-def test_who_gives_up_while_taking_fails_the_thread_that_waits(
-    store: SqliteStore, following: Following
-) -> None:
-    def give_up(_: object) -> None:
-        raise SystemExit
-
-    with pytest.raises(SystemExit), following.watch.giving_own_to(give_up):
-        put(store, b"a")
-    eventually(lambda: "SystemExit" in str(following.raised))
-    done = put(store, b"b")
-    eventually(lambda: following.returned == [done.revision])
-
-
 def test_a_commit_while_another_is_taken_comes_after_it(
     store: SqliteStore, following: Following
 ) -> None:

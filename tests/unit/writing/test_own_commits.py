@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextvars
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from directory.namespace.command import CreateTopic
 from directory.namespace.keys import kafka_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Committed, Conflict, KeyEquals, Put, Transaction
@@ -18,9 +19,10 @@ from directory.store.replica import AppliedCommit, Replica
 from directory.store.sqlite import watch as watching
 from directory.store.sqlite.store import SqliteStore
 from directory.store.sqlite.watch import SqliteWatch
+from directory.store.writer import CommitResult
 from resolver.errors import KdirError
 from tests.support.waiting import eventually
-from tests.unit.writing.bench import Bench
+from tests.unit.writing.bench import Bench, path
 
 
 @pytest.fixture
@@ -138,6 +140,126 @@ def test_what_a_callback_writes_is_no_part_of_what_its_thread_decides(
     assert writers == [threading.current_thread()]
     assert attempts == [None, b"theirs"]
     eventually(lambda: bench.replica.snapshot.fact(pin) == b"1")
+
+
+def test_a_write_that_may_be_applied_later_is_taken_and_applied_once(bench: Bench) -> None:
+    applied, left = note_revisions(bench), list[Callable[[], None]]()
+    first = create_later(bench, "/la/a", left.append)
+    assert bench.replica.is_taken(first.revision)
+    assert applied == []
+    assert bench.names() == set()
+    for _ in range(2):
+        left[0]()
+        assert applied == [first.revision]
+        assert bench.names() == {"a"}
+    assert bench.create("/la/b").revision == first.revision + 1
+    assert applied == [first.revision, first.revision + 1]
+
+
+def test_what_comes_after_a_taken_commit_is_applied_after_it(tmp_path: Path, bench: Bench) -> None:
+    """By this thread, by the replica's with a commit of another process, and by one that waits."""
+    applied, left = note_revisions(bench), list[Callable[[], None]]()
+    expected = [create_later(bench, "/la/a", left.append).revision]
+    expected.append(bench.create("/la/b").revision)
+    assert applied == expected
+    expected.append(create_later(bench, "/la/c", left.append).revision)
+    with closing(SqliteStore(tmp_path / "store.db", "la")) as theirs:
+        done = theirs.commit(Transaction((), (Put(kafka_key("x"), b"theirs"),)), 30)
+    assert isinstance(done, Committed)
+    expected.append(done.revision)
+    expected.append(bench.writer.put_facts([Put(kafka_key("y"), b"ours")]))
+    assert applied == expected
+    eventually(lambda: is_waiting(bench.replica))
+    expected.append(create_later(bench, "/la/d", left.append).revision)
+    assert applied == expected[:-1]
+    bench.replica.wait_for(expected[-1], 0)
+    assert applied == expected
+
+
+def test_while_others_write_too_each_applies_its_own_at_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, left = bench.store.commit, list[Callable[[], None]]()
+    other = threading.Thread(target=bench.create, args=("/la/b",))
+
+    def commit_beside_another(transaction: Transaction, seconds: float) -> Committed | Conflict:
+        monkeypatch.setattr(bench.store, "commit", hold_back)
+        other.start()
+        assert begun.wait(30)
+        return commit(transaction, seconds)
+
+    def hold_back(transaction: Transaction, seconds: float) -> Committed | Conflict:
+        begun.set()
+        assert over.wait(30)
+        return commit(transaction, seconds)
+
+    begun, over = threading.Event(), threading.Event()
+    monkeypatch.setattr(bench.store, "commit", commit_beside_another)
+    made = create_later(bench, "/la/a", left.append)
+    assert left == []
+    assert bench.replica.is_known(made.revision)
+    over.set()
+    other.join(60)
+    assert bench.names() == {"a", "b"}
+
+
+def test_a_bug_in_applying_later_leads_to_a_reload_not_to_silence(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply, left = Snapshot.apply, list[Callable[[], None]]()
+
+    def broken(*_: object) -> Snapshot:
+        monkeypatch.setattr(Snapshot, "apply", apply)
+        raise ZeroDivisionError("a bug")
+
+    create_later(bench, "/la/lost", left.append)
+    monkeypatch.setattr(Snapshot, "apply", broken)
+    left[0]()
+    eventually(lambda: bench.names() == {"lost"})
+    assert bench.replica.reloads == 1
+    eventually(lambda: bench.replica.state.value == "serving")
+    assert bench.create("/la/after").plan.entry is not None
+    assert bench.names() == {"lost", "after"}
+    assert bench.replica.reloads == 1
+
+
+def test_a_thread_that_ends_while_it_applies_leads_to_a_reload(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = Snapshot.apply
+
+    def give_up(*_: object) -> Snapshot:
+        monkeypatch.setattr(Snapshot, "apply", apply)
+        raise SystemExit
+
+    monkeypatch.setattr(Snapshot, "apply", give_up)
+    with pytest.raises(SystemExit):
+        bench.create("/la/lost")
+    eventually(lambda: bench.names() == {"lost"})
+    assert bench.replica.reloads == 1
+
+
+def test_after_a_replica_has_stopped_nothing_is_applied_later(bench: Bench) -> None:
+    applied, left = note_revisions(bench), list[Callable[[], None]]()
+    create_later(bench, "/la/a", left.append)
+    bench.replica.stop()  # its thread may still apply it
+    before = list(applied)
+    left[0]()
+    assert applied == before
+
+
+def note_revisions(bench: Bench) -> list[int]:
+    """Returns the list to which the revision of each commit is added when it is applied."""
+    applied: list[int] = []
+    bench.replica.subscribe(lambda one: applied.append(one.revision))
+    return applied
+
+
+def create_later(
+    bench: Bench, text: str, later: Callable[[Callable[[], None]], None]
+) -> CommitResult:
+    command = CreateTopic(path=path(text))
+    return bench.writer.commit_command(command, timeout_seconds=30, later=later)
 
 
 def test_after_the_replica_has_stopped_nothing_is_applied(bench: Bench) -> None:

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from kdir.v1 import resolve_pb2
 
-from directory.api.rpc.call_context import CURRENT, Call
+from directory.api.rpc.call_context import CURRENT, Call, UnfinishedWrites
 from directory.api.rpc.handlers import _stream, _unary
 from directory.api.rpc.interceptors.malformed_request import MalformedRequest
 from directory.api.rpc.request_intake import Received
@@ -93,7 +93,7 @@ def ask(
     context: Context,
     request: Any = REQUEST,
 ) -> Any:
-    behave = _unary(handler, METHOD, calls, 30.0)
+    behave = _unary(handler, METHOD, calls, 30.0, UnfinishedWrites())
     return behave(Received(request), context)  # type: ignore[arg-type]
 
 
@@ -223,7 +223,8 @@ def test_two_threads_each_know_their_own_call(calls: CallMetrics) -> None:
 
 
 def stream(calls: CallMetrics, handler: Any, context: Context) -> Iterator[Any]:
-    return _stream(handler, METHOD, calls, StreamSlots(8, 8, 8))(REQUEST, context)  # type: ignore[arg-type]
+    behave = _stream(handler, METHOD, calls, StreamSlots(8, 8, 8), UnfinishedWrites())
+    return behave(REQUEST, context)  # type: ignore[arg-type]
 
 
 def test_a_stream_is_open_until_it_ended_however_it_did(calls: CallMetrics) -> None:
