@@ -195,13 +195,16 @@ def _mounted(welcome: federation_pb2.Welcome) -> tuple[str, int, str, str]:
 def welcome_writes(
     snapshot: Snapshot, welcome: federation_pb2.Welcome, now_ms: int
 ) -> tuple[Write, ...]:
-    """Returns the writes that store the parent's record of this mount; empty if it is stored."""
+    """Returns the writes that store the parent's record of this mount; empty if it is stored. The
+    first one, and one in place of an unreadable one, count as a move.
+    """
     known = parent_of(snapshot)
     writes: list[Write] = []
     if known is None or _lasting(known[0]) != _lasting(welcome):
         body = welcome.SerializeToString(deterministic=True)
         writes.append(Put(keys.PARENT, encode_record(now_ms, body)))
-    if known is not None and _place(known[0]) != _place(welcome):
+    # Without a readable record it is not known whether the mount is where it was before.
+    if known is None or _place(known[0]) != _place(welcome):
         moves = snapshot.fact(keys.MOVED) or b""
         more = int(moves) + 1 if moves.isdigit() else 1
         writes.append(Put(keys.MOVED, str(more).encode()))
@@ -328,7 +331,8 @@ def first_receipt_writes(snapshot: Snapshot) -> tuple[Write, ...]:
 
 def attachment_basis(snapshot: Snapshot) -> str:
     """Returns a digest of the detaches, attaches, first receipts and moves, of this cluster and of
-    those above it, on which its inherited records are based; "" if there were none.
+    those above it, on which its inherited records are based; "" if there were none. Moves as
+    ``welcome_writes`` counts them.
     """
     reported = read_inherited(snapshot)
     above = "" if reported is None else reported.message.basis

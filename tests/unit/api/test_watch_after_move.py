@@ -17,8 +17,10 @@ from directory.api.rpc.call_context import Call
 from directory.api.watch_service import WatchService
 from directory.federation import inheritance, parent_state
 from directory.namespace.command import AddGrants, CreateDirectory
+from directory.namespace.keys import PARENT
 from directory.server.cluster import Cluster
 from directory.server.config import ServerConfig
+from directory.store.base import Put
 from directory.store.replica import ReplicaState
 from resolver.errors import Resync
 from tests.support.federation import eventually
@@ -68,10 +70,16 @@ def watched(cluster: Cluster, token: str) -> list[str]:
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
-def test_a_watch_over_a_move_of_the_mount_resyncs(tmp_path: Path, is_restarted: bool) -> None:
+@pytest.mark.parametrize("before", ["linked", "never linked before", "welcome unreadable"])
+def test_a_watch_over_a_move_of_the_mount_resyncs(
+    tmp_path: Path, before: str, is_restarted: bool
+) -> None:
     file = tmp_path / "la.sqlite"
     with started(file) as cluster:
-        hang(cluster, "/la", 1)
+        if before != "never linked before":
+            hang(cluster, "/la", 1)
+        if before == "welcome unreadable":
+            cluster.writer.put_facts([Put(PARENT, b"12345678\xff")])
         cluster.writer.commit_command(CreateDirectory(path=path("/la/a")))
         token = cluster.token_of(cluster.replica.snapshot)
         hang(cluster, "/us/la", 2)

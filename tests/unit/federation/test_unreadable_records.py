@@ -47,8 +47,9 @@ def test_S21_an_unreadable_welcome_is_none_and_the_next_one_is_kept(value: bytes
     snapshot = holding({keys.PARENT: value})
     assert parent_state.position_of(snapshot, CONFIGURED) == parent_state.Position(CONFIGURED)
     assert parent_state.ancestors(snapshot, 0) == []
-    (kept,) = parent_state.welcome_writes(snapshot, welcome(), 1)
+    kept, moved = parent_state.welcome_writes(snapshot, welcome(), 1)
     assert kept == Put(keys.PARENT, output(welcome()))
+    assert moved == Put(keys.MOVED, b"1")
 
 
 @pytest.mark.parametrize("value", [*NONSENSE, NO_PATH])
