@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resolver import units
 from resolver.cli.output import Column, Styled
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CLEARED",
     "COLUMNS",
+    "KafkaNote",
     "cluster_status_at",
     "display_name",
     "display_path",
@@ -267,7 +268,15 @@ def stop_note_at(session: Session, path: Path) -> str:
     return stopped_text(reason, str(path)) if reason else ""
 
 
-def kafka_notes_at(session: Session, path: Path) -> list[str]:
+class KafkaNote(NamedTuple):
+    """Reason why what is known of a Kafka is outdated, or may be."""
+
+    text: str
+    is_missing: bool = True
+    """True if the exit code is 3 for it."""
+
+
+def kafka_notes_at(session: Session, path: Path) -> list[KafkaNote]:
     """Returns notes on why what is known of a path's Kafka is outdated: changes are stopped, or
     Kafka did not answer when it was last read. Empty if neither is so, or if the cluster's status
     cannot be read.
@@ -281,53 +290,80 @@ def kafka_notes_at(session: Session, path: Path) -> list[str]:
     if status is None or not status.HasField("kafka"):
         return []
     reason = status.kafka.stop_reason
-    notes = [stopped_text(reason, str(path))] if reason else []
-    unread = _unread_text(session, status)
-    return [*notes, f"{status.authority.cluster.cluster}: {unread}"] if unread else notes
+    notes = [KafkaNote(stopped_text(reason, str(path)))] if reason else []
+    unread = _unread_note(session, status)
+    if unread is not None:
+        text = f"{status.authority.cluster.cluster}: {unread.text}"
+        notes.append(unread._replace(text=text))
+    return notes
 
 
-def _unread_text(session: Session, status: admin_pb2.GetStatusResponse) -> str:
-    """Returns why Kafka is not known as it is now, and as of when it is known; empty if it is."""
-    from resolver.errors import KdirError
+def _unread_note(session: Session, status: admin_pb2.GetStatusResponse) -> KafkaNote | None:
+    """Returns why Kafka is not known as it is now, and as of when it is known; None if it is.
 
-    try:
-        kafka = _elected_status(session, status).kafka
-    except KdirError as error:
-        return f"not known whether its Kafka answers: {error.message}"
+    Of several servers only the one that is elected to read Kafka has that.
+    """
+    elected = _elected_member(status)
+    if not status.kafka.leader and elected is not None:
+        answer = _query_elected(session, status, elected)
+        if isinstance(answer, KafkaNote):
+            return answer
+        status = answer
+    kafka = status.kafka
     if not kafka.leader:
-        return "no server is elected to read its Kafka: what is known is of before"
+        return KafkaNote("no server is elected to read its Kafka: what is known is of before")
     if kafka.reachable:
-        return ""
+        return None
     why = f"Kafka did not answer when it was last read, {kafka.message}"
     if not kafka.HasField("last_sweep_seconds"):
-        return f"{why}; it was not read before"
-    return f"{why}; what is known is of {units.age(kafka.last_sweep_seconds)} ago"
+        return KafkaNote(f"{why}; it was not read before")
+    return KafkaNote(f"{why}; what is known is of {units.age(kafka.last_sweep_seconds)} ago")
 
 
-def _elected_status(
-    session: Session, status: admin_pb2.GetStatusResponse
-) -> admin_pb2.GetStatusResponse:
-    """Returns the status as of the server that is elected to read Kafka; of several servers only
-    that one knows whether Kafka answers.
+def _elected_member(status: admin_pb2.GetStatusResponse) -> admin_pb2.Member | None:
+    return next((one for one in status.members if "reconciler" in one.roles), None)
 
-    Raises:
-        KdirError: it cannot be asked.
+
+def _query_elected(
+    session: Session, status: admin_pb2.GetStatusResponse, elected: admin_pb2.Member
+) -> admin_pb2.GetStatusResponse | KafkaNote:
+    """Returns the status of the server that is elected to read Kafka, or of one that names none as
+    elected; else why it is not known whether Kafka answers.
     """
     from kdir.v1 import admin_pb2
 
-    elected = next((one for one in status.members if "reconciler" in one.roles), None)
-    if status.kafka.leader or elected is None:
-        return status
+    from resolver.errors import KdirError
+
+    unknown = "not known whether its Kafka answers"
+    role = f"{elected.server}, which is elected to read it,"
     named, allow = session.servers(), session.allow
-    among = [one for one in elected.endpoints if one in named or not allow.why_not_allowed(one)]
+    refused = {one: allow.why_not_allowed(one) for one in elected.endpoints if one not in named}
+    among = [one for one in elected.endpoints if not refused.get(one)]
     if not among:
-        return status
+        why = "; ".join(refused.values()) or "it has no endpoint"
+        return KafkaNote(f"{unknown}: {role} may not be called: {why}")
+    others = [one for one in status.members if one.server != elected.server]
+    shared = {endpoint for one in others for endpoint in one.endpoints}
+    own = [one for one in among if one not in shared]
     cluster_id = status.authority.cluster.cluster_id
     request = admin_pb2.GetStatusRequest(cluster=cluster_id)
-    answer: admin_pb2.GetStatusResponse = session.ask_any(
-        "AdminService.GetStatus", request, among, cluster_id=cluster_id
-    )
-    return answer
+    try:
+        answer: admin_pb2.GetStatusResponse = session.ask_any(
+            "AdminService.GetStatus", request, own or among, cluster_id=cluster_id
+        )
+    except KdirError as error:
+        return KafkaNote(f"{unknown}: {error.message}")
+    if answer.kafka.leader or _elected_member(answer) is None:
+        return answer
+    by = answer.authority.server
+    if by == elected.server:
+        return KafkaNote(f"{unknown}: {role} has not begun to, or does not any more")
+    if own:
+        why = f"{elected.server} was elected to read it, and {by} answered at its endpoint"
+        return KafkaNote(f"{unknown}: {why}")
+    # Which of them answers is chance: the exit code must not depend on it.
+    why = f"{role} has no endpoint of its own, and {by} answered"
+    return KafkaNote(f"{unknown}: {why}", is_missing=False)
 
 
 def stopped_text(reason: str, path: str) -> str:

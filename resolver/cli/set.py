@@ -328,10 +328,13 @@ def _no_difference(*, in_kafka: bool, is_directory: bool) -> str:
 
 def _note_outdated(session: Session, path: Path) -> None:
     """Reports if changes in the Kafka of a path's cluster are stopped, and if it did not answer
-    when it was last read; the exit code is then 3.
+    when it was last read; the exit code is then 3. And if that is not known.
     """
     for note in kafka_notes_at(session, path):
-        session.missing(note)
+        if note.is_missing:
+            session.missing(note.text)
+        else:
+            session.out.note(note.text, "warn")
 
 
 def _assume(

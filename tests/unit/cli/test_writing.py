@@ -974,6 +974,42 @@ def test_whether_kafka_answers_is_asked_of_the_elected_server(kdir: Kdir) -> Non
     assert (ran.code, "no server is elected to read its Kafka" in ran.err) == (3, True)
 
 
+@pytest.mark.parametrize("path", ["/orders", "/search"])
+@pytest.mark.parametrize(
+    ("elected_at", "code", "why"),
+    [
+        (AT, 0, "la-1, which is elected to read it, has no endpoint of its own, and la-2 answered"),
+        ("127.0.0.1:20009", 3, "la-1 was elected to read it, and la-2 answered at its endpoint"),
+        ("10.9.9.9:7420", 3, "la-1, which is elected to read it, may not be called: endpoint 10."),
+    ],
+)
+def test_an_elected_server_that_does_not_answer_itself_is_not_none(
+    kdir: Kdir, monkeypatch: pytest.MonkeyPatch, path: str, elected_at: str, code: int, why: str
+) -> None:
+    monkeypatch.setenv("KDIR_ALLOW", "127.0.0.0/8")
+    entry = directory_pb2.GetEntryResponse()
+    if path == "/search":
+        entry.entry.directory.SetInParent()
+    kdir.answers["DirectoryService.GetEntry"] = entry
+    kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
+    kdir.answers["AdminService.ListDrift"] = admin_pb2.ListDriftResponse()
+    status = _status(
+        admin_pb2.Member(server="la-1", endpoints=[elected_at], roles=["reconciler"]),
+        admin_pb2.Member(server="la-2", endpoints=[AT]),
+        message="another one knows",
+    )
+    status.authority.server = "la-2"
+    kdir.answers["AdminService.GetStatus"] = status
+    kdir.tree.transport.serve("127.0.0.1:20009", lambda *_: status)
+    ran = kdir("effective", "--diff", path)
+    assert (ran.code, f"la: not known whether its Kafka answers: {why}" in ran.err) == (code, True)
+    assert "no server is elected" not in ran.err
+    if elected_at != "10.9.9.9:7420":
+        status.authority.server = "la-1"
+        ran = kdir("effective", "--diff", path)
+        assert (ran.code, "which is elected to read it, has not begun" in ran.err) == (3, True)
+
+
 def test_a_topic_without_policies_is_not_taken_for_a_directory(kdir: Kdir) -> None:
     kdir.answers["DirectoryService.GetEntry"] = directory_pb2.GetEntryResponse()
     kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
