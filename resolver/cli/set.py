@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resolver import units
 from resolver.cli.clusters_below import (
@@ -21,7 +21,7 @@ from resolver.cli.clusters_below import (
     with_clusters_below,
 )
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
-from resolver.cli.entry_rows import CLEARED, kafka_notes_at
+from resolver.cli.entry_rows import CLEARED, KafkaNote, kafka_notes_at
 from resolver.cli.kafka_wait import WAIT, clusters_at, wait_for_kafka, wait_seconds
 from resolver.cli.mount import some_paths
 from resolver.cli.output import Column, Styled, Table
@@ -299,7 +299,7 @@ def _effective(session: Session, arguments: Arguments) -> int:
         table.rows([_table_row(out, one, where.path, in_kafka=in_kafka) for one in values])
     _show_drift(out, drifts)
     if compares:
-        _note_outdated(session, where.path)
+        _note_outdated(session, kafka_notes_at(session, where.path))
     if not answer.values and not drifts:
         out.note(f"no policy applies to {where}: none is set on it or above it")
     for ancestor in answer.ancestors[:1]:
@@ -326,11 +326,9 @@ def _no_difference(*, in_kafka: bool, is_directory: bool) -> str:
     return "no drift: nothing is set that Kafka could have otherwise"
 
 
-def _note_outdated(session: Session, path: Path) -> None:
-    """Reports if changes in the Kafka of a path's cluster are stopped, and if it did not answer
-    when it was last read; the exit code is then 3. And if that is not known.
-    """
-    for note in kafka_notes_at(session, path):
+def _note_outdated(session: Session, notes: Sequence[KafkaNote]) -> None:
+    """Reports why what is known of a cluster's Kafka is outdated, or may be."""
+    for note in notes:
         if note.is_missing:
             session.missing(note.text)
         else:
@@ -424,6 +422,13 @@ def _nothing_to_compare(error: InvalidArgument, where: PathArgument) -> InvalidA
     return error
 
 
+class _Compared(NamedTuple):
+    """Differences of a cluster, and why what is known of its Kafka is outdated."""
+
+    listed: admin_pb2.ListDriftResponse
+    notes: Sequence[KafkaNote]
+
+
 def _drift_below(session: Session, where: PathArgument) -> int:
     """Shows the differences of the cluster of a directory and of each that is mounted below it.
 
@@ -436,7 +441,7 @@ def _drift_below(session: Session, where: PathArgument) -> int:
     every = [ClusterBelow(str(owner.path), owner.cluster)]
     every += clusters_below(session, str(owner.path))
 
-    def compare(one: ClusterBelow) -> admin_pb2.ListDriftResponse | InvalidArgument:
+    def compare(one: ClusterBelow) -> _Compared | InvalidArgument:
         request = admin_pb2.ListDriftRequest(path=one.mount, unarmed=True)
         try:
             answer: admin_pb2.ListDriftResponse = session.resolver.call(
@@ -446,17 +451,17 @@ def _drift_below(session: Session, where: PathArgument) -> int:
             if not _is_without_kafka(error):
                 raise
             return error
-        return answer
+        return _Compared(answer, kafka_notes_at(session, Path.parse(one.mount)))
 
     drifts: list[admin_pb2.Drift] = []
     without: dict[str, InvalidArgument] = {}
     omitted = compared = 0
     for one, answer in zip(every, query_each(session, every, compare), strict=True):
-        if isinstance(answer, admin_pb2.ListDriftResponse):
-            drifts += answer.drifts
-            omitted += answer.omitted_count
+        if isinstance(answer, _Compared):
+            drifts += answer.listed.drifts
+            omitted += answer.listed.omitted_count
             compared += 1
-            _note_outdated(session, Path.parse(one.mount))
+            _note_outdated(session, answer.notes)
         elif isinstance(answer, InvalidArgument) and _is_without_kafka(answer):
             without[one.cluster] = answer
         elif one is every[0]:

@@ -1051,6 +1051,25 @@ def test_a_difference_is_of_all_clusters_below_that_have_a_kafka(kdir: Kdir) -> 
     assert (ran.code, ran.err, ran.out.split("\t")[0]) == (5, note, "/far/a")
 
 
+def test_whether_kafka_answers_is_asked_of_several_clusters_at_a_time(kdir: Kdir) -> None:
+    both = threading.Barrier(2)
+
+    def status(_: Any) -> admin_pb2.GetStatusResponse:
+        both.wait(10)
+        return _status(**AWAY)
+
+    entry = directory_pb2.GetEntryResponse()
+    entry.entry.directory.SetInParent()
+    kdir.answers["DirectoryService.GetEntry"] = entry
+    kdir.answers["AdminService.ListDrift"] = admin_pb2.ListDriftResponse()
+    kdir.answers["AdminService.GetStatus"] = status
+    kdir.tree.cluster("/far", "far")
+    far = kdir.tree.at("/far")
+    kdir.tree.transport.serve(far.endpoint, answering(kdir.answers, far.answer, []))
+    ran = kdir("effective", "--diff", "/")
+    assert (ran.code, ran.err.count("no broker answered")) == (3, 2)
+
+
 def test_a_topic_of_a_cluster_without_kafka_is_not_compared(kdir: Kdir) -> None:
     kdir.answers["DirectoryService.GetEntry"] = directory_pb2.GetEntryResponse()
     kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
