@@ -47,6 +47,9 @@ from resolver.path import Path
 
 __all__ = ["DirectoryService"]
 
+_LookUp = Callable[[Cluster, str], ObservedTopic]
+"""Returns the topic of a physical name, as the cluster's Kafka reports it."""
+
 
 class DirectoryService(Service):
     """Service for reads and writes of one cluster's tree."""
@@ -101,11 +104,12 @@ class DirectoryService(Service):
         """Creates a directory, topic, link or mount."""
         path = Path.parse(request.path)
         command = create_command(request, path, self._bounds)
+        look_up: _LookUp | None = None
         if isinstance(command, CreateTopic) and request.adopt_existing:
             command = _unseen(command)
-        # Kafka is asked once for each request: a later try of the plan may hold a lock that others
-        # wait for.
-        look_up = cache(lambda cluster, name: _look_up(cluster, name, call))
+            # Kafka is asked once for each request: a later try of the plan may hold a lock that
+            # others wait for.
+            look_up = cache(lambda cluster, name: _look_up(cluster, name, call))
 
         def complete(cluster: Cluster, snapshot: Snapshot, command: Creation) -> Creation:
             match command:
@@ -271,9 +275,9 @@ def _topic(
     cluster: Cluster,
     snapshot: Snapshot,
     command: CreateTopic,
-    look_up: Callable[[Cluster, str], ObservedTopic],
+    look_up: _LookUp | None,
 ) -> CreateTopic:
-    """Returns the command with the topic to adopt, as Kafka reports it.
+    """Returns the command with the topic to adopt, as Kafka reports it by ``look_up``.
 
     Raises:
         AboveCeiling: kdir may not create topics there.
@@ -288,7 +292,7 @@ def _topic(
             cluster=cluster.config.cluster,
             kafka="none",
         )
-    if command.adopt_existing is not None:
+    if command.adopt_existing is not None and look_up is not None:
         observed = look_up(cluster, command.adopt_existing.physical_name)
         return replace(command, adopt_existing=observed, physical_name=observed.physical_name)
     if "create" not in kafka.ceiling:

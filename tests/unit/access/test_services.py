@@ -19,7 +19,7 @@ from kdir.v1 import (
     watch_pb2,
 )
 
-from directory.api import watch_service
+from directory.api import directory_service, watch_service
 from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.inheritance import removed_grants_write
@@ -821,3 +821,21 @@ def test_no_more_is_given_up_of_the_change_log_than_was_approved(la: House) -> N
     la.mkdir("/la/d")
     third = skip()
     assert given_up().commits == third, "the former ones are in the history"
+
+
+def test_only_what_adopts_a_topic_makes_a_lookup_in_kafka(
+    la: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[object] = []
+    monkeypatch.setattr(directory_service, "cache", made.append)
+    for entry in (
+        entry_pb2.Entry(directory=entry_pb2.Directory()),
+        entry_pb2.Entry(link=entry_pb2.Link(targets=["/la/open"])),
+    ):
+        path = f"/la/open/{entry.WhichOneof('kind')}"
+        la.ask(ADMIN, "CreateEntry", directory_pb2.CreateEntryRequest(path=path, entry=entry))
+    assert not made
+    entry = entry_pb2.Entry(topic=entry_pb2.Topic())
+    adopt = directory_pb2.CreateEntryRequest(path="/la/t", entry=entry, adopt_existing=True)
+    la.refusal(ADMIN, "CreateEntry", adopt)
+    assert len(made) == 1
