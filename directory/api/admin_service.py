@@ -64,7 +64,7 @@ from directory.store.base import (
 from directory.store.event_rows import Operation
 from directory.store.large_change_records import progress_of, rules_from_proto
 from directory.store.replica import ReplicaState
-from resolver.errors import EtagMismatch, InvalidArgument, NotReady, StoreUnavailable
+from resolver.errors import InvalidArgument, NotReady, StoreUnavailable
 from resolver.path import Path
 from resolver.units import plural
 
@@ -666,7 +666,9 @@ class _ChangeLogCalls:
     def skip(
         self, request: admin_pb2.SkipChangeLogRequest, call: Call
     ) -> admin_pb2.SkipChangeLogResponse:
-        """Discards the unpublished changes; the publishing server records that in the history."""
+        """Discards the unpublished changes up to the requested revision; the publishing server
+        records that in the history.
+        """
         call.check()
         cluster = self._router.require_cluster_by_name(request.cluster)
 
@@ -675,29 +677,24 @@ class _ChangeLogCalls:
             snapshot = cluster.replica.snapshot
             published = published_revision(snapshot) or 0
             waiting = cluster.history.waiting(published).commits
-            approved = request.revision or snapshot.revision
-            later = cluster.history.waiting(max(published, approved)).commits
-            if waiting <= later:
+            approved = min(request.revision or snapshot.revision, snapshot.revision)
+            given_up = waiting - cluster.history.waiting(max(published, approved)).commits
+            if given_up <= 0:
                 return None, 0
-            if later:
-                raise EtagMismatch(
-                    f"found {plural(later, 'commit')} after revision {approved} in wait for the"
-                    f" change log; expected none but what is given up: run kdir log skip again"
-                )
             row = watch_pb2.ChangeLogSkip(
                 incarnation=snapshot.incarnation,
-                revision=snapshot.revision,
-                commits=waiting + _pending_skip(snapshot),
+                revision=approved,
+                commits=given_up + _pending_skip(snapshot),
                 principal=call.principal,
                 request_id=call.request_id,
                 time_ms=unix_ms(),
             )
             text = (
-                f"gave up {plural(waiting, 'commit')} that waited for the change log, up "
-                f"to revision {snapshot.revision}"
+                f"gave up {plural(given_up, 'commit')} that waited for the change log, up "
+                f"to revision {approved}"
             )
             write = Put(CHANGE_LOG_SKIP, row.SerializeToString(deterministic=True))
-            return self._put(cluster, (write,), text, call), waiting
+            return self._put(cluster, (write,), text, call), given_up
 
         revision, commits = self._router.decide(cluster, request.token, call, attempt)
         token = "" if revision is None else cluster.token_at(revision)

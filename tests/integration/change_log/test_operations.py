@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kdir.v1 import access_pb2, access_pb2_grpc, admin_pb2, admin_pb2_grpc
@@ -21,8 +22,8 @@ from tests.integration.change_log.test_publishing import (
 from tests.support.federation import Server, eventually
 
 
-def operate(server: Server, method: str) -> None:
-    request = getattr(admin_pb2, f"{method}Request")()
+def operate(server: Server, method: str, **fields: Any) -> None:
+    request = getattr(admin_pb2, f"{method}Request")(**fields)
     server.ask(admin_pb2_grpc.AdminServiceStub, method, request)
 
 
@@ -81,6 +82,38 @@ def test_more_than_may_wait_is_refused_but_for_what_is_urgent_until_it_is_given_
     assert {f"/la/b{number}" for number in range(5)} <= resynced
     orders = [one.order for one in found.history if one.checkpoint is None]
     assert orders == sorted(set(orders)), "each has a place of its own"
+
+
+@pytest.mark.slow
+def test_what_was_committed_since_the_approved_revision_is_published_after_a_skip(
+    tmp_path: Path, kafka_brokers: Callable[..., KafkaBroker]
+) -> None:
+    store = tmp_path / "la" / "la.sqlite"
+    with kafka_brokers() as broker, made(tmp_path / "la", broker.bootstrap) as la:
+        la.mkdir("/la/a")
+        log = log_of(la, broker)
+        caught_up(log, str(store))
+        eventually(lambda: state_of(la).waiting_commits == 0)
+        broker.kill()
+        for number in range(3):
+            la.mkdir(f"/la/b{number}")
+        shown = state_of(la)
+        la.mkdir("/la/c")
+        la.entries("DeleteEntry", path="/la/b0")
+        operate(la, "SkipChangeLog", revision=shown.authority.revision)
+        assert state_of(la).waiting_commits == 3, "two later ones, and the skip itself"
+        broker.start()
+        found = caught_up(log, str(store))
+    published = [one for one in found.history if one.checkpoint is None]
+    (skip,) = [one for one in published if one.cause == "skip"]
+    assert skip.revision == shown.authority.revision
+    assert f"in {shown.waiting_commits} commits" in skip.operation
+    later = published[published.index(skip) + 1 :]
+    assert [(one.cause, one.action, one.path) for one in later] == [
+        ("change", "insert", "/la/c"),
+        ("change", "delete", "/la/b0"),
+        ("change", "update", "/la"),
+    ]
 
 
 def test_a_log_that_is_in_no_config_any_more_waits_until_it_is_ended(
