@@ -86,6 +86,8 @@ _ORDER: Final = {AdoptionAction.DETACHED.value: 0, AdoptionAction.KEEP.value: 2}
 """Order of the rows of a response, of which the last may be cut off; 1 = all other actions."""
 _SHOWN: Final = 100
 """Most unreadable values that one status message names."""
+_MOST_EARLIER_SKIPS: Final = 100
+"""Most requests to give up changes that the next one keeps apart: the row stays small."""
 
 
 class AdminService(Service):
@@ -681,13 +683,15 @@ class _ChangeLogCalls:
             given_up = waiting - cluster.history.waiting(max(published, approved)).commits
             if given_up <= 0:
                 return None, 0
+            before = _earlier_skips(snapshot)
             row = watch_pb2.ChangeLogSkip(
                 incarnation=snapshot.incarnation,
                 revision=approved,
-                commits=given_up + _pending_skip(snapshot),
+                commits=given_up + (before[-1].commits if before else 0),
                 principal=call.principal,
                 request_id=call.request_id,
                 time_ms=unix_ms(),
+                earlier=before[-_MOST_EARLIER_SKIPS:],
             )
             text = (
                 f"gave up {plural(given_up, 'commit')} that waited for the change log, up "
@@ -752,15 +756,16 @@ class _ChangeLogCalls:
         return revision
 
 
-def _pending_skip(snapshot: Snapshot) -> int:
-    """Returns the number of commits that were given up before, and that the history of the change
-    log does not show as such yet: one record shows all of them.
+def _earlier_skips(snapshot: Snapshot) -> list[watch_pb2.EarlierChangeLogSkip]:
+    """Returns the requests to give up commits that the history of the change log is not known to
+    show yet: one record shows all of them, unless the publisher is just recording the earlier ones.
     """
     skip, state = skip_of(snapshot), noted_state(snapshot)
     is_noted = state is not None and state.incarnation == snapshot.incarnation
     if skip is None or (state is not None and is_noted and state.revision >= skip.revision):
-        return 0
-    return skip.commits
+        return []
+    newest = watch_pb2.EarlierChangeLogSkip(revision=skip.revision, commits=skip.commits)
+    return [*skip.earlier, newest]
 
 
 def _operation(text: str, call: Call) -> Operation:

@@ -20,6 +20,7 @@ __all__ = [
     "publisher_of",
     "refuse_full_outbox",
     "skip_of",
+    "skipped_commits",
     "unpublished_reason",
 ]
 
@@ -37,6 +38,14 @@ def noted_state(snapshot: Snapshot) -> watch_pb2.ChangeLogState | None:
 def skip_of(snapshot: Snapshot) -> watch_pb2.ChangeLogSkip | None:
     """Returns what an operator gave up and the log does not have on record yet; None: nothing."""
     return skip_in(snapshot.fact(CHANGE_LOG_SKIP), snapshot.incarnation)
+
+
+def skipped_commits(skip: watch_pb2.ChangeLogSkip, published: int) -> int:
+    """Returns the number of commits that were given up after the published revision: what was given
+    up before it is in the history of the log already.
+    """
+    on_record = [one.commits for one in skip.earlier if one.revision <= published]
+    return skip.commits - max(on_record, default=0)
 
 
 def published_revision(snapshot: Snapshot) -> int | None:

@@ -27,7 +27,7 @@ from typing import Final
 
 from kdir.v1 import watch_pb2
 
-from directory.change_log.log_state import ROLE, noted_state, skip_of
+from directory.change_log.log_state import ROLE, noted_state, skip_of, skipped_commits
 from directory.change_log.log_topics import LogTopics, WaitsForOperator
 from directory.change_log.outbox_records import (
     OversizedRecord,
@@ -519,6 +519,7 @@ class ChangeLogPublisher:
         self, session: _Session, skip: watch_pb2.ChangeLogSkip, mount: Path, position: int
     ) -> Change:
         """Returns what the history gets instead of the changes that an operator gave up."""
+        commits = skipped_commits(skip, session.revision)
         return Change(
             cluster_id=self._cluster_id,
             generation=session.generation,
@@ -535,7 +536,7 @@ class ChangeLogPublisher:
             request_id=skip.request_id,
             operation=(
                 f"gave up the changes of revisions {session.revision + 1} to {skip.revision}, in "
-                f"{plural(skip.commits, 'commit')}"
+                f"{plural(commits, 'commit')}"
             ),
         )
 

@@ -29,37 +29,39 @@ from kdir.v1 import policies_pb2 as kdir_dot_v1_dot_policies__pb2
 from kdir.v1 import resolve_pb2 as kdir_dot_v1_dot_resolve__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13kdir/v1/watch.proto\x12\x07kdir.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14kdir/v1/access.proto\x1a\x13kdir/v1/entry.proto\x1a\x16kdir/v1/policies.proto\x1a\x15kdir/v1/resolve.proto\"\x93\x04\n\x0b\x43hangeEvent\x12%\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x15.kdir.v1.ChangeAction\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x10\n\x08\x65ntry_id\x18\x03 \x01(\x06\x12\x11\n\tparent_id\x18\x04 \x01(\x06\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\x13\n\x0bpath_before\x18\x06 \x01(\t\x12\x10\n\x08revision\x18\x07 \x01(\x04\x12\x10\n\x08position\x18\x08 \x01(\r\x12(\n\x04time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\n \x01(\t\x12\x1e\n\x06\x62\x65\x66ore\x18\x0b \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\x1d\n\x05\x61\x66ter\x18\x0c \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\x12\n\ncluster_id\x18\r \x01(\t\x12\x12\n\nrequest_id\x18\x0e \x01(\t\x12#\n\x05scope\x18\x0f \x01(\x0e\x32\x14.kdir.v1.ChangeScope\x12&\n\rgrants_before\x18\x10 \x01(\x0b\x32\x0f.kdir.v1.Grants\x12%\n\x0cgrants_after\x18\x11 \x01(\x0b\x32\x0f.kdir.v1.Grants\x12$\n\teffective\x18\x12 \x01(\x0b\x32\x11.kdir.v1.Policies\x12\x11\n\toperation\x18\x13 \x01(\t\"G\n\tOutboxRow\x12$\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x14.kdir.v1.ChangeEvent\x12\x14\n\x0clogged_facts\x18\x02 \x03(\x0c\"x\n\x0e\x43hangeLogState\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x1a\n\x12waits_for_operator\x18\x05 \x01(\x08\"\x7f\n\rChangeLogSkip\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x0f\n\x07\x63ommits\x18\x03 \x01(\x04\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x0f\n\x07time_ms\x18\x06 \x01(\x03\"&\n\x13GetChangeLogRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\"\xb6\x02\n\x14GetChangeLogResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x12\n\nconfigured\x18\x02 \x01(\x08\x12\x13\n\x0bstate_topic\x18\x03 \x01(\t\x12\x15\n\rhistory_topic\x18\x04 \x01(\t\x12\x19\n\x11\x62ootstrap_servers\x18\x05 \x03(\t\x12&\n\x05state\x18\x06 \x01(\x0b\x32\x17.kdir.v1.ChangeLogState\x12\x11\n\tpublisher\x18\x07 \x01(\t\x12\x17\n\x0fwaiting_commits\x18\x08 \x01(\x04\x12\x15\n\rwaiting_bytes\x18\t \x01(\x04\x12\x18\n\x10waiting_since_ms\x18\n \x01(\x03\x12\x17\n\x0fschema_registry\x18\x0b \x01(\t\"M\n\x0cWatchRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x13\n\x0b\x61\x66ter_token\x18\x02 \x01(\t\x12\x1a\n\x12\x63heckpoint_seconds\x18\x03 \x01(\r\"k\n\rWatchResponse\x12$\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x14.kdir.v1.ChangeEvent\x12\r\n\x05token\x18\x02 \x01(\t\x12%\n\tauthority\x18\x03 \x01(\x0b\x32\x12.kdir.v1.Authority\"I\n\x12ListChangesRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"\xb0\x01\n\x13ListChangesResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12$\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x14.kdir.v1.ChangeEvent\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x12\x17\n\x0foldest_revision\x18\x04 \x01(\x04\x12\x1a\n\x12rights_known_since\x18\x05 \x01(\x04*{\n\x0c\x43hangeAction\x12\x1d\n\x19\x43HANGE_ACTION_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43HANGE_ACTION_INSERT\x10\x01\x12\x18\n\x14\x43HANGE_ACTION_UPDATE\x10\x02\x12\x18\n\x14\x43HANGE_ACTION_DELETE\x10\x03*{\n\x0b\x43hangeScope\x12\x1c\n\x18\x43HANGE_SCOPE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43HANGE_SCOPE_GRANTS\x10\x01\x12\x1a\n\x16\x43HANGE_SCOPE_INHERITED\x10\x02\x12\x19\n\x15\x43HANGE_SCOPE_OPERATED\x10\x03\x32\xdf\x01\n\x0cWatchService\x12\x38\n\x05Watch\x12\x15.kdir.v1.WatchRequest\x1a\x16.kdir.v1.WatchResponse0\x01\x12H\n\x0bListChanges\x12\x1b.kdir.v1.ListChangesRequest\x1a\x1c.kdir.v1.ListChangesResponse\x12K\n\x0cGetChangeLog\x12\x1c.kdir.v1.GetChangeLogRequest\x1a\x1d.kdir.v1.GetChangeLogResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13kdir/v1/watch.proto\x12\x07kdir.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x14kdir/v1/access.proto\x1a\x13kdir/v1/entry.proto\x1a\x16kdir/v1/policies.proto\x1a\x15kdir/v1/resolve.proto\"\x93\x04\n\x0b\x43hangeEvent\x12%\n\x06\x61\x63tion\x18\x01 \x01(\x0e\x32\x15.kdir.v1.ChangeAction\x12 \n\x04kind\x18\x02 \x01(\x0e\x32\x12.kdir.v1.EntryKind\x12\x10\n\x08\x65ntry_id\x18\x03 \x01(\x06\x12\x11\n\tparent_id\x18\x04 \x01(\x06\x12\x0c\n\x04path\x18\x05 \x01(\t\x12\x13\n\x0bpath_before\x18\x06 \x01(\t\x12\x10\n\x08revision\x18\x07 \x01(\x04\x12\x10\n\x08position\x18\x08 \x01(\r\x12(\n\x04time\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\tprincipal\x18\n \x01(\t\x12\x1e\n\x06\x62\x65\x66ore\x18\x0b \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\x1d\n\x05\x61\x66ter\x18\x0c \x01(\x0b\x32\x0e.kdir.v1.Entry\x12\x12\n\ncluster_id\x18\r \x01(\t\x12\x12\n\nrequest_id\x18\x0e \x01(\t\x12#\n\x05scope\x18\x0f \x01(\x0e\x32\x14.kdir.v1.ChangeScope\x12&\n\rgrants_before\x18\x10 \x01(\x0b\x32\x0f.kdir.v1.Grants\x12%\n\x0cgrants_after\x18\x11 \x01(\x0b\x32\x0f.kdir.v1.Grants\x12$\n\teffective\x18\x12 \x01(\x0b\x32\x11.kdir.v1.Policies\x12\x11\n\toperation\x18\x13 \x01(\t\"G\n\tOutboxRow\x12$\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x14.kdir.v1.ChangeEvent\x12\x14\n\x0clogged_facts\x18\x02 \x03(\x0c\"x\n\x0e\x43hangeLogState\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x13\n\x0bincarnation\x18\x02 \x01(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x1a\n\x12waits_for_operator\x18\x05 \x01(\x08\"\xaf\x01\n\rChangeLogSkip\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x0f\n\x07\x63ommits\x18\x03 \x01(\x04\x12\x11\n\tprincipal\x18\x04 \x01(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x0f\n\x07time_ms\x18\x06 \x01(\x03\x12.\n\x07\x65\x61rlier\x18\x07 \x03(\x0b\x32\x1d.kdir.v1.EarlierChangeLogSkip\"9\n\x14\x45\x61rlierChangeLogSkip\x12\x10\n\x08revision\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ommits\x18\x02 \x01(\x04\"&\n\x13GetChangeLogRequest\x12\x0f\n\x07\x63luster\x18\x01 \x01(\t\"\xb6\x02\n\x14GetChangeLogResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x12\n\nconfigured\x18\x02 \x01(\x08\x12\x13\n\x0bstate_topic\x18\x03 \x01(\t\x12\x15\n\rhistory_topic\x18\x04 \x01(\t\x12\x19\n\x11\x62ootstrap_servers\x18\x05 \x03(\t\x12&\n\x05state\x18\x06 \x01(\x0b\x32\x17.kdir.v1.ChangeLogState\x12\x11\n\tpublisher\x18\x07 \x01(\t\x12\x17\n\x0fwaiting_commits\x18\x08 \x01(\x04\x12\x15\n\rwaiting_bytes\x18\t \x01(\x04\x12\x18\n\x10waiting_since_ms\x18\n \x01(\x03\x12\x17\n\x0fschema_registry\x18\x0b \x01(\t\"M\n\x0cWatchRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x13\n\x0b\x61\x66ter_token\x18\x02 \x01(\t\x12\x1a\n\x12\x63heckpoint_seconds\x18\x03 \x01(\r\"k\n\rWatchResponse\x12$\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x14.kdir.v1.ChangeEvent\x12\r\n\x05token\x18\x02 \x01(\t\x12%\n\tauthority\x18\x03 \x01(\x0b\x32\x12.kdir.v1.Authority\"I\n\x12ListChangesRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"\xb0\x01\n\x13ListChangesResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12$\n\x06\x65vents\x18\x02 \x03(\x0b\x32\x14.kdir.v1.ChangeEvent\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x12\x17\n\x0foldest_revision\x18\x04 \x01(\x04\x12\x1a\n\x12rights_known_since\x18\x05 \x01(\x04*{\n\x0c\x43hangeAction\x12\x1d\n\x19\x43HANGE_ACTION_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43HANGE_ACTION_INSERT\x10\x01\x12\x18\n\x14\x43HANGE_ACTION_UPDATE\x10\x02\x12\x18\n\x14\x43HANGE_ACTION_DELETE\x10\x03*{\n\x0b\x43hangeScope\x12\x1c\n\x18\x43HANGE_SCOPE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43HANGE_SCOPE_GRANTS\x10\x01\x12\x1a\n\x16\x43HANGE_SCOPE_INHERITED\x10\x02\x12\x19\n\x15\x43HANGE_SCOPE_OPERATED\x10\x03\x32\xdf\x01\n\x0cWatchService\x12\x38\n\x05Watch\x12\x15.kdir.v1.WatchRequest\x1a\x16.kdir.v1.WatchResponse0\x01\x12H\n\x0bListChanges\x12\x1b.kdir.v1.ListChangesRequest\x1a\x1c.kdir.v1.ListChangesResponse\x12K\n\x0cGetChangeLog\x12\x1c.kdir.v1.GetChangeLogRequest\x1a\x1d.kdir.v1.GetChangeLogResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kdir.v1.watch_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CHANGEACTION']._serialized_start=1808
-  _globals['_CHANGEACTION']._serialized_end=1931
-  _globals['_CHANGESCOPE']._serialized_start=1933
-  _globals['_CHANGESCOPE']._serialized_end=2056
+  _globals['_CHANGEACTION']._serialized_start=1916
+  _globals['_CHANGEACTION']._serialized_end=2039
+  _globals['_CHANGESCOPE']._serialized_start=2041
+  _globals['_CHANGESCOPE']._serialized_end=2164
   _globals['_CHANGEEVENT']._serialized_start=156
   _globals['_CHANGEEVENT']._serialized_end=687
   _globals['_OUTBOXROW']._serialized_start=689
   _globals['_OUTBOXROW']._serialized_end=760
   _globals['_CHANGELOGSTATE']._serialized_start=762
   _globals['_CHANGELOGSTATE']._serialized_end=882
-  _globals['_CHANGELOGSKIP']._serialized_start=884
-  _globals['_CHANGELOGSKIP']._serialized_end=1011
-  _globals['_GETCHANGELOGREQUEST']._serialized_start=1013
-  _globals['_GETCHANGELOGREQUEST']._serialized_end=1051
-  _globals['_GETCHANGELOGRESPONSE']._serialized_start=1054
-  _globals['_GETCHANGELOGRESPONSE']._serialized_end=1364
-  _globals['_WATCHREQUEST']._serialized_start=1366
-  _globals['_WATCHREQUEST']._serialized_end=1443
-  _globals['_WATCHRESPONSE']._serialized_start=1445
-  _globals['_WATCHRESPONSE']._serialized_end=1552
-  _globals['_LISTCHANGESREQUEST']._serialized_start=1554
-  _globals['_LISTCHANGESREQUEST']._serialized_end=1627
-  _globals['_LISTCHANGESRESPONSE']._serialized_start=1630
-  _globals['_LISTCHANGESRESPONSE']._serialized_end=1806
-  _globals['_WATCHSERVICE']._serialized_start=2059
-  _globals['_WATCHSERVICE']._serialized_end=2282
+  _globals['_CHANGELOGSKIP']._serialized_start=885
+  _globals['_CHANGELOGSKIP']._serialized_end=1060
+  _globals['_EARLIERCHANGELOGSKIP']._serialized_start=1062
+  _globals['_EARLIERCHANGELOGSKIP']._serialized_end=1119
+  _globals['_GETCHANGELOGREQUEST']._serialized_start=1121
+  _globals['_GETCHANGELOGREQUEST']._serialized_end=1159
+  _globals['_GETCHANGELOGRESPONSE']._serialized_start=1162
+  _globals['_GETCHANGELOGRESPONSE']._serialized_end=1472
+  _globals['_WATCHREQUEST']._serialized_start=1474
+  _globals['_WATCHREQUEST']._serialized_end=1551
+  _globals['_WATCHRESPONSE']._serialized_start=1553
+  _globals['_WATCHRESPONSE']._serialized_end=1660
+  _globals['_LISTCHANGESREQUEST']._serialized_start=1662
+  _globals['_LISTCHANGESREQUEST']._serialized_end=1735
+  _globals['_LISTCHANGESRESPONSE']._serialized_start=1738
+  _globals['_LISTCHANGESRESPONSE']._serialized_end=1914
+  _globals['_WATCHSERVICE']._serialized_start=2167
+  _globals['_WATCHSERVICE']._serialized_end=2390
 # @@protoc_insertion_point(module_scope)

@@ -101,20 +101,30 @@ class ChangeLogState(_message.Message):
     def __init__(self, generation: _Optional[int] = ..., incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., message: _Optional[str] = ..., waits_for_operator: _Optional[bool] = ...) -> None: ...
 
 class ChangeLogSkip(_message.Message):
-    __slots__ = ("incarnation", "revision", "commits", "principal", "request_id", "time_ms")
+    __slots__ = ("incarnation", "revision", "commits", "principal", "request_id", "time_ms", "earlier")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     COMMITS_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    EARLIER_FIELD_NUMBER: _ClassVar[int]
     incarnation: str
     revision: int
     commits: int
     principal: str
     request_id: str
     time_ms: int
-    def __init__(self, incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., commits: _Optional[int] = ..., principal: _Optional[str] = ..., request_id: _Optional[str] = ..., time_ms: _Optional[int] = ...) -> None: ...
+    earlier: _containers.RepeatedCompositeFieldContainer[EarlierChangeLogSkip]
+    def __init__(self, incarnation: _Optional[str] = ..., revision: _Optional[int] = ..., commits: _Optional[int] = ..., principal: _Optional[str] = ..., request_id: _Optional[str] = ..., time_ms: _Optional[int] = ..., earlier: _Optional[_Iterable[_Union[EarlierChangeLogSkip, _Mapping]]] = ...) -> None: ...
+
+class EarlierChangeLogSkip(_message.Message):
+    __slots__ = ("revision", "commits")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    COMMITS_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    commits: int
+    def __init__(self, revision: _Optional[int] = ..., commits: _Optional[int] = ...) -> None: ...
 
 class GetChangeLogRequest(_message.Message):
     __slots__ = ("cluster",)

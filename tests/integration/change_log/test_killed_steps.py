@@ -233,6 +233,24 @@ def test_killed_at_each_step_of_a_skip_each_difference_has_a_position_of_its_own
     assert orders == sorted(set(orders)), "each has a place of its own"
 
 
+def test_a_second_skip_counts_nothing_again_that_a_killed_publisher_recorded(
+    store: Path, kafka_broker: SharedBroker
+) -> None:
+    with log(store, kafka_broker) as made:
+        skip = watch_pb2.ChangeLogSkip(incarnation=made.here.replica.snapshot.incarnation)
+        for name in "abc":
+            skip.revision = made.here.execute(CreateDirectory(path=MOUNT.join((name,)))).revision
+            skip.commits += 1
+            # What the first one gave up is on record, and nothing in the store says so.
+            made.here.writer.put_facts((Put(CHANGE_LOG_SKIP, skip.SerializeToString()),))
+            if name != "b":
+                assert made.publish()
+            skip.earlier.add(revision=skip.revision, commits=skip.commits)
+        history = made.topics.read().history
+    skips = [one.operation.rpartition(", in ")[2] for one in history if one.cause == "skip"]
+    assert skips == ["1 commit", "2 commits"]
+
+
 def test_what_was_there_before_a_log_does_not_wait_for_it(
     store: Path, kafka_broker: SharedBroker, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:

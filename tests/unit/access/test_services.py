@@ -20,7 +20,7 @@ from kdir.v1 import (
 )
 
 from directory.api import directory_service, watch_service
-from directory.change_log.log_state import published_revision
+from directory.change_log.log_state import published_revision, skipped_commits
 from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.inheritance import removed_grants_write
@@ -812,14 +812,18 @@ def test_no_more_is_given_up_of_the_change_log_than_was_approved(la: House) -> N
     assert given_up().revision == shown, "no more than was there"
     assert given_up().commits == 3, "one record of the history shows both"
     la.mkdir("/la/c")
+    first = given_up().earlier[0].revision
     assert skip() == 2
     assert given_up().commits == 5
+    for recorded, left in ((first - 1, 5), (first, 4), (shown, 2)):
+        assert skipped_commits(given_up(), recorded) == left, "none counts twice"
     last = la.cluster.replica.snapshot.revision
     state.revision = last
     la.put(Put(CHANGE_LOG, state.SerializeToString()))
     la.mkdir("/la/d")
     third = skip()
     assert given_up().commits == third, "the former ones are in the history"
+    assert not given_up().earlier
 
 
 def test_only_what_adopts_a_topic_makes_a_lookup_in_kafka(
