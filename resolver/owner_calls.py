@@ -27,7 +27,7 @@ from resolver.resolution.values import AbsentResult, Answer, AnswerResult, Faile
 from resolver.revision_token import Token
 from resolver.transport import Method, Transport, method
 
-__all__ = ["Owner", "OwnerCalls", "is_change"]
+__all__ = ["Owner", "OwnerCalls", "is_change", "is_same_twice"]
 
 _NOT_FOLLOWED: Final = frozenset({"CreateEntry", "DeleteEntry", "MoveEntry"})
 """Calls about the entry at the path itself, also if that is a link or a mount."""
@@ -35,6 +35,8 @@ _WRITE_WITHOUT_ID: Final = frozenset(
     {"AttachParent", "DetachParent", "EndChangeLog", "ResyncChangeLog", "SkipChangeLog"}
 )
 """Calls that write and have no request id."""
+_SAME_TWICE: Final = frozenset({"AttachParent", "DetachParent"})
+"""Those of them that have one effect, and the same answer, however often they are made."""
 _MOVED: Final = (errors.NotAuthoritative, errors.Unmounted, errors.Lame, errors.Unimplemented)
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8, *repeat(1.0, 600))
 """Seconds between calls to a server that has not loaded."""
@@ -317,6 +319,13 @@ def _kind(answer: Answer) -> str:
 def is_change(name: str, request: Message) -> bool:
     """True if a call of this name may change something."""
     return _has(request, "request_id") or name.partition(".")[2] in _WRITE_WITHOUT_ID
+
+
+def is_same_twice(name: str) -> bool:
+    """True if another server may be asked to make a change of this name, which has no request id,
+    while the first one may still make it.
+    """
+    return name.partition(".")[2] in _SAME_TWICE
 
 
 def _has(request: Message, field: str) -> bool:

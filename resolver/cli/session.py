@@ -277,7 +277,8 @@ class Session:
     ) -> Any:
         """Queries servers until one answers: those of ``among``, else those that the user named.
         Healthy ones come first, and ones that failed come last; each has all of the remaining time
-        for a change, which is not to be made twice. ``cluster_id``: as of a transport.
+        for a change that is not to be made twice, and its share for any other. ``cluster_id``: as
+        of a transport.
 
         Raises:
             KdirError: the error of the last one; with all attempts where none answered.
@@ -286,7 +287,7 @@ class Session:
 
         from resolver.deadline_shares import per_server_timeout, time_share
         from resolver.errors import DeadlineExceeded, Unavailable
-        from resolver.owner_calls import is_change
+        from resolver.owner_calls import is_change, is_same_twice
         from resolver.transport import method
 
         wanted = method(method_name)
@@ -297,8 +298,9 @@ class Session:
         # Twice, where there are several: those that did not answer quickly are tried again.
         passes = [(server, True) for server in servers[:-1]]
         passes += [(server, False) for server in (*servers[-1:], *servers[:-1])]
-        patient = is_change(method_name, request)
-        if patient:
+        changes = is_change(method_name, request)
+        patient = changes and not is_same_twice(method_name)
+        if changes:  # it may take longer than any first try
             passes = [(server, False) for server in servers]
         refused: set[str] = set()
         for position, (server, hurried) in enumerate(passes):

@@ -1,5 +1,6 @@
-"""`kdir log`: what is given up is what was shown, and a change has one server's whole time."""
+"""`kdir log`: what is given up was shown; and which changes have one server's whole time."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -64,6 +65,43 @@ def test_a_change_of_the_log_has_the_whole_time_of_its_first_server(
     assert sent[0][2] > 4, "not half a second, after which another server would do it again"
     if action == "skip":
         assert sent[0][1].revision == 17, "the newest that was shown"
+
+
+@pytest.mark.parametrize("action", ["attach", "detach"])
+def test_R20_a_server_that_hangs_has_its_share_of_the_time_for_what_may_be_done_twice(
+    action: str,
+) -> None:
+    with MemoryDirectory() as directory:
+        transport = directory.transport = Timed()
+        endpoint = directory.cluster("/", "la")
+        answer = transport.handler(endpoint)
+        other = "127.0.0.1:1"
+        asked: list[str] = []
+
+        def handle(server: str, name: str, request: Any) -> Any:
+            if name == "AdminService.GetStatus":
+                status = admin_pb2.GetStatusResponse()
+                status.parent.detached_reason = "it was detached"
+                return status
+            if name not in {"AdminService.DetachParent", "AdminService.AttachParent"}:
+                return answer(name, request)
+            asked.append(server)
+            if len(asked) < 2:
+                raise DeadlineExceeded("it hangs")
+            detaches = name == "AdminService.DetachParent"
+            return (
+                admin_pb2.DetachParentResponse() if detaches else admin_pb2.AttachParentResponse()
+            )
+
+        for server in (endpoint, other):
+            transport.serve(server, partial(handle, server))
+        keep = ["--keep-inherited"] if action == "detach" else []
+        options = ["--at", f"{endpoint},{other}", "--timeout", "8"]
+        done = run([*options, "parent", action, "--cluster", "la", "--yes", *keep], transport)
+    assert done.code == 0, done.err
+    assert sorted(asked) == sorted((endpoint, other))
+    (first, second) = [one[2] for one in transport.timed if one[0].endswith("Parent")]
+    assert 1 < first <= 4 < second, "half of the time; no less, since a change may take long"
 
 
 @pytest.mark.parametrize(
