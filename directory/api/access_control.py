@@ -182,7 +182,8 @@ class CallerRights(VisibleTree):
             age_seconds=self.age_seconds,
         )
         for place, decision in refusals:
-            at = self.mount.join(place.relative)
+            # Not joined: a mount that is too deep has no valid path, and its error would name it.
+            at = Path((*self.mount.segments, *place.relative))
             write_audit_line(self.caller, question, at, decision)
             if self.can_describe(place.relative, is_topic=place.is_topic):
                 raise self.permission_denied_error(operation, at, decision)

@@ -132,10 +132,12 @@ def redact(tree: OpenTree, error: KdirError, command: Command) -> KdirError:
             )
         case ReadOnly() | AboveCeiling() if _is_hidden(tree, facts.get("path", "")):
             return type(error)("something below it may not be changed")
-        case InvalidPath() if _is_hidden(tree, facts.get("path", "")):
+        case InvalidPath() if _is_hidden(tree, facts.get("path", "")) or (
+            "mount" in facts and not _may_name_mount(tree, facts["mount"])
+        ):
             return InvalidPath("what lies below would get too long a path", rule="length")
         case HasMounts() if not all(
-            tree.can_refer_to(Path.parse(one)) for one in facts.get("mounts", "").split(", ") if one
+            _may_name_mount(tree, one) for one in facts.get("mounts", "").split(", ") if one
         ):
             return HasMounts("clusters are mounted below it; unmount them first")
         case _:
@@ -169,6 +171,23 @@ def _is_hidden_topic(tree: OpenTree, physical_name: str) -> bool:
     if located is None or located.relative is None:
         return False
     return not tree.can_describe(located.relative, is_topic=True)
+
+
+def _may_name_mount(tree: OpenTree, text: str) -> bool:
+    """True if the caller may see a mount that is named by its path, or, where it has no valid one,
+    by its path below the cluster's mount.
+    """
+    segments = tuple(text.split("/")[1:])
+    if tree.mount.is_prefix_of(Path(segments)):
+        if not tree.can_refer_to(Path(segments)):
+            return False
+        try:
+            tree.mount.join(segments)
+        except InvalidPath:
+            pass  # it may be of either kind
+        else:
+            return True
+    return tree.can_describe(segments, is_topic=False)
 
 
 def _sees_all_in(tree: OpenTree, text: str) -> bool:

@@ -236,10 +236,12 @@ def _moved_mount_path(relative: Sequence[str], depth: int, new_path: Path) -> Pa
         return new_path.join(relative[depth:])
     except InvalidPath as error:
         # Only a mount that is too deep already: any other was checked with all that is below.
+        mount = "/".join(("", *relative))
         raise InvalidPath(
-            f"the mount {'/'.join(('', *relative))} of this cluster would still have no valid path "
-            f"below {new_path} ({error}); move it to a shorter path",
+            f"the mount {mount} of this cluster would still have no valid path below {new_path} "
+            f"({error}); move it to a shorter path",
             path=new_path,
+            mount=mount,
             rule="length",
         ) from None
 

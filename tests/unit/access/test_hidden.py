@@ -19,6 +19,8 @@ from kdir.v1 import (
     watch_pb2,
 )
 
+from directory.federation.inheritance import inherited_writes
+from directory.federation.parent_state import welcome_writes
 from directory.namespace.entry import Kind
 from resolver.errors import (
     Absent,
@@ -29,7 +31,9 @@ from resolver.errors import (
     PermissionDenied,
     PhysicalNameTaken,
 )
+from resolver.path import MAX_SEGMENTS
 from tests.unit.access.conftest import ADMIN, House, grants, topic
+from tests.unit.federation.test_one_commit import inherited, welcome
 
 Make = Callable[..., House]
 KINDS = [
@@ -215,6 +219,36 @@ def test_A12_whose_a_name_in_kafka_is(house: Make) -> None:
     request.entry.topic.physical_name = "p_secret.x"
     assert "p.secret" not in repr(la.refusal("bob", "CreateEntry", request))
     assert "p.secret.x" in la.refusal(ADMIN, "CreateEntry", request).message
+
+
+@pytest.mark.parametrize("denied", ["-describe", "-all"])
+@pytest.mark.parametrize("top", ["/d/d", "/us/la"])
+def test_A12_a_hidden_mount_that_is_too_deep_is_not_named(
+    house: Make, top: str, denied: str
+) -> None:
+    la = house()
+    above = f"/la{top}" + "/d" * (MAX_SEGMENTS - 4)
+    la.mkdir(above)
+    mounts = (f"{above}/secret", f"{above}/seen")
+    for mount in mounts:
+        entry = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id=f"kc-{mount[-4:]}"))
+        la.ask(ADMIN, "CreateEntry", directory_pb2.CreateEntryRequest(path=mount, entry=entry))
+    for who in ("bob", "carol"):
+        la.grant(who, "all", "/la")
+        la.grant(who, "alter", "/la", kind=access_pb2.RESOURCE_TYPE_CLUSTER)
+    hidden = access_pb2.AddGrantsRequest(path=mounts[0], kind=4, grants=grants("bob", denied))  # type: ignore[arg-type]
+    la.ask(ADMIN, "AddGrants", hidden)
+    writes = inherited_writes(la.cluster.replica.snapshot, inherited("/", "/us/la", 1), 1)
+    writes += welcome_writes(la.cluster.replica.snapshot, welcome("/us/la", 1), 1)
+    la.put(*writes)
+    removal = directory_pb2.DeleteEntryRequest(path=f"/us/la{top}", recursive=True)
+    move = directory_pb2.MoveEntryRequest(path=f"/us/la{top}", new_path=f"/us/la{top[:-1]}e")
+    for method, request in (("DeleteEntry", removal), ("MoveEntry", move)):
+        refused = la.refusal("bob", method, request)
+        assert "secret" not in f"{refused.message} {refused.metadata}"
+        assert isinstance(refused, PermissionDenied) == (denied == "-all")
+        for who in ("carol", ADMIN):
+            assert "d/secret" in la.refusal(who, method, request).message
 
 
 def test_A12_topics_at_any_depth_are_counted_as_far_as_they_are_seen(la: House) -> None:
