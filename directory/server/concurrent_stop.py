@@ -18,16 +18,26 @@ def run_together(
     """Runs each function on a thread of its own; returns how many have not ended in time.
 
     None of them waits for another one, and those that are late end with the process. Errors are
-    logged.
+    logged. Where no thread can be started, a function runs in the calling thread, after the others
+    have begun and without the time limit.
 
     Args:
         functions: what to run.
         timeout_seconds: time for all of them; None: as long as they take.
     """
-    threads = [threading.Thread(target=_run, args=(one,), daemon=True) for one in functions]
-    for thread in threads:
-        thread.start()
     until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    threads: list[threading.Thread] = []
+    left: list[Callable[[], object]] = []
+    for one in functions:
+        thread = threading.Thread(target=_run, args=(one,), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the process has as many threads as it may have
+            left.append(one)
+        else:
+            threads.append(thread)
+    for one in left:
+        _run(one)
     for thread in threads:
         thread.join(None if until is None else max(0.0, until - time.monotonic()))
     return sum(thread.is_alive() for thread in threads)

@@ -47,6 +47,24 @@ def test_an_error_of_one_is_logged_and_ends_none_of_the_others(
     assert "a bug of one" in caplog.text
 
 
+@pytest.mark.parametrize("left", [0, 2])
+def test_all_run_though_no_thread_can_be_started(
+    left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, started = threading.Thread.start, list[threading.Thread]()
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) == left:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    ended = [threading.Event() for _ in range(_COUNT)]
+    assert run_together((one.set for one in ended), _SECONDS) == 0
+    assert all(one.is_set() for one in ended)
+
+
 def test_a_server_drains_its_clusters_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
