@@ -49,8 +49,8 @@ def unknown_cluster(
         return found
     near = nearest_names(cluster, [row.cluster for row in mounts if row.cluster])
     if unlinked := ", ".join(row.mount for row in mounts if not row.linked):
-        message = f"no cluster {cluster!r} is known; it may be at or below {unlinked}, which "
-        return errors.NoRoute(f"{message}the root has no link to{near}", cluster=cluster)
+        message = f"no cluster {cluster!r} is known; it may be at or below {unlinked}, to which "
+        return errors.NoRoute(f"{message}the root reports no link{near}", cluster=cluster)
     return errors.Absent(f"no cluster {cluster!r} is mounted{near}", cluster=cluster)
 
 

@@ -444,11 +444,12 @@ class FederationState:
     def note_parent_lost(self) -> None:
         """Records the end of the link to the parent: its table is not confirmed any more."""
         at_ms = self._parent_contact_ms
-        received = self._received_table
-        if any(one.row.confirmed for one in received.values()):
-            self._received_table = {
-                mount: row.confirmed_at(at_ms).unconfirmed() for mount, row in received.items()
-            }
+        lost = {
+            mount: row.confirmed_at(at_ms).unconfirmed()
+            for mount, row in self._received_table.items()
+        }
+        if any(row is not self._received_table[mount] for mount, row in lost.items()):
+            self._received_table = lost
             self.table_changed()
 
     def receive_mounts_below(self, cluster_id: str, rows: list[TableRow]) -> None:

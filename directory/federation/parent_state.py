@@ -129,7 +129,11 @@ class TableRow:
         return self if owner_time_ms <= self.owner_time_ms else TableRow(self.row, owner_time_ms)
 
     def unconfirmed(self) -> TableRow:
-        """Returns the row as no longer confirmed by any link."""
+        """Returns the row as no longer confirmed by any link: linked as of then, if it was; else it
+        may be linked by now.
+        """
+        if not self.row.linked:
+            return self.unlinked()
         if not self.row.confirmed:
             return self
         row = federation_pb2.MountRow()
@@ -138,10 +142,13 @@ class TableRow:
         return TableRow(row, self.owner_time_ms)
 
     def unlinked(self) -> TableRow:
-        """Returns the row of a mount whose parent's link is not known to be open any more."""
+        """Returns the row of a mount of which it is not known whether its parent's link is open."""
+        if self.row.link_unknown:
+            return self
         row = federation_pb2.MountRow()
         row.CopyFrom(self.row)
         row.linked = row.confirmed = False
+        row.link_unknown = True
         return TableRow(row, self.owner_time_ms)
 
     @classmethod
@@ -261,9 +268,11 @@ def table_rows(snapshot: Snapshot) -> Iterator[TableRow]:
 
 
 def table_row(value: bytes) -> TableRow | None:
-    """Returns a stored row of the mount table; None if it cannot be read."""
+    """Returns a stored row of the mount table, which has no state of its link; None if it cannot be
+    read.
+    """
     reported = try_decode_record(federation_pb2.MountRow, value)
-    return None if reported is None else TableRow(*reported)
+    return None if reported is None else TableRow(*reported).unlinked()
 
 
 def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, ...]:
@@ -308,7 +317,7 @@ def without_volatile_fields(row: federation_pb2.MountRow) -> bytes:
     copy.CopyFrom(row)
     copy.age_seconds = 0
     copy.topic_count = 0
-    copy.linked = copy.confirmed = False
+    copy.linked = copy.confirmed = copy.link_unknown = False
     return copy.SerializeToString(deterministic=True)
 
 

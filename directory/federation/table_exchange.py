@@ -56,9 +56,9 @@ class _Sent:
     """
     news: tuple[bytes, bool]
     """Fields whose change is sent at once."""
-    vital: tuple[int, int, bool]
+    vital: tuple[int, int, bool, bool]
     """Fields whose change is sent at the next refresh: the time of the owner's update (0 if
-    confirmed), the topic count, and whether the mount is linked.
+    confirmed), the topic count, and whether the mount is linked, or that is not known.
     """
 
     def aged(self, now_ms: int) -> federation_pb2.MountRow:
@@ -175,7 +175,8 @@ class SentTable(Generic[Message]):
 
     def _sent_of(self, one: TableRow) -> _Sent:
         row = one.row
-        vital = (0 if row.confirmed else one.owner_time_ms, row.topic_count, row.linked)
+        updated_ms = 0 if row.confirmed else one.owner_time_ms
+        vital = (updated_ms, row.topic_count, row.linked, row.link_unknown)
         return _Sent(one, self._clock_ms(), (self._news_of(row), row.confirmed), vital)
 
     def _messages(self, version: int) -> Iterator[federation_pb2.MountTable]:

@@ -64,7 +64,11 @@ def _mounts(session: Session, arguments: Arguments) -> int:
 
 
 def _state(row: federation_pb2.MountRow) -> str:
-    """Returns the state of a mount; a link that no open link reports any more is no *linked*."""
+    """Returns the state of a mount; a link that no open link reports any more is no *linked*, and
+    one of which nothing is known no *disconnected*.
+    """
+    if row.link_unknown:
+        return "unknown"
     if not row.linked:
         return "disconnected"
     return "linked" if row.confirmed else "unconfirmed"
@@ -103,7 +107,7 @@ def _table_row(
     row: federation_pb2.MountRow, topics: TopicCount, *, human: bool
 ) -> Sequence[str | Styled]:
     state = _state(row)
-    style = {"disconnected": "bad", "unconfirmed": "warn"}.get(state)
+    style = {"disconnected": "bad", "unconfirmed": "warn", "unknown": "warn"}.get(state)
     return (
         row.mount,
         row.cluster or "-",
@@ -253,9 +257,11 @@ VERBS: Final = (
             "many (9+) where one is not linked. OWN are its own, as last reported. In\n"
             "JSON: total_topic_count (total_is_lower_bound: at least so many) and topic_count.\n"
             "AGE is the time since the owner last confirmed the mount. An unconfirmed one was\n"
-            "linked then, but the queried server's link to its parent has ended since. Pending\n"
-            "children are known only to the parent that they connect to: name a PATH of its\n"
-            "cluster to query it."
+            "linked then, but the queried server's link to its parent has ended since. The state\n"
+            "is unknown where no link reports it to the queried server, such as one of several\n"
+            "that does not hold its cluster's link, or after a restart while the parent is down.\n"
+            "Pending children are known only to the parent that they connect to: name a PATH of\n"
+            "its cluster to query it."
         ),
         arguments=(Argument("PATH", "query the owner of this path", least=0, completes="path"),),
         formats=FORMATS,

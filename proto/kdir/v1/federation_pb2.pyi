@@ -127,7 +127,7 @@ class MountTable(_message.Message):
     def __init__(self, rows: _Optional[_Iterable[_Union[MountRow, _Mapping]]] = ..., is_change: _Optional[bool] = ..., removed: _Optional[_Iterable[str]] = ..., has_more: _Optional[bool] = ...) -> None: ...
 
 class MountRow(_message.Message):
-    __slots__ = ("mount", "cluster_id", "cluster", "epoch", "endpoints", "age_seconds", "topic_count", "linked", "feature_level", "kafka", "confirmed")
+    __slots__ = ("mount", "cluster_id", "cluster", "epoch", "endpoints", "age_seconds", "topic_count", "linked", "feature_level", "kafka", "confirmed", "link_unknown")
     MOUNT_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,7 @@ class MountRow(_message.Message):
     FEATURE_LEVEL_FIELD_NUMBER: _ClassVar[int]
     KAFKA_FIELD_NUMBER: _ClassVar[int]
     CONFIRMED_FIELD_NUMBER: _ClassVar[int]
+    LINK_UNKNOWN_FIELD_NUMBER: _ClassVar[int]
     mount: str
     cluster_id: str
     cluster: str
@@ -150,7 +151,8 @@ class MountRow(_message.Message):
     feature_level: int
     kafka: KafkaClaim
     confirmed: bool
-    def __init__(self, mount: _Optional[str] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., age_seconds: _Optional[float] = ..., topic_count: _Optional[int] = ..., linked: _Optional[bool] = ..., feature_level: _Optional[int] = ..., kafka: _Optional[_Union[KafkaClaim, _Mapping]] = ..., confirmed: _Optional[bool] = ...) -> None: ...
+    link_unknown: bool
+    def __init__(self, mount: _Optional[str] = ..., cluster_id: _Optional[str] = ..., cluster: _Optional[str] = ..., epoch: _Optional[int] = ..., endpoints: _Optional[_Iterable[str]] = ..., age_seconds: _Optional[float] = ..., topic_count: _Optional[int] = ..., linked: _Optional[bool] = ..., feature_level: _Optional[int] = ..., kafka: _Optional[_Union[KafkaClaim, _Mapping]] = ..., confirmed: _Optional[bool] = ..., link_unknown: _Optional[bool] = ...) -> None: ...
 
 class Inherited(_message.Message):
     __slots__ = ("levels", "revision", "incarnation", "ancestors", "basis", "mount", "epoch")

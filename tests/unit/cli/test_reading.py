@@ -635,6 +635,22 @@ def test_mounts_that_no_link_reports_any_more_are_unconfirmed(kdir: Kdir) -> Non
     ]  # fmt: skip
 
 
+def test_mounts_of_which_nothing_is_known_are_not_shown_as_disconnected(kdir: Kdir) -> None:
+    answer = federation_pb2.ListMountsResponse(
+        rows=[
+            federation_pb2.MountRow(mount="/eu", cluster_id="kc-eu", link_unknown=True),
+            federation_pb2.MountRow(mount="/la", cluster_id="kc-la"),
+        ],
+    )
+    handler = answering({"FederationService.ListMounts": answer}, kdir.tree.at("/ny").answer, [])
+    kdir.tree.transport.serve("127.0.0.1:20003", handler)
+    ran = kdir("mounts", at="/ny")
+    assert [line.split("\t")[3] for line in ran.lines] == ["unknown", "disconnected"]
+    assert [line.split("\t")[4] for line in ran.lines] == ["-", "-"]
+    objects = kdir("mounts -o json", at="/ny").objects
+    assert [one["state"] for one in objects] == ["unknown", "disconnected"]
+
+
 # -- watch, history ------------------------------------------------------------------------------
 
 

@@ -743,6 +743,60 @@ def test_a_row_stored_before_the_clock_was_put_back_is_shown_as_the_open_link_ha
     assert found() == (False, 0), "another server may have stored it"
 
 
+def test_what_no_link_reports_is_unknown_and_not_disconnected(cluster: Cluster) -> None:
+    """As on a server that does not hold the link, or after a restart while the parent is down."""
+    federation = FederationState(cluster.replica, path("/la"), ())
+
+    def sent(mount: str, **fields: object) -> federation_pb2.MountRow:
+        made = row(1)
+        made.mount = mount
+        made.MergeFrom(federation_pb2.MountRow(**fields))  # type: ignore[arg-type]
+        return made
+
+    rows = [sent("/eu"), sent("/ny", linked=True, confirmed=True), sent("/us", link_unknown=True)]
+    received = [TableRow.received(one, unix_ms()) for one in rows]
+    cluster.writer.put_facts(table_writes(cluster.replica.snapshot, received))
+    assert not table_writes(cluster.replica.snapshot, received), "a link's state is no change"
+
+    def found() -> dict[str, tuple[bool, bool, bool]]:
+        every = [one.row for one in federation.rows_everywhere()]
+        return {
+            one.mount: (one.linked, one.confirmed, one.link_unknown)
+            for one in every
+            if one.mount in {"/eu", "/ny", "/us"}
+        }
+
+    unknown = (False, False, True)
+    assert eventually(lambda: found() == {"/eu": unknown, "/ny": unknown, "/us": unknown})
+    federation.receive_mount_table(received)
+    federation.note_parent_contact()
+    assert found() == {"/eu": (False, False, False), "/ny": (True, True, False), "/us": unknown}
+    federation.note_parent_lost()
+    assert found() == {"/eu": unknown, "/ny": (True, False, False), "/us": unknown}
+
+
+def test_what_is_below_a_child_without_a_link_is_unknown_and_the_child_disconnected(
+    cluster: Cluster,
+) -> None:
+    federation, now = cluster.federation, unix_ms()
+    linked, other = row(1), row(2)
+    linked.linked = linked.confirmed = True
+    rows = [TableRow(linked, now), TableRow(other, now)]
+
+    def states() -> dict[str, tuple[bool, bool]]:
+        found = federation.rows_everywhere()
+        return {one.row.mount: (one.row.linked, one.row.link_unknown) for one in found}
+
+    cluster.writer.put_facts(below_writes(cluster.replica.snapshot, CHILD, rows, now))
+    assert eventually(lambda: "/la/1" in states())
+    assert states() == {"/la": (False, False), "/la/1": (True, False), "/la/2": (False, True)}
+    federation.note_child_contact(CHILD, 0, linked=True)
+    federation.receive_mounts_below(CHILD, rows)
+    assert states() == {"/la": (True, False), "/la/1": (True, False), "/la/2": (False, False)}
+    federation.note_child_contact(CHILD, 0, linked=False)
+    assert states() == {"/la": (False, False), "/la/1": (False, True), "/la/2": (False, True)}
+
+
 def test_while_nothing_changes_the_maintenance_looks_at_no_child(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

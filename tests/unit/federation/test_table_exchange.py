@@ -156,6 +156,17 @@ def test_counts_that_change_while_nothing_else_does_are_sent_now_and_then() -> N
     assert [one.mount for one in sending.since(version)[1][0].rows] == ["/la/a"]
 
 
+def test_a_link_of_which_nothing_was_known_is_sent_once_it_is_known_to_be_none() -> None:
+    sending = Sending("/la/a")
+    sending.put("/la/a", link_unknown=True)
+    version, (whole,) = sending.since(0)
+    assert whole.rows[0].link_unknown
+    sending.put("/la/a")
+    sending.later(30)
+    (change,) = sending.since(version)[1]
+    assert not change.rows[0].link_unknown
+
+
 def test_after_counts_were_sent_a_change_goes_at_once() -> None:
     """Links that rest would look for it at their next heartbeat, which may be long."""
     sending = Sending("/la/a", "/la/b")
