@@ -264,6 +264,20 @@ def test_no_path_below_becomes_too_long(below: tuple[str, ...], room: int) -> No
     cluster.do(mv("/la/a", "/la/bb"))
 
 
+def test_each_path_below_is_measured_and_not_only_the_one_of_most_segments() -> None:
+    """The one of fewer segments has more bytes; and the other way around."""
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a"), mkdir(str(Path(("la", "a", *"d" * 40)))))
+    cluster.do(mkdir(str(Path(("la", "a", "x" * 240, "y" * 240)))))
+    cluster.do(topic(str(Path(("la", "a", "x" * 240, "y" * 240, "z" * 240)))))
+    for above in (("w" * 150, "w" * 150), tuple("w" * 23)):
+        cluster.do(mkdir(str(Path(("la", *above)))))
+        new = Path(("la", *above, "a"))
+        refused(cluster, MoveEntry(path=path("/la/a"), new_path=new), InvalidPath, "64 segments or")
+    assert len(Path(("la", *"w" * 22, "a", *"d" * 40))) == 64
+    cluster.do(mv("/la/a", str(Path(("la", *"w" * 22, "a")))))
+
+
 @pytest.mark.parametrize(
     "meanwhile",
     [
