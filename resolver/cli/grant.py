@@ -186,8 +186,9 @@ def _grants(session: Session, arguments: Arguments) -> int:
     )
     out = session.out
     if out.structured:
+        unconfirmed = session.unconfirmed_fields()
         for one in answer.grants:
-            out.record(plain(one))
+            out.record({**plain(one), **unconfirmed})
         return 0
     if not answer.grants:
         out.note(f"no grants on {where} itself; inherited ones: kdir check … --explain")
@@ -227,7 +228,8 @@ def _check(session: Session, arguments: Arguments) -> int:
     out = session.out
     if out.structured:
         # ``allowed`` is printed also if false, which proto JSON omits: scripts read it.
-        out.record({"allowed": found.allowed, **plain(found.response)})
+        unconfirmed = session.unconfirmed_fields()
+        out.record({"allowed": found.allowed, **plain(found.response), **unconfirmed})
     else:
         out.line(found.message)
         for level in found.response.levels:
@@ -256,7 +258,7 @@ def _check_any(session: Session, arguments: Arguments) -> int:
         with suppress(KdirError):
             session.resolver.owner_of(asked.mount)
     if out.structured:
-        out.record({"allowed": allowed})
+        out.record({"allowed": allowed, **session.unconfirmed_fields(chosen.requested)})
     else:
         out.line("allowed" if allowed else "denied")
         cluster = asked.name or "the queried cluster"

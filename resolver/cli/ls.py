@@ -15,6 +15,7 @@ from resolver.cli.output import Column, Output, Styled, Table
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, Verb
 from resolver.cli.session import PathArgument, parse_path_argument
 from resolver.errors import Absent, InvalidArgument, InvalidPath, KdirError
+from resolver.message_values import plain
 
 if TYPE_CHECKING:
     from kdir.v1 import directory_pb2, entry_pb2, policies_pb2
@@ -48,6 +49,8 @@ class Item(NamedTuple):
     """The name of its cluster."""
     mount: str
     """The mount of that cluster."""
+    cluster_id: str
+    """Its id."""
     inherited: policies_pb2.Policies | None
     """What it inherits; None where nothing is set above."""
 
@@ -179,7 +182,8 @@ def _ls_quickly(session: Session, arguments: Arguments, part: str) -> bool:
         return False
     cluster = page.authority.cluster
     inherited = page.inherited if page.HasField("inherited") else None
-    items = [Item(one.path, one, cluster.cluster, cluster.mount, inherited) for one in page.entries]
+    of = (cluster.cluster, cluster.mount, cluster.cluster_id)
+    items = [Item(one.path, one, *of, inherited) for one in page.entries]
     _print(session, arguments, items, named_by_path=False)
     _remember(session, arguments, path, items)
     return True
@@ -212,12 +216,14 @@ def _kinds(arguments: Arguments) -> tuple[str, ...]:
 
 def _item(one: ListedEntry) -> Item:
     cluster = one.authority.cluster
-    return Item(str(one.path), one.entry, cluster.cluster, cluster.mount, one.inherited)
+    of = (cluster.cluster, cluster.mount, cluster.cluster_id)
+    return Item(str(one.path), one.entry, *of, one.inherited)
 
 
 def _itself(session: Session, where: PathArgument) -> Item:
     found = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=not where.directory)
-    return Item(str(where.path), found.entry, found.cluster, str(found.mount), found.effective)
+    of = (found.cluster, str(found.mount), found.cluster_id)
+    return Item(str(where.path), found.entry, *of, found.effective)
 
 
 def _remember(session: Session, arguments: Arguments, path: str, items: Sequence[Item]) -> None:
@@ -251,7 +257,7 @@ def _printer(
     """Returns what prints a chunk of entries in the format asked for."""
     out = session.out
     if out.structured:
-        return lambda chunk: _each(out.record, (item.entry for item in chunk))
+        return lambda chunk: _each(out.record, (_record(session, item) for item in chunk))
     if out.format == "name":
         return lambda chunk: out.lines(_reached(item) for item in chunk)
     if long:
@@ -265,6 +271,12 @@ def _printer(
     return lambda chunk: short.rows(
         [_short_row(item, human=out.human, named_by_path=named_by_path) for item in chunk]
     )
+
+
+def _record(session: Session, item: Item) -> entry_pb2.Entry | dict[str, Any]:
+    """Returns what JSON has of an entry, with for how long its cluster is unconfirmed."""
+    unconfirmed = session.unconfirmed_fields(item.cluster_id)
+    return {**plain(item.entry), **unconfirmed} if unconfirmed else item.entry
 
 
 def _each(act: Callable[[Any], None], things: Iterable[Any]) -> None:

@@ -112,7 +112,7 @@ def _show(session: Session, arguments: Arguments, found: TopicLocation) -> None:
     out = session.out
     match out.format:
         case "json" | "yaml":
-            out.record(_record(found))
+            out.record(_record(session, found))
         case "name":
             out.line(found.path)
         case "properties":
@@ -126,7 +126,7 @@ def _show(session: Session, arguments: Arguments, found: TopicLocation) -> None:
     _caveats(session, found)
 
 
-def _record(found: TopicLocation) -> dict[str, Any]:
+def _record(session: Session, found: TopicLocation) -> dict[str, Any]:
     record: dict[str, Any] = {
         "path": found.path,
         "kind": found.kind,
@@ -149,8 +149,7 @@ def _record(found: TopicLocation) -> dict[str, Any]:
         ],
         "entry": plain(found.entry),
     }
-    if found.unconfirmed_seconds is not None:
-        record["unconfirmed_seconds"] = found.unconfirmed_seconds
+    record |= session.unconfirmed_fields(found.cluster_id)
     if found.stop_reason:
         record["stop_reason"] = found.stop_reason
     if found.effective is not None:
@@ -305,7 +304,7 @@ def _which(session: Session, arguments: Arguments) -> int:
     found = session.resolver.which(cluster, physical_name)
     out = session.out
     if out.structured:
-        out.record(_record(found))
+        out.record(_record(session, found))
     elif out.format == "name":
         out.line(found.path)
     elif out.human:

@@ -111,6 +111,8 @@ class Session:
         self._noting: _NotingTransport | None = None
         self._outdated: set[tuple[str, str]] = set()
         """Clusters whose stale and unconfirmed answers were reported, with what was reported."""
+        self._unconfirmed: dict[str, float] = {}
+        """Ids of the clusters whose newest answers are unconfirmed, with the seconds."""
         self._resolver: Resolver | None = None
         self._health: ServerHealth | None = None
         self._troubles: FailedServers | None = None
@@ -205,17 +207,31 @@ class Session:
                 from resolver.transport import GrpcTransport
 
                 self._transport = GrpcTransport(_credentials(self.login()), named=self.servers())
-            self._noting = _NotingTransport(self._transport, self._note_outdated)
+            self._noting = _NotingTransport(self._transport, self._note_authority)
         return self._noting
 
-    def _note_outdated(self, method: Method, authority: Authority) -> None:
-        """Reports on stderr, once for each cluster, that its answers are stale or unconfirmed."""
+    def unconfirmed_fields(self, cluster_id: str = "") -> dict[str, float]:
+        """Returns the field of JSON for how long a cluster's answers are unconfirmed; empty if they
+        are not. Without an id: of the cluster that answered last.
+        """
+        answering = "" if self._noting is None else self._noting.answering_id
+        seconds = self._unconfirmed.get(cluster_id or answering)
+        return {} if seconds is None else {"unconfirmed_seconds": seconds}
+
+    def _note_authority(self, method: Method, authority: Authority) -> None:
+        """Keeps for how long an answer is unconfirmed, and reports on stderr, once for each
+        cluster, that its answers are stale or unconfirmed.
+        """
         if method.name.startswith("/kdir.v1.AdminService/"):
             return  # these calls of operators show the state of a server themselves
         if authority.stale:
             what = "its store has been unavailable"
             self._note_once(authority, "stale", what, authority.age_seconds)
-        if authority.HasField("unconfirmed_seconds"):
+        cluster_id = authority.cluster.cluster_id
+        if not authority.HasField("unconfirmed_seconds"):
+            self._unconfirmed.pop(cluster_id, None)
+        else:
+            self._unconfirmed[cluster_id] = authority.unconfirmed_seconds
             what = f"no parent has confirmed the mount {authority.cluster.mount}"
             self._note_once(authority, "unconfirmed", what, authority.unconfirmed_seconds)
 
@@ -381,15 +397,15 @@ class Session:
 
 
 class _NotingTransport:
-    """Transport that reports the authority of each stale or unconfirmed answer that is no
-    referral.
-    """
+    """Transport that reports the authority of each answer that is no referral."""
 
     def __init__(
-        self, transport: Transport, note_outdated: Callable[[Method, Authority], None]
+        self, transport: Transport, note_authority: Callable[[Method, Authority], None]
     ) -> None:
         self._transport = transport
-        self._note_outdated = note_outdated
+        self._note_authority = note_authority
+        self.answering_id = ""
+        """Id of the cluster that answered last, and referred nowhere else."""
 
     def call(
         self,
@@ -408,8 +424,9 @@ class _NotingTransport:
         if not outcomes or not all(one.HasField("referral") for one in outcomes):
             asked = (answer.authority,) if hasattr(answer, "authority") else ()
             for authority in getattr(answer, "authorities", asked):
-                if authority.stale or authority.HasField("unconfirmed_seconds"):
-                    self._note_outdated(method, authority)
+                self._note_authority(method, authority)
+                self.answering_id = authority.cluster.cluster_id
+            self.answering_id = cluster_id or self.answering_id
         return answer
 
     def stream(

@@ -286,6 +286,7 @@ def _effective(session: Session, arguments: Arguments) -> int:
     answer: policies_pb2.GetEffectivePoliciesResponse = session.resolver.call(
         where.path, "PolicyService.GetEffectivePolicies", request
     )
+    unconfirmed = session.unconfirmed_fields()
     values = [one for one in answer.values if not arguments.flag("diff") or _differs(one)]
     compares = arguments.flag("diff") and not changes
     drifts = _topic_drift(session, where) if compares else []
@@ -293,7 +294,7 @@ def _effective(session: Session, arguments: Arguments) -> int:
     in_kafka = any(one.HasField("kafka_value") for one in answer.values)
     if out.structured:
         for one in values:
-            out.record(plain(one))
+            out.record({**plain(one), **unconfirmed})
     else:
         table = Table(out, _COLUMNS if in_kafka else _COLUMNS[:-1])
         table.rows([_table_row(out, one, where.path, in_kafka=in_kafka) for one in values])

@@ -49,6 +49,7 @@ def _stat(session: Session, arguments: Arguments) -> int:
         stopped = status.kafka.stop_reason if status is not None else ""
         if out.structured:
             record = plain(answer.entry)
+            record |= session.unconfirmed_fields(answer.authority.cluster.cluster_id)
             if answer.quotas:
                 record["quotas"] = [plain(one) for one in answer.quotas]
             if answer.topic_issues:

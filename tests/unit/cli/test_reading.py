@@ -789,26 +789,31 @@ def test_a_stale_answer_is_reported_once_a_cluster(
     assert "stale" not in kdir("resolve /la/tracking/orders").err
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["ls /la/tracking", "ls -R /la", "tree /la", "resolve /la/tracking/orders",
-     "resolve /la/tracking/orders /la/tracking/search/clicks", "which la-tracking orders",
-     "stat /la/tracking/orders", "effective /la/tracking/orders", "grants /la/tracking/orders",
-     "check alice read /la/tracking/orders", "check alice read --any topic /la/tracking",
-     "check alice read --any topic"],
+_UNCONFIRMED_LINES = (
+    "ls /la/tracking", "ls -R /la", "resolve /la/tracking/orders",
+    "resolve /la/tracking/orders /la/tracking/search/clicks", "which la-tracking orders",
+    "stat /la/tracking/orders", "effective /la/tracking/orders", "grants /la/tracking/orders",
+    "check alice read /la/tracking/orders", "check alice read --any topic /la/tracking",
+    "check alice read --any topic",
 )  # fmt: skip
-def test_an_unconfirmed_answer_is_reported_once_a_cluster(
-    kdir: Kdir, tree: MemoryDirectory, line: str
-) -> None:
+
+
+def answer_unconfirmed(tree: MemoryDirectory, seconds: float | None = 400.0) -> None:
+    """Makes all answers of /la/tracking unconfirmed for so long; None: confirmed."""
     owner = tree.at("/la/tracking")
     entry = directory_pb2.GetEntryResponse()
     entry.entry.topic.physical_name = "orders"
     entry.authority.cluster.cluster, entry.authority.cluster.mount = "la-tracking", "/la/tracking"
+    entry.authority.cluster.cluster_id = owner.cluster_id
+    value = policies_pb2.EffectiveValue(field="owner", value="ana")
+    grant = access_pb2.Grant(principal="User:ana")
     others = {
         "DirectoryService.GetEntry": entry,
         "AdminService.GetStatus": admin_pb2.GetStatusResponse(),
-        "PolicyService.GetEffectivePolicies": policies_pb2.GetEffectivePoliciesResponse(),
-        "AccessService.ListGrants": access_pb2.ListGrantsResponse(),
+        "PolicyService.GetEffectivePolicies": policies_pb2.GetEffectivePoliciesResponse(
+            values=[value]
+        ),
+        "AccessService.ListGrants": access_pb2.ListGrantsResponse(grants=[grant]),
         "AccessService.CheckAccess": access_pb2.CheckAccessResponse(allowed=True),
         "AccessService.AuthorizeAny": access_pb2.AuthorizeAnyResponse(allowed=True),
     }
@@ -818,10 +823,18 @@ def test_an_unconfirmed_answer_is_reported_once_a_cluster(
         answer = answered(method, request)
         own = [answer.authority] if hasattr(answer, "authority") else []
         for one in getattr(answer, "authorities", own):
-            one.unconfirmed_seconds = 400.0
+            if seconds is not None:
+                one.unconfirmed_seconds = seconds
         return answer
 
     tree.transport.serve(owner.endpoint, unconfirmed)
+
+
+@pytest.mark.parametrize("line", [*_UNCONFIRMED_LINES, "tree /la"])
+def test_an_unconfirmed_answer_is_reported_once_a_cluster(
+    kdir: Kdir, tree: MemoryDirectory, line: str
+) -> None:
+    answer_unconfirmed(tree)
     ran = kdir(line, at="/la/tracking" if "--any" in line else "/")
     note = "la-tracking: unconfirmed: no parent has confirmed the mount /la/tracking for 6m\n"
     assert (ran.code, ran.err.count(note), ran.err.count("confirmed the mount")) == (0, 1, 1)
@@ -844,14 +857,14 @@ def test_an_unconfirmed_referral_is_not_reported(kdir: Kdir, tree: MemoryDirecto
     assert "unconfirmed" not in kdir(f"resolve {' '.join(topics)}").err
 
 
-def test_json_has_how_long_an_answer_is_unconfirmed(kdir: Kdir, tree: MemoryDirectory) -> None:
-    owner = tree.at("/la/tracking")
-
-    def unconfirmed(method: str, request: Any) -> Any:
-        answer = owner.answer(method, request)
-        answer.authority.unconfirmed_seconds = 400.0
-        return answer
-
-    tree.transport.serve(owner.endpoint, unconfirmed)
-    for line in ("resolve /la/tracking/orders", "which la-tracking orders"):
-        assert kdir(f"{line} -o json").objects[0]["unconfirmed_seconds"] == 400.0
+@pytest.mark.parametrize("line", _UNCONFIRMED_LINES)
+def test_json_has_how_long_an_answer_is_unconfirmed(
+    kdir: Kdir, tree: MemoryDirectory, line: str
+) -> None:
+    for seconds in (400.0, None):
+        answer_unconfirmed(tree, seconds)
+        objects = kdir(f"{line} -o json", at="/la/tracking" if "--any" in line else "/").objects
+        assert objects
+        for one in objects:
+            is_of_it = not line.startswith("ls") or one["path"].startswith("/la/tracking/")
+            assert one.get("unconfirmed_seconds") == (seconds if is_of_it else None), one
