@@ -125,6 +125,7 @@ class DirectoryService(Service):
         waits = request.wait_until_active and not request.validate_only
         if isinstance(entry, Topic) and waits and self._awaiting.acquire(blocking=False):
             try:
+                cluster.replica.apply_taken()
                 entry = self._await_active(cluster, path, entry, written.revision, call)
             finally:
                 self._awaiting.release()

@@ -1,7 +1,7 @@
 """Replica: one server's copy of its cluster's tree in memory.
 
 One thread loads the store at one revision and then follows its watch; a thread that commits through
-the same store object may apply its commit in that thread's place (``applying_own_commits``), a
+the same store object may apply its commit in that thread's place (``taking_own_commits``), for a
 write of a caller after its answer is sent. The
 replica publishes whole, immutable snapshots: the holder of one sees no later change in it. When the
 history that the replica needs is gone, it loads again and swaps; until then, and while the store is
@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -292,15 +292,10 @@ class Replica:
             self._taken.clear()
 
     @contextmanager
-    def applying_own_commits(
-        self, later: Callable[[Callable[[], None]], None] | None = None
-    ) -> Iterator[None]:
-        """Context manager for a thread that commits to the store in its block: at its end that
-        thread applies the commit itself if it can, and need not wait until the replica's thread
-        has done so.
-
-        ``later``: is passed the function that applies it, ``apply_taken``, and need not call it at
-        once.
+    def taking_own_commits(self) -> Iterator[None]:
+        """Context manager for a thread that commits to the store in its block: if it can, that
+        thread takes the commit, and those of others before it, from the watch. It must call
+        ``apply_taken`` soon, and need not wait until the replica's thread has applied them.
         """
         watch = self.watch
         if watch is None or self.in_callback:
@@ -310,30 +305,21 @@ class Replica:
             yield
         if self._taken:
             self._note_answer()
-            (later or _at_once)(self.apply_taken)
 
     def is_taken(self, revision: int) -> bool:
-        """True if a commit is known, or will be applied by the thread that made it."""
+        """True if a commit is known, or a thread took it: then ``apply_taken`` applies it."""
         try:
             return self._taken[-1].revision >= revision
         except IndexError:
             return self.is_known(revision)
 
     def apply_taken(self) -> None:
-        """Applies the commits that threads took to apply them later, if any; also while another
-        thread does so: then returns after it.
+        """Applies the commits that threads took, if any; while another thread does so, waits for
+        it. Does not fail: the replica's thread then loads everything again.
         """
-        if not self._taken or self.in_callback:
-            return
-        try:
-            self._apply(())
-        except BaseException as error:
-            self._failure = error
-            watch = self.watch
-            if watch is not None:
-                watch.close()  # the replica's thread goes on, and finds the failure
-            if not isinstance(error, Exception):
-                raise
+        if self._taken and not self.in_callback:
+            with suppress(Exception):
+                self._apply(())
 
     @property
     def in_callback(self) -> bool:
@@ -397,8 +383,11 @@ class Replica:
                 raise RuntimeError("commits were not applied") from self._failure
             try:
                 self._log_context.run(self._apply_in_order, changes)
-            except BaseException:
+            except BaseException as error:
                 self._taken.clear()
+                self._failure = error
+                if (watch := self.watch) is not None:
+                    watch.close()  # the replica's thread goes on, and finds the failure
                 raise
 
     def _apply_in_order(self, changes: Sequence[CommittedWrites]) -> None:
@@ -500,10 +489,6 @@ class Replica:
                     waiter.woken.set()
                 else:
                     self._waiters.append(waiter)
-
-
-def _at_once(apply: Callable[[], None]) -> None:
-    apply()
 
 
 class _Waiter:

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Final, TypeGuard, TypeVar
 
 from directory.access.grants import Permission
@@ -515,7 +514,6 @@ class Writer:
         seconds: float,
         *,
         is_urgent: bool,
-        later: Callable[[Callable[[], None]], None] | None = None,
     ) -> Committed | Conflict:
         """Commits a transaction, if the store and every server of the cluster can take it.
 
@@ -528,15 +526,20 @@ class Writer:
         self._allow(transaction.writes)
         if self._is_logged() and _waits_for_log(transaction.writes):
             self._check_outbox(is_urgent or any(map(_is_of_role, transaction.guards)))
+        done: Committed | Conflict | None = None
         try:
-            with self._replica.applying_own_commits(later):
-                return self._store.commit(transaction, seconds)
+            with self._replica.taking_own_commits():
+                done = self._store.commit(transaction, seconds)
+            return done
         except StoreIsSealed as reason:
             raise _store_sealed_error(reason) from reason
         except StoreFull as reason:
             raise _store_full_error(reason) from reason
         except StoreRefused as reason:
             raise _store_refused_error(reason) from reason
+        finally:
+            if not isinstance(done, Committed):
+                self._replica.apply_taken()  # commits of others that this thread took
 
     def _own_decision(self) -> _Decision | None:
         """Returns this thread's decision; None in a callback of the replica, since the thread may
@@ -600,8 +603,7 @@ class Writer:
             raise DeadlineExceeded("the deadline passed before the store was asked")
         try:
             is_urgent = _takes_rights(request.command)
-            later = None if request.later is None else partial(self._leave, request.later)
-            done = self._commit_once(transaction, remaining, is_urgent=is_urgent, later=later)
+            done = self._commit_once(transaction, remaining, is_urgent=is_urgent)
         except OutboxFull:
             # Nothing is written now; this request's first try may have been.
             known = self._answered(request)
@@ -625,24 +627,16 @@ class Writer:
         match done:
             case Committed(revision):
                 self._wrote()
-                self._see(revision, request.deadline)
+                # Under a quota the next plan needs it, and waits for the lock until then.
+                counts = any(map(_counts, guards))
+                may_leave = self._under_way == 1 and not counts
+                self._see(revision, request.deadline, request.later if may_leave else None)
                 return CommitResult(planned, revision)
             case Conflict(guard) if request.request_id and guard == guards[0]:
                 known = self._answered(request)
                 return known if known is not None else done
             case _:
                 return done
-
-    def _leave(
-        self, later: Callable[[Callable[[], None]], None], apply: Callable[[], None]
-    ) -> None:
-        """Leaves an own commit to be applied later, unless others write too: their plans need it,
-        and would only wait for it elsewhere.
-        """
-        if self._under_way == 1:
-            later(apply)
-        else:
-            apply()
 
     def _revision_of(self, key: bytes) -> int | None:
         """Returns the revision that wrote a write-once key; None: not written, or unknown."""
@@ -717,11 +711,20 @@ class Writer:
                 f"written ({error.message})"
             ) from error
 
-    def _see(self, revision: int, deadline: float) -> None:
-        """Waits until the local replica has a write, or will have it before the next call. If that
-        takes too long, the write is still valid: the answer's token makes later reads wait.
+    def _see(
+        self,
+        revision: int,
+        deadline: float,
+        later: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
+        """Waits until the local replica has a write; with ``later``, leaves it to that to apply the
+        write if it is taken. If that takes too long, the write is still valid: the answer's token
+        makes later reads wait.
         """
-        if self._replica.in_callback or self._replica.is_taken(revision):
+        if self._replica.in_callback:
+            return
+        if later is not None and self._replica.is_taken(revision):
+            later(self._replica.apply_taken)
             return
         try:
             self._replica.wait_for(revision, max(0.0, deadline - self._clock()))

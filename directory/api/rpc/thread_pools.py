@@ -310,10 +310,10 @@ class WritePool(ThreadPoolExecutor):
         while (task := self._tasks.get()) is not None:
             try:
                 self._intake.run(self.begin, *task)
-                self.unfinished.finish()
             except Exception:  # noqa: BLE001 - a bug must not end the thread
                 _log.exception("a call failed by a bug")
             finally:
+                self.unfinished.finish()
                 self._count_ended()
                 del task  # what a call was about is not kept until the next one comes
 

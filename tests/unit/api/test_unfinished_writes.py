@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from directory.api.grpc_server import DirectoryServer
 from directory.api.rpc.call_context import Call, UnfinishedWrites
 from directory.server.cluster import Cluster
 from directory.server.config import parse_config
+from directory.store.sqlite import watch as watching
 from directory.store.sqlite.watch import SqliteWatch
 from resolver.revision_token import Token
 from tests.support.waiting import eventually
@@ -47,13 +49,19 @@ class Served:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
+def served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Served]:
+    """Yields a server whose replica's thread does not look at the file unless it is woken."""
+    monkeypatch.setattr(watching, "subscribe", lambda *_: None)
+    monkeypatch.setattr(watching, "POLL_SECONDS", math.inf)
     config = parse_config(
         {
             "cluster": "la",
             "mount": "/la",
             "store": f"sqlite:///{tmp_path}/la.sqlite",
             "limits": {"drain_seconds": 0.1},
+            **getattr(request, "param", {}),
         }
     )
     with ExitStack() as cleanup:
@@ -67,6 +75,26 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield Served(cluster, cleanup.enter_context(grpc.insecure_channel(server.address)))
 
 
+@pytest.mark.parametrize(
+    "served",
+    [{"kafka": {"bootstrap": ["127.0.0.1:1"], "ceiling": ["create"]}}],
+    ids=["with-kafka"],
+    indirect=True,
+)
+def test_a_topic_that_is_waited_for_is_found_though_its_commit_is_applied_later(
+    served: Served,
+) -> None:
+    watch = served.cluster.replica.watch
+    eventually(lambda: isinstance(watch, SqliteWatch) and watch.is_waiting)
+    made = served.entries.CreateEntry(
+        directory_pb2.CreateEntryRequest(
+            path="/la/t", entry=entry_pb2.Entry(topic={}), wait_until_active=True
+        ),
+        timeout=1.5,
+    )
+    assert made.entry.topic.provision == entry_pb2.PROVISION_PENDING
+
+
 @pytest.mark.parametrize("read", ["list", "resolve", "write"])
 def test_the_answer_does_not_wait_for_the_replica_and_the_next_call_does(
     served: Served, read: str
@@ -78,6 +106,7 @@ def test_the_answer_does_not_wait_for_the_replica_and_the_next_call_does(
         assert go_on.wait(30)
 
     served.create("/la/first")
+    assert served.names() == {"first"}
     served.cluster.replica.subscribe(hold)
     made = served.create("/la/second")
     assert applying.wait(30)

@@ -6,15 +6,23 @@ import contextvars
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from directory.namespace.command import CreateTopic
+from directory.namespace.command import CreateDirectory, CreateTopic
+from directory.namespace.entry import Policies
 from directory.namespace.keys import kafka_key
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Committed, Conflict, KeyEquals, Put, Transaction
+from directory.store.base import (
+    Committed,
+    Conflict,
+    KeyEquals,
+    Put,
+    StoreUnreachable,
+    Transaction,
+)
 from directory.store.replica import AppliedCommit, Replica
 from directory.store.sqlite import watch as watching
 from directory.store.sqlite.store import SqliteStore
@@ -201,6 +209,57 @@ def test_while_others_write_too_each_applies_its_own_at_once(
     over.set()
     other.join(60)
     assert bench.names() == {"a", "b"}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_commit_that_another_thread_took_is_applied_by_its_own(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    """The other thread takes it with its own commit, or though its own commit failed, and is slow
+    to apply it.
+    """
+    commit, left = bench.store.commit, list[Callable[[], None]]()
+    taken, go_on = threading.Event(), threading.Event()
+
+    def take(_: Transaction, __: float) -> Committed | Conflict:
+        if fails:
+            raise StoreUnreachable("others wrote for all of the time")
+        return commit(Transaction((), (Put(kafka_key("x"), b"theirs"),)), 30)
+
+    def hold(_: object) -> None:
+        taken.set()
+        assert go_on.wait(30)
+
+    def write() -> None:
+        with suppress(KdirError):
+            bench.writer.put_facts([Put(kafka_key("x"), b"theirs")])
+
+    def commit_before_another(transaction: Transaction, seconds: float) -> Committed | Conflict:
+        done = commit(transaction, seconds)
+        monkeypatch.setattr(bench.store, "commit", take)
+        other.start()
+        assert taken.wait(30)
+        return done
+
+    other = threading.Thread(target=write)
+    bench.replica.subscribe(hold)
+    monkeypatch.setattr(bench.store, "commit", commit_before_another)
+    create_later(bench, "/la/a", left.append)
+    assert len(left) == 1
+    go_on.set()
+    left[0]()
+    assert bench.names() == {"a"}
+    other.join(60)
+
+
+def test_below_a_quota_nothing_is_left_for_later(bench: Bench) -> None:
+    left: list[Callable[[], None]] = []
+    bench.writer.commit_command(
+        CreateDirectory(path=path("/la/d"), policies=Policies(max_topics=9)), timeout_seconds=30
+    )
+    create_later(bench, "/la/d/a", left.append)
+    assert left == []
+    assert bench.names("/la/d") == {"a"}
 
 
 def test_a_bug_in_applying_later_leads_to_a_reload_not_to_silence(
