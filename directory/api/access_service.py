@@ -8,6 +8,7 @@ from typing import Final, cast
 
 from kdir.v1 import access_pb2
 
+from directory.access.authorize_any import authorize_any, may_produce_idempotently
 from directory.access.authorizer import Authorizer
 from directory.access.compiled_grants import AccessQuestion, Decision, DecisionReason
 from directory.access.explain import Effect, Explanation, explain
@@ -224,9 +225,9 @@ class AccessService(Service):
         access = self._router.access_control.access(cluster, snapshot)
         age = _age(cluster)
         if (operation, resource) == (Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER):
-            allowed = access.may_produce_idempotently(caller, age_seconds=age)
+            allowed = may_produce_idempotently(access, caller, age_seconds=age)
         else:
-            allowed = access.authorize_any(caller, operation, resource, age_seconds=age)
+            allowed = authorize_any(access, caller, operation, resource, age_seconds=age)
         return access_pb2.AuthorizeAnyResponse(allowed=allowed, token=cluster.token_of(snapshot))
 
 

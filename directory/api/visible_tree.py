@@ -13,6 +13,7 @@ import sys
 from collections.abc import Collection
 from typing import ClassVar, Final, NamedTuple
 
+from directory.access.authorize_any import authorize_any
 from directory.access.authorizer import MOUNT_ROOT, Authorizer, DirectoryAuthorization
 from directory.access.compiled_grants import AccessQuestion, Decision
 from directory.access.explain import AuditLevel, audit_line
@@ -360,8 +361,8 @@ class VisibleTree(OpenTree):
 
     def has_describable_below(self, path: Path) -> bool:
         place = EntryPlace(path.below(self.mount) if self.mount.is_prefix_of(path) else ())
-        return self.access.authorize_any(
-            self.caller, Operation.DESCRIBE, place=place, age_seconds=self.age_seconds
+        return authorize_any(
+            self.access, self.caller, Operation.DESCRIBE, place=place, age_seconds=self.age_seconds
         )
 
     def can_refer_to(self, mount: Path) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from directory.access.authorize_any import authorize_any, may_produce_idempotently
 from directory.access.authorizer import MOUNT_ROOT, Authorizer
 from directory.access.compiled_grants import AccessMode, AccessQuestion, Decision, DecisionReason
 from directory.access.explain import audit_line
@@ -185,13 +186,13 @@ def check_case(row: Row) -> None:
 
 def answer(mode: str, access: Authorizer, caller: Caller, asked: Row) -> str:
     if mode == "init_producer_id":
-        return output(access.may_produce_idempotently(caller))
+        return output(may_produce_idempotently(access, caller))
     kind, operation = (
         ResourceType.parse(asked["resource_type"]),
         Operation.parse(asked["operation"]),
     )
     if mode == "authorize_by_resource_type":
-        return output(access.authorize_any(caller, operation, kind))
+        return output(authorize_any(access, caller, operation, kind))
     decision = decided(access, caller, operation, kind, asked["resource_name"])
     nothing = mode == "find_result" and decision.reason is DecisionReason.NO_GRANT
     return "NO_MATCH" if nothing else output(decision.allowed)
@@ -463,7 +464,7 @@ def nothing_need_be_there() -> None:
 
 def may_any(acls: list[list[str]], kind: str) -> bool:
     access = Authorizer(mount=ROOT, tree=added(NO_GRANTS, map(binding, acls)))
-    return access.authorize_any(Caller("User:bob"), Operation.READ, ResourceType.parse(kind))
+    return authorize_any(access, Caller("User:bob"), Operation.READ, ResourceType.parse(kind))
 
 
 _FACTS: dict[str, Callable[[], None]] = {

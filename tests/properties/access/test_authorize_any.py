@@ -9,6 +9,7 @@ import random
 import pytest
 
 from directory.access import grant_tree as grant_tree_module
+from directory.access.authorize_any import authorize_any
 from directory.access.authorizer import MOUNT_ROOT
 from directory.access.compiled_grants import AccessQuestion
 from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantChildren, GrantNode, GrantTree
@@ -54,7 +55,7 @@ def agree(world: World, chance: random.Random, tree: GrantTree | None = None) ->
         )
         operation, kind = question.operation, question.kind
         expected = world.anywhere(caller, operation, kind)
-        found = access.authorize_any(caller, operation, kind, age_seconds=world.age)
+        found = authorize_any(access, caller, operation, kind, age_seconds=world.age)
         assert found is expected, (world, caller, operation, kind)
 
 
@@ -237,5 +238,5 @@ def test_any_name_is_asked_for_as_by_trying_names(kind: ResourceType) -> None:
         world = some_world(chance, (kind, kind, ResourceType.TOPIC))
         caller = some_caller(chance, world.arguments)
         operation = chance.choice((*world.arguments.operations, Operation.READ))
-        found = world.access().authorize_any(caller, operation, kind, age_seconds=world.age)
+        found = authorize_any(world.access(), caller, operation, kind, age_seconds=world.age)
         assert found is world.anywhere(caller, operation, kind), world

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from directory.access.authorize_any import authorize_any, may_produce_idempotently
 from directory.access.authorizer import MOUNT_ROOT, Authorizer
 from directory.access.compiled_grants import AccessMode, AccessQuestion, DecisionReason
 from directory.access.grant_tree import EntryPlace
@@ -108,7 +109,7 @@ def test_super_users_pass_every_deny() -> None:
     given = access({"/": ["deny User:* all"]}, closed=("a/",), supers=frozenset({"User:alice"}))
     assert given.authorize(ALICE, READ, at("a/t")).reason is DecisionReason.SUPER_USER
     assert given.for_directory(ALICE, READ, ("a",)).entry_decision("t", is_topic=True).allowed
-    assert given.authorize_any(ALICE, Operation.READ, ResourceType.GROUP)
+    assert authorize_any(given, ALICE, Operation.READ, ResourceType.GROUP)
     assert not list(given.denied_below(ALICE, READ))
     assert not given.authorize(BOB, READ, at("a/t")).allowed
 
@@ -124,9 +125,9 @@ def test_A3_not_loaded_is_never_allowed_nor_denied(lost: str) -> None:
         lambda one: given.authorize(one, READ),
         lambda one: given.for_directory(one, READ).decision,
         lambda one: list(given.denied_below(one, READ)),
-        lambda one: given.authorize_any(one, Operation.READ),
-        lambda one: given.authorize_any(one, Operation.READ, ResourceType.GROUP),
-        given.may_produce_idempotently,
+        lambda one: authorize_any(given, one, Operation.READ),
+        lambda one: authorize_any(given, one, Operation.READ, ResourceType.GROUP),
+        lambda one: may_produce_idempotently(given, one),
     )
     for ask in asks:
         ask(ALICE)
@@ -268,8 +269,8 @@ def test_an_allow_that_has_ended_opens_no_closed_directory() -> None:
     )
     assert given.authorize(ALICE, READ, at("a/t"), age_seconds=1).allowed
     assert not given.authorize(ALICE, READ, at("a/t"), age_seconds=61).allowed
-    assert given.authorize_any(ALICE, Operation.READ, age_seconds=1)
-    assert not given.authorize_any(ALICE, Operation.READ, age_seconds=61)
+    assert authorize_any(given, ALICE, Operation.READ, age_seconds=1)
+    assert not authorize_any(given, ALICE, Operation.READ, age_seconds=61)
 
 
 # -- groups, transactional ids, the cluster ----------------------------------------------------
