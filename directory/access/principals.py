@@ -1,5 +1,4 @@
-"""Principals, hosts and super users: their syntax, and the keys of the grants that apply to a
-caller.
+"""Principals and hosts: their syntax, and the keys of the grants that apply to a caller.
 
 A caller has one principal, ``Type:name`` as in Kafka, and one address.
 """
@@ -7,7 +6,6 @@ A caller has one principal, ``Type:name`` as in Kafka, and one address.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 from typing import Final
@@ -23,7 +21,6 @@ __all__ = [
     "key_of",
     "parse_host",
     "parse_principal",
-    "parse_super_users",
     "quote_for_message",
 ]
 
@@ -139,23 +136,6 @@ def _no_host(text: str, or_else: str) -> InvalidArgument:
         f"host: found {quote_for_message(text)}; expected an IP address{or_else}",
         field="host",
     )
-
-
-def parse_super_users(message: str | Iterable[str]) -> frozenset[str]:
-    """Returns the super users of a setting: a list, or Kafka's ``User:a;User:b``, where blanks and
-    empty parts are ignored.
-
-    Raises:
-        InvalidArgument: one is malformed, or is ``User:*``.
-    """
-    parts = message.split(";") if isinstance(message, str) else message
-    found = frozenset(check_principal(part.strip()) for part in parts if part.strip())
-    if EVERYBODY in found:
-        raise InvalidArgument(
-            f"super users: {EVERYBODY} would make everybody one; name them one by one",
-            field="super_users",
-        )
-    return found
 
 
 def quote_for_message(text: object, most: int = 80) -> str:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import pathlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from directory.access.principals import parse_super_users
+from directory.access.principals import EVERYBODY, check_principal
 from directory.server.principal_mapping import DEFAULT, PrincipalRule, parse_rules
 from directory.server.toml_table import ConfigError, Table
 from resolver.errors import InvalidArgument
 
-__all__ = ["AuthConfig", "TlsConfig", "auth_of", "check_means", "tls_of"]
+__all__ = ["AuthConfig", "TlsConfig", "auth_of", "check_means", "parse_super_users", "tls_of"]
 
 _CLIENT: Final = ("require", "none")
 
@@ -112,6 +113,23 @@ def auth_of(table: Table | None, tls: TlsConfig | None, base: pathlib.Path | Non
         table.done()
     check_means(tls, auth)
     return auth
+
+
+def parse_super_users(message: str | Iterable[str]) -> frozenset[str]:
+    """Returns the super users of a setting: a list, or Kafka's ``User:a;User:b``, where blanks and
+    empty parts are ignored.
+
+    Raises:
+        InvalidArgument: one is malformed, or is ``User:*``.
+    """
+    parts = message.split(";") if isinstance(message, str) else message
+    found = frozenset(check_principal(part.strip()) for part in parts if part.strip())
+    if EVERYBODY in found:
+        raise InvalidArgument(
+            f"super users: {EVERYBODY} would make everybody one; name them one by one",
+            field="super_users",
+        )
+    return found
 
 
 def check_means(tls: TlsConfig | None, auth: AuthConfig) -> None:

@@ -30,8 +30,9 @@ from directory.access.grants import (
     Permission,
     ResourceType,
 )
-from directory.access.principals import Caller, parse_principal, parse_super_users
+from directory.access.principals import Caller, parse_principal
 from directory.namespace.plan_update import add_grants, remove_grants
+from directory.server.config_security import parse_super_users
 from resolver.errors import InvalidArgument, InvalidInput, NotReady
 from resolver.path import ROOT, check_segment
 from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run

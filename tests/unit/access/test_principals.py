@@ -1,16 +1,10 @@
-"""Principals, hosts, super users: what is taken, and what is refused with which words."""
+"""Principals and hosts: what is taken, and what is refused with which words."""
 
 from __future__ import annotations
 
 import pytest
 
-from directory.access.principals import (
-    Caller,
-    check_principal,
-    parse_host,
-    parse_principal,
-    parse_super_users,
-)
+from directory.access.principals import Caller, check_principal, parse_host, parse_principal
 from resolver.errors import InvalidArgument
 
 
@@ -79,24 +73,3 @@ def test_a_caller_is_checked_and_its_address_made_comparable() -> None:
         Caller.parse("a")
     with pytest.raises(InvalidArgument):
         Caller.parse("User:a", "here")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "found"),
-    [
-        ("", set()),
-        (" ", set()),
-        ("User:bob;User:alice ", {"User:bob", "User:alice"}),
-        ("; User:bob ; User:alice", {"User:bob", "User:alice"}),
-        (["User:bob", "User:a;b"], {"User:bob", "User:a;b"}),
-        ([], set()),
-    ],
-)
-def test_A10_super_users_are_read(arguments: str | list[str], found: set[str]) -> None:
-    assert parse_super_users(arguments) == found
-
-
-@pytest.mark.parametrize("arguments", ["bob;:alice", ["User:bob", "alice"], "User:*"])
-def test_A10_a_wrong_super_user_is_an_error(arguments: str | list[str]) -> None:
-    with pytest.raises(InvalidArgument):
-        parse_super_users(arguments)

@@ -9,6 +9,8 @@ import pytest
 
 from directory.namespace.entry import LinkMode
 from directory.server.config import ConfigError, ServerConfig, load_configs, parse_config
+from directory.server.config_security import parse_super_users
+from resolver.errors import InvalidArgument
 from resolver.path import Path
 
 FULL = """
@@ -176,3 +178,24 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: pathlib.Path) -> None:
         (tmp_path / "bad.toml").write_text(text)
         with pytest.raises(ConfigError, match=r"bad\.toml: not TOML"):
             load_configs([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ("", set()),
+        (" ", set()),
+        ("User:bob;User:alice ", {"User:bob", "User:alice"}),
+        ("; User:bob ; User:alice", {"User:bob", "User:alice"}),
+        (["User:bob", "User:a;b"], {"User:bob", "User:a;b"}),
+        ([], set()),
+    ],
+)
+def test_A10_super_users_are_read(arguments: str | list[str], found: set[str]) -> None:
+    assert parse_super_users(arguments) == found
+
+
+@pytest.mark.parametrize("arguments", ["bob;:alice", ["User:bob", "alice"], "User:*"])
+def test_A10_a_wrong_super_user_is_an_error(arguments: str | list[str]) -> None:
+    with pytest.raises(InvalidArgument):
+        parse_super_users(arguments)
