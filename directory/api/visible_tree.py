@@ -13,10 +13,10 @@ import sys
 from collections.abc import Collection
 from typing import ClassVar, Final, NamedTuple
 
+from directory.access.audit_line import AuditLevel, audit_line
 from directory.access.authorize_any import authorize_any
 from directory.access.authorizer import MOUNT_ROOT, Authorizer, DirectoryAuthorization
 from directory.access.compiled_grants import AccessQuestion, Decision
-from directory.access.explain import AuditLevel, audit_line
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Operation, ResourceType
 from directory.access.principals import ANONYMOUS, Caller

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from directory.access.audit_line import audit_line
 from directory.access.authorize_any import authorize_any, may_produce_idempotently
 from directory.access.authorizer import MOUNT_ROOT, Authorizer
 from directory.access.compiled_grants import AccessMode, AccessQuestion, Decision, DecisionReason
-from directory.access.explain import audit_line
 from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantTree
 from directory.access.grants import (
     Grant,

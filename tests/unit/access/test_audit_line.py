@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from directory.access.audit_line import AuditLevel, audit_line
 from directory.access.compiled_grants import AccessQuestion
-from directory.access.explain import AuditLevel, audit_line
 from directory.access.grants import Operation, ResourceType
 from directory.access.principals import Caller
 from resolver.path import Path
