@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from kdir.v1 import admin_pb2, entry_pb2, watch_pb2
 
 from directory.api.cluster_router import ClusterRouter
-from directory.api.redaction import STOPPED
+from directory.api.plan_redaction import STOPPED
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.change_log.log_state import (

@@ -2,8 +2,8 @@
 
 Requests to create, update, delete or move an entry, or to change its grants, go through
 ``commit_change``. The caller's rights, and what the config, a policy or a child forbids, are
-checked on the snapshot on which the change is planned; ``redaction.py`` leaves out of the result
-what the caller may not see.
+checked on the snapshot on which the change is planned; ``plan_redaction.py`` leaves out of the
+result what the caller may not see.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from directory.access.grants import Grant, Operation, ResourceType
 from directory.access.principals import ANONYMOUS
 from directory.api.access_control import AccessControl, CallerRights, check_owned
 from directory.api.cluster_router import ClusterRouter
-from directory.api.redaction import as_shown, redacting_errors
+from directory.api.plan_redaction import as_shown, redacting_errors
 from directory.api.rpc.call_context import Call
 from directory.api.visible_tree import OpenTree
 from directory.kafka.adoption.pinned_kafka import PinnedKafka

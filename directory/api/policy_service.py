@@ -12,7 +12,7 @@ from directory.access.grants import Operation
 from directory.api.cluster_router import ClusterRouter
 from directory.api.entry_writes import authorizing_on, entry_meant
 from directory.api.plan_messages import planned_to_proto
-from directory.api.redaction import redacting_stop
+from directory.api.plan_redaction import redacting_stop
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.visible_tree import EntryAt, OpenTree
