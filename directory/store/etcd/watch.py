@@ -1,8 +1,9 @@
 """Follows one cluster's commits in etcd, from member to member.
 
-``watch_state.py`` evaluates the messages, without I/O; here are connections, timeouts and waiting.
-All of it runs in the thread that calls ``next``; one thread for each open stream reads ahead, and
-ends with it.
+``watch_state.py`` evaluates the events, without I/O; here are connections, timeouts and waiting,
+and what it means that etcd ends the stream, even in the response that creates the watch (S13). All
+of it runs in the thread that calls ``next``; one thread for each open stream reads ahead, and ends
+with it.
 
 A member that is dead, paused or cut off, from this process or from its quorum, is detected by
 probes: whenever nothing has arrived for ``ask_seconds``, a linearizable read of ``meta/commit`` is
@@ -28,7 +29,12 @@ from directory.store.base import (
     IncompatibleStore,
     StoreUnreachable,
 )
-from directory.store.etcd.call_errors import FailureKind, error_text, trouble_of
+from directory.store.etcd.call_errors import (
+    FailureKind,
+    error_text,
+    is_login_error,
+    trouble_of,
+)
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.key_layout import Layout
 from directory.store.etcd.member_stream import (
@@ -46,12 +52,14 @@ from directory.store.etcd.watch_state import (
     Follower,
     Head,
     ReloadRequired,
+    Response,
+    Step,
     StreamLagging,
     Verdict,
     WatchRefused,
 )
 
-__all__ = ["EtcdWatch"]
+__all__ = ["EtcdWatch", "cancellation_verdict"]
 
 _log = logging.getLogger(__name__)
 
@@ -365,7 +373,10 @@ class EtcdWatch:
             if message is None:
                 break
             response = response_of(self._layout, message)
-            step = self.follower.on_response(response)
+            if response.canceled:
+                step = self._canceled(response)
+            else:
+                step = self.follower.on_response(response)
             self._ready.extend(step.changes)
             writes += sum(len(change.writes) for change in step.changes)
             if response.events:
@@ -377,6 +388,10 @@ class EtcdWatch:
             self._look_at_end(link, stream.failure)
         elif link.question is None and self._clock() >= link.ask_at:
             self._probe_head(link)
+
+    def _canceled(self, response: Response) -> Step:
+        gone = self.follower.other_cluster(response.etcd_cluster)
+        return Step((), gone or cancellation_verdict(response, self.follower.revision))
 
     def _look_at_end(self, link: MemberConnection, error: grpc.RpcError | None) -> None:
         if error is None:
@@ -431,3 +446,13 @@ class EtcdWatch:
         if link.stream is not None:
             link.stream.close()
         link.channel.close()
+
+
+def cancellation_verdict(response: Response, revision: int) -> ReloadRequired | WatchRefused:
+    """Returns the verdict on a response that cancels a watch at ``revision``. It is the same if
+    the response also creates the watch: such a watch counts as not created (S13).
+    """
+    if response.compacted:
+        return ReloadRequired(f"compacted up to {response.compacted}; we are at {revision}")
+    reason = response.reason or "etcd ended the watch without a reason"
+    return WatchRefused(reason, login=is_login_error(reason))

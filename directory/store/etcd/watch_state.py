@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from directory.store.base import CommittedWrites, Delete, Identity, Put, Write
-from directory.store.etcd.call_errors import is_login_error
 
 __all__ = [
     "COMMIT",
@@ -182,7 +181,7 @@ class Follower:
         """Returns why to load again, if ``head``, read when ``revision`` was ``since``, is of
         another incarnation; else None.
         """
-        gone = self._other_cluster(head.etcd_cluster)
+        gone = self.other_cluster(head.etcd_cluster)
         if gone is None and head.revision < since:
             gone = ReloadRequired(
                 f"etcd is at revision {head.revision}, and was at {since}: an older snapshot was "
@@ -191,21 +190,24 @@ class Follower:
             )
         return gone or self._note_identity(head.identity, head.revision)
 
-    def _same_commit(self, head: Head) -> ReloadRequired | None:
-        commits = head.commit_version if self._commits is None else self._commits
-        if (head.commit_id, head.commit_version) != (self.commit_id, commits):
-            return ReloadRequired(f"revision {self.revision} is another commit there", alarm=True)
-        self._commits = head.commit_version
-        self._checked = max(self._checked, head.revision)
-        return None
-
-    def _other_cluster(self, etcd_cluster: int) -> ReloadRequired | None:
+    def other_cluster(self, etcd_cluster: int) -> ReloadRequired | None:
+        """Returns why to load again, if the etcd cluster that answers is another one than so far;
+        else None.
+        """
         if self._etcd_cluster and etcd_cluster != self._etcd_cluster:
             return ReloadRequired(
                 f"etcd cluster {etcd_cluster:x} answers, and it was {self._etcd_cluster:x}",
                 alarm=True,
             )
         self._etcd_cluster = etcd_cluster
+        return None
+
+    def _same_commit(self, head: Head) -> ReloadRequired | None:
+        commits = head.commit_version if self._commits is None else self._commits
+        if (head.commit_id, head.commit_version) != (self.commit_id, commits):
+            return ReloadRequired(f"revision {self.revision} is another commit there", alarm=True)
+        self._commits = head.commit_version
+        self._checked = max(self._checked, head.revision)
         return None
 
     def _note_identity(self, value: bytes | None, revision: int) -> ReloadRequired | None:
@@ -239,12 +241,12 @@ class Follower:
         return self.start
 
     def on_response(self, response: Response) -> Step:
-        """Returns the step for a response of the stream. After a verdict the stream
-        must be closed.
+        """Returns the step for a response of the stream that does not cancel it. After a verdict
+        the stream must be closed.
         """
-        verdict = self._refusal(response)
-        if verdict is not None:
-            return Step((), verdict)
+        gone = self.other_cluster(response.etcd_cluster)
+        if gone is not None:
+            return Step((), gone)
         if response.revision < self.revision:
             return Step(
                 (),
@@ -254,17 +256,6 @@ class Follower:
             )
         self._collect(response.events)
         return self._release(whole=not response.fragment)
-
-    def _refusal(self, response: Response) -> Verdict | None:
-        gone = self._other_cluster(response.etcd_cluster)
-        if gone is not None or not response.canceled:
-            return gone
-        if response.compacted:
-            return ReloadRequired(
-                f"compacted up to {response.compacted}; we are at {self.revision}"
-            )
-        reason = response.reason or "etcd ended the watch without a reason"
-        return WatchRefused(reason, login=is_login_error(reason))
 
     def _collect(self, events: Iterable[Event]) -> None:
         for event in events:

@@ -11,8 +11,8 @@ import pytest
 
 from directory.store.base import CommittedWrites, HistoryCompacted, Put, StoreUnreachable
 from directory.store.etcd.member_stream import WatchTimeouts
-from directory.store.etcd.watch import EtcdWatch
-from directory.store.etcd.watch_state import Follower, Response
+from directory.store.etcd.watch import EtcdWatch, cancellation_verdict
+from directory.store.etcd.watch_state import Follower, ReloadRequired, Response, WatchRefused
 from tests.fault.etcd.fake_etcd import LAYOUT, FakeEtcd, FakeMembers
 from tests.fault.etcd.model import ETCD, INCARNATION, History, identity_value, read_identity, whole
 from tests.support.federation import eventually
@@ -303,6 +303,31 @@ def test_S13_created_and_canceled_in_one_response_logs_in_again(etcd: FakeEtcd) 
         assert until(watch, last) == etcd.history.changes(0)
         assert members.logins == 2
         assert members.token == "second"
+
+
+@pytest.mark.parametrize(
+    ("reason", "login"),
+    [
+        ("etcdserver: invalid auth token", True),
+        ("etcdserver: revision of auth store is old", True),
+        ("etcdserver: user name is empty", True),
+        ("etcdserver: permission denied", False),
+        ("", False),
+    ],
+)
+def test_S13_S14_refused_with_a_reason(reason: str, login: bool) -> None:
+    for created in (True, False):
+        response = Response(ETCD, 2, created=created, canceled=True, reason=reason)
+        verdict = cancellation_verdict(response, 1)
+        assert isinstance(verdict, WatchRefused)
+        assert verdict.login is login
+        assert reason in verdict.reason
+        assert verdict.reason
+
+
+def test_S2_canceled_for_a_compaction_is_gone() -> None:
+    verdict = cancellation_verdict(Response(ETCD, 9, canceled=True, compacted=6), 4)
+    assert isinstance(verdict, ReloadRequired)
 
 
 def test_S15_a_token_that_expired_is_replaced_without_anybody_noticing(etcd: FakeEtcd) -> None:
