@@ -26,7 +26,7 @@ LAYERS: Final = (
     ("resolver",),
     ("resolver.changes", "resolver.index", "resolver.kafka"),
     ("resolver.cli",),
-    ("directory.store.base",),
+    ("directory.store.base", "directory.store.transaction_limits"),
     ("directory.access",),
     ("directory.namespace",),
     ("directory.wire",),

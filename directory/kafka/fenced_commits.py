@@ -21,8 +21,9 @@ from directory.namespace.command import (
     TopicObservation,
 )
 from directory.namespace.keys import detached_key
-from directory.store.base import Guard, Leadership, Limits, Put, Write
+from directory.store.base import Guard, Leadership, Put, Write
 from directory.store.leader import LeadershipLost
+from directory.store.transaction_limits import Limits
 from directory.store.writer import Writer
 from resolver.errors import (
     DeadlineExceeded,

@@ -10,7 +10,7 @@ from typing import Final
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.namespace.snapshot import Snapshot
 from directory.server.config_kafka import KafkaConfig
-from directory.store.base import Limits
+from directory.store.transaction_limits import Limits
 from directory.store.writer import Writer
 from resolver.path import Path
 

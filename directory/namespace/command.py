@@ -26,7 +26,8 @@ from directory.namespace.entry import (
     PolicyLevel,
     Provision,
 )
-from directory.store.base import Guard, Limits, Write
+from directory.store.base import Guard, Write
+from directory.store.transaction_limits import Limits
 from resolver.path import Path
 
 __all__ = [

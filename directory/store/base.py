@@ -17,6 +17,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from directory.store.transaction_limits import Limits
+
 __all__ = [
     "FILLED_FROM",
     "MOVED_TO",
@@ -31,7 +33,6 @@ __all__ = [
     "IncompatibleStore",
     "KeyEquals",
     "Leadership",
-    "Limits",
     "Loading",
     "Put",
     "Row",
@@ -46,7 +47,6 @@ __all__ = [
     "UnchangedSince",
     "Watch",
     "Write",
-    "batches_to_fill",
 ]
 
 
@@ -128,32 +128,6 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Maximum size of one transaction; callers split before the store refuses."""
-
-    max_writes: int
-    """Guards and writes of one transaction together; only the writes if ``max_guards`` is set."""
-    max_bytes: int
-    """Bytes of the keys and values of one transaction."""
-    max_guards: int | None = None
-    """Guards of one transaction, if the store limits them separately, as etcd does; None = together
-    with the writes.
-    """
-
-    def hold(self, guards: int, writes: int) -> bool:
-        """True if one transaction may have this size."""
-        if self.max_guards is None:
-            return guards + writes <= self.max_writes
-        return guards <= self.max_guards and writes <= self.max_writes
-
-    def __str__(self) -> str:
-        """Returns the most guards and writes of one transaction, for people."""
-        if self.max_guards is None:
-            return f"{self.max_writes} together"
-        return f"{self.max_guards} guards and {self.max_writes} writes"
-
-
-@dataclass(frozen=True, slots=True)
 class Row:
     """One key with its value, and the revision of its last change."""
 
@@ -232,14 +206,13 @@ class Transaction:
         Raises:
             ValueError: over the limits, or a key written twice: a bug of the caller.
         """
-        guards, writes, size = len(self.guards), len(self.writes), self.size_bytes
-        if not limits.hold(guards, writes):
-            raise ValueError(f"{guards} guards and {writes} writes; one transaction holds {limits}")
+        writes = len(self.writes)
+        excess = limits.excess(len(self.guards), writes, self.size_bytes)
+        if excess is not None:
+            raise ValueError(f"the transaction {excess.text}")
         if len({write.key for write in self.writes}) < writes:
             keys = Counter(write.key for write in self.writes)
             raise ValueError(f"key {keys.most_common(1)[0][0]!r} is written twice")
-        if size > limits.max_bytes:
-            raise ValueError(f"{size} bytes; one transaction holds {limits.max_bytes}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -505,29 +478,3 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Releases all resources; the store cannot be used afterwards."""
-
-
-def batches_to_fill(
-    rows: Iterable[tuple[bytes, bytes]], limits: Limits, most_rows: int, most_bytes: int
-) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yields rows in order, in batches of limited number and size, for filling a store.
-
-    Raises:
-        ValueError: a row is larger than one transaction may be.
-    """
-    batch: list[tuple[bytes, bytes]] = []
-    size = 0
-    for key, value in rows:
-        length = len(key) + len(value)
-        if length > limits.max_bytes:
-            raise ValueError(
-                f"key {key!r} has {length} bytes with its value; one transaction holds"
-                f" {limits.max_bytes}"
-            )
-        if batch and (len(batch) >= most_rows or size + length > most_bytes):
-            yield batch
-            batch, size = [], 0
-        batch.append((key, value))
-        size += length
-    if batch:
-        yield batch

@@ -32,7 +32,6 @@ from directory.store.base import (
     Conflict,
     Guard,
     KeyEquals,
-    Limits,
     Put,
     Store,
     StoreFull,
@@ -52,6 +51,7 @@ from directory.store.event_rows import (
 from directory.store.idempotency import RequestRecord, command_fingerprint
 from directory.store.keyed_locks import KeyedLock, KeyedLocks
 from directory.store.replica import Replica, ReplicaState
+from directory.store.transaction_limits import refuse_oversized
 from resolver.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -522,7 +522,12 @@ class Writer:
             StoreUnavailable: the store refuses it; nothing was written.
             StoreUnreachable: it may have happened.
         """
-        _refuse_oversized(transaction, self._store.limits)
+        refuse_oversized(
+            self._store.limits,
+            len(transaction.guards),
+            len(transaction.writes),
+            transaction.size_bytes,
+        )
         self._allow(transaction.writes)
         if self._is_logged() and _waits_for_log(transaction.writes):
             self._check_outbox(is_urgent or any(map(_is_of_role, transaction.guards)))
@@ -760,27 +765,6 @@ def _store_full_error(reason: object) -> LimitExceeded:
     """Returns the error for callers; what an operator has to do goes to the log."""
     _log.error("the store is full: %s", reason)
     return LimitExceeded("the store of this cluster is full; nothing was written", limit="store")
-
-
-def _refuse_oversized(transaction: Transaction, limits: Limits) -> None:
-    """Refuses a transaction that is too large, before the store does with an error of its own.
-
-    Raises:
-        LimitExceeded
-    """
-    guards, writes = len(transaction.guards), len(transaction.writes)
-    size = transaction.size_bytes
-    if not limits.hold(guards, writes):
-        raise LimitExceeded(
-            f"the change needs {guards} guards and {writes} writes; one transaction of this store "
-            f"holds {limits}",
-            limit=limits.max_writes,
-        )
-    if size > limits.max_bytes:
-        raise LimitExceeded(
-            f"the change has {size} bytes; one transaction of this store holds {limits.max_bytes}",
-            limit=limits.max_bytes,
-        )
 
 
 def _unconfirmed() -> StoreUnavailable:

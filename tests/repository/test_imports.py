@@ -66,6 +66,7 @@ _PURE = frozenset(
         "directory.access",
         "directory.namespace",
         "directory.store.base",  # the contract of a store, which plans are written for
+        "directory.store.transaction_limits",
         "resolver.units",
         "resolver.setting_types",
         "resolver.errors",

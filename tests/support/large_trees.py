@@ -49,9 +49,10 @@ from directory.namespace.keys import (
     parse_entry_key,
 )
 from directory.namespace.tree_nodes import ROOT_KEY
-from directory.store.base import Committed, Limits, Put, Row, Store, Transaction, Write
+from directory.store.base import Committed, Put, Row, Store, Transaction, Write
 from directory.store.replica import Replica
 from directory.store.sqlite.store import SqliteStore
+from directory.store.transaction_limits import Limits
 from directory.store.writer import CommitResult, Writer
 from directory.wire.entry_codec import ProtoCodec
 from resolver.path import Path

@@ -20,7 +20,6 @@ from directory.store.base import (
     Guard,
     Identity,
     Leadership,
-    Limits,
     Loading,
     Row,
     Store,
@@ -30,6 +29,7 @@ from directory.store.base import (
     Transaction,
     Watch,
 )
+from directory.store.transaction_limits import Limits
 
 __all__ = [
     "CALL_SECONDS",

@@ -16,11 +16,9 @@ from directory.store.base import (
     Guard,
     HistoryCompacted,
     Identity,
-    Limits,
     Row,
     StoreUnreachable,
     Transaction,
-    batches_to_fill,
 )
 from directory.store.etcd.connection import (
     Compacted,
@@ -54,6 +52,7 @@ from directory.store.etcd.transaction import (
 from directory.store.etcd.watch import EtcdWatch
 from directory.store.etcd.watch_state import Follower, Head
 from directory.store.identity import refuse_other_revision, refuse_other_seal
+from directory.store.transaction_limits import Limits, batches_to_fill
 
 __all__ = ["EtcdLoading", "EtcdStore"]
 

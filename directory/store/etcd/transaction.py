@@ -5,18 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, assert_never
 
-from directory.store.base import (
-    Delete,
-    Guard,
-    KeyEquals,
-    Limits,
-    Put,
-    UnchangedSince,
-    Write,
-)
+from directory.store.base import Delete, Guard, KeyEquals, Put, UnchangedSince, Write
 from directory.store.etcd.etcd3_stubs import etcdrpc, transactions
 from directory.store.etcd.incarnation import Incarnation
 from directory.store.etcd.key_layout import Layout
+from directory.store.transaction_limits import Limits
 
 __all__ = [
     "LIMITS",

@@ -27,13 +27,11 @@ from directory.store.base import (
     Identity,
     IncompatibleStore,
     KeyEquals,
-    Limits,
     Put,
     Row,
     StoreIsSealed,
     StoreUnreachable,
     Transaction,
-    batches_to_fill,
 )
 from directory.store.identity import refuse_other_revision, refuse_other_seal
 from directory.store.schema import (
@@ -60,6 +58,7 @@ from directory.store.sqlite.ephemeral_keys import (
 )
 from directory.store.sqlite.transaction import GroupCommit, SqliteTransaction, key_range
 from directory.store.sqlite.watch import CommitSignal, SqliteWatch
+from directory.store.transaction_limits import Limits, batches_to_fill
 
 __all__ = ["HISTORY_WRITES", "LIMITS", "SqliteStore", "database_path"]
 

@@ -33,7 +33,7 @@ from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory, Provision,
 from directory.namespace.keys import claim_key, parse_entry_key
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY
-from directory.store.base import Limits
+from directory.store.transaction_limits import Limits
 from resolver.errors import KdirError
 from resolver.path import Path
 from tests.support.trees import Cluster

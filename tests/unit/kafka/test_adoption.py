@@ -44,9 +44,10 @@ from directory.namespace.command import (
 )
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Kind, Policies, Provision, Topic
 from directory.namespace.keys import directory_range, entry_key
-from directory.store.base import Delete, Limits, Write
+from directory.store.base import Delete, Write
 from directory.store.large_change_records import LargeAdoption, rules_from_proto
 from directory.store.replica import AppliedCommit
+from directory.store.transaction_limits import Limits
 from resolver.errors import OutboxFull
 from tests.support.trees import Cluster, path
 

@@ -17,8 +17,9 @@ from directory.namespace.command import (
     RecordObservations,
     TopicObservation,
 )
-from directory.store.base import Guard, KeyEquals, Limits, Put, Write
+from directory.store.base import Guard, KeyEquals, Put, Write
 from directory.store.leader import LeadershipLost
+from directory.store.transaction_limits import Limits
 from resolver.errors import (
     DeadlineExceeded,
     InvalidPath,

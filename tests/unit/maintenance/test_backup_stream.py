@@ -9,9 +9,10 @@ from kdir.v1 import watch_pb2
 
 from directory.maintenance.backup_stream import fill_store
 from directory.namespace.keys import EVENT, event_key
-from directory.store.base import FILLED_FROM, Limits
+from directory.store.base import FILLED_FROM
 from directory.store.event_rows import FLOOR_KEY, event_count, new_change_id, unpack
 from directory.store.sqlite.store import SqliteStore
+from directory.store.transaction_limits import Limits
 
 FACTS = (b"f/1", b"f/2")
 

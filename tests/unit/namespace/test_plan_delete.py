@@ -31,7 +31,8 @@ from directory.namespace.keys import (
     retired_key,
 )
 from directory.namespace.removal_records import Removal, removals
-from directory.store.base import Limits, Put
+from directory.store.base import Put
+from directory.store.transaction_limits import Limits
 from resolver.errors import (
     Absent,
     EtagMismatch,

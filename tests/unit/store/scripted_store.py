@@ -18,13 +18,13 @@ from directory.store.base import (
     HistoryCompacted,
     Identity,
     KeyEquals,
-    Limits,
     Put,
     Row,
     StoreUnreachable,
     Transaction,
     UnchangedSince,
 )
+from directory.store.transaction_limits import Limits
 
 _ELSEWHERE = "the conformance suite has real stores for that"
 

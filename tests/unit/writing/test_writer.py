@@ -16,15 +16,9 @@ from directory.namespace.command import (
 from directory.namespace.entry import Topic
 from directory.namespace.keys import EVENT, REQUEST, kafka_key
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import (
-    KeyEquals,
-    Limits,
-    Put,
-    StoreRefused,
-    StoreUnreachable,
-    Transaction,
-)
+from directory.store.base import KeyEquals, Put, StoreRefused, StoreUnreachable, Transaction
 from directory.store.replica import ReplicaState
+from directory.store.transaction_limits import Limits
 from directory.store.writer import CommitResult
 from resolver.errors import (
     AlreadyExists,
