@@ -1,4 +1,4 @@
-"""Record of an answered request, by which a repeated request gets the same answer (AIP-155).
+"""Record of an answered request, by which a repeated request gets the same answer (S17, AIP-155).
 
 The record holds no revision, since its row has one, and none of the plan's writes.
 """
@@ -18,10 +18,10 @@ from typing import Any, Final, Self
 from directory.access.grants import Grant, Operation, Permission, ResourceType
 from directory.namespace.command import Command, Plan
 from directory.namespace.entry import Codec
-from resolver.errors import InvalidPath
+from resolver.errors import InvalidPath, RequestIdReused
 from resolver.path import Path
 
-__all__ = ["RequestRecord", "command_fingerprint"]
+__all__ = ["RequestRecord", "command_fingerprint", "replay_answer"]
 
 
 def command_fingerprint(command: Command) -> str:
@@ -174,6 +174,32 @@ class RequestRecord:
             )
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not an answered request: {error!r}") from None
+
+
+def replay_answer(row: bytes, request_id: str, command: Command, codec: Codec) -> Plan:
+    """Returns the answer that this request id was given before, as a plan without writes. ``row``:
+    the stored value for the id.
+
+    Raises:
+        RequestIdReused: it was used for another command, or the row cannot be read.
+    """
+    try:
+        record = RequestRecord.from_bytes(row)
+        is_other = record.fingerprint != command_fingerprint(command)
+        answer = None if is_other else record.replay_plan(codec)
+    except ValueError as error:
+        raise RequestIdReused(
+            f"request_id: {request_id!r} was used for a request that is kept in a form this server "
+            "cannot read; a new request needs a new id",
+            request_id=request_id,
+        ) from error
+    if answer is None:
+        raise RequestIdReused(
+            f"request_id: {request_id!r} was used for another request; a new request needs a new "
+            "id",
+            request_id=request_id,
+        )
+    return answer
 
 
 def _grant_fields(grant: Grant) -> list[str | int]:

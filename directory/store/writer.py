@@ -7,6 +7,7 @@ have acknowledged commits that this one's replica has not received yet.
 ``namespace/plan.py`` plans a command, ``api/entry_writes.py`` authorizes it. The same request id
 never has a second effect, whatever happened to the first answer: the request's row is written in
 the transaction of its effect, or, if there was nothing to change, in one of its own.
+``idempotency.py`` recognizes the repeated request by it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from directory.store.event_rows import (
     pack,
     random_bits,
 )
-from directory.store.idempotency import RequestRecord, command_fingerprint
+from directory.store.idempotency import RequestRecord, replay_answer
 from directory.store.keyed_locks import KeyedLock, KeyedLocks
 from directory.store.replica import Replica, ReplicaState
 from directory.store.transaction_limits import refuse_oversized
@@ -674,22 +675,7 @@ class Writer:
         if row is None:
             return None
         value, revision = row
-        try:
-            record = RequestRecord.from_bytes(value)
-            is_other = record.fingerprint != command_fingerprint(request.command)
-            answer = None if is_other else record.replay_plan(self._codec)
-        except ValueError as error:
-            raise RequestIdReused(
-                f"request_id: {request.request_id!r} was used for a request that is kept in a form "
-                "this server cannot read; a new request needs a new id",
-                request_id=request.request_id,
-            ) from error
-        if answer is None:
-            raise RequestIdReused(
-                f"request_id: {request.request_id!r} was used for another request; a new request "
-                "needs a new id",
-                request_id=request.request_id,
-            )
+        answer = replay_answer(value, request.request_id, request.command, self._codec)
         # Confirming the answer (``_confirm``) makes sure that the replica reaches this revision.
         return CommitResult(answer, revision, repeated=True)
 
