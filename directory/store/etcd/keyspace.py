@@ -1,4 +1,5 @@
-"""One cluster's keys in etcd, in their incarnation.
+"""One cluster's keys in etcd, in their incarnation; loads them page by page, all at one revision,
+however large the tree is (S7).
 
 A restore that ``restore_detection`` finds is noticed here, by ``Keyspace.refresh`` alone: this
 process begins a new incarnation by a transaction that compares the identity, so that only one
@@ -11,7 +12,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, Self
 
 from directory.store.base import (
@@ -19,8 +20,8 @@ from directory.store.base import (
     IncompatibleStore,
     StoreUnreachable,
 )
-from directory.store.etcd.connection import Compacted, EtcdConnection, FutureRevision
-from directory.store.etcd.etcd3_stubs import transactions
+from directory.store.etcd.connection import Compacted, EtcdConnection, FutureRevision, TooLarge
+from directory.store.etcd.etcd3_stubs import etcdrpc, transactions
 from directory.store.etcd.incarnation import Incarnation
 from directory.store.etcd.key_layout import Layout
 from directory.store.etcd.member_stream import head_of, head_request
@@ -29,7 +30,7 @@ from directory.store.etcd.restore_detection import Newest, Seen, why_restored
 from directory.store.etcd.transaction import has_value, put, request_of
 from directory.store.etcd.watch_state import Head
 
-__all__ = ["MOST_TRIES", "READ_SECONDS", "Keyspace", "new_commit_id"]
+__all__ = ["MOST_TRIES", "READ_SECONDS", "EtcdLoading", "Keyspace", "fewer_rows", "new_commit_id"]
 
 
 _log = logging.getLogger(__name__)
@@ -37,6 +38,12 @@ _log = logging.getLogger(__name__)
 READ_SECONDS: Final = 5.0
 MOST_TRIES: Final = 8
 """Number of tries of a write that meets an unknown identity."""
+
+_PAGE_SECONDS: Final = 20.0
+_FIRST_ROWS: Final = 1_000
+_MOST_ROWS: Final = 100_000
+_PAGE_BYTES: Final = 8 * 1024 * 1024
+_GROWTH: Final = 16
 
 
 class Keyspace:
@@ -223,6 +230,89 @@ class Keyspace:
     def compare_identity(self, incarnation: Incarnation) -> Any:
         """Returns the comparison that holds while the store has this identity."""
         return has_value(self.layout.identity, incarnation.stored)
+
+
+class EtcdLoading:
+    """See ``directory.store.base.Loading``."""
+
+    def __init__(
+        self,
+        connection: EtcdConnection,
+        layout: Layout,
+        head: Head,
+        incarnation: Incarnation,
+        prefixes: Sequence[bytes],
+    ) -> None:
+        """Loads all rows as of ``head``."""
+        self._connection: Final = connection
+        self._layout: Final = layout
+        self._head: Final = head
+        self._incarnation: Final = incarnation
+        self._prefixes: Final = sorted(prefixes)
+        self._limit = _FIRST_ROWS
+
+    @property
+    def revision(self) -> int:
+        return self._incarnation.revision(self._head.commit_revision)
+
+    @property
+    def commit_id(self) -> str:
+        return self._head.commit_id
+
+    def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        for prefix in self._prefixes:
+            begin, end = self._layout.row_range(prefix)
+            try:
+                yield from self._range(begin, end)
+            except Compacted as error:
+                raise StoreUnreachable(
+                    f"{self._connection}: revision {self._head.revision} was compacted while it was"
+                    " loaded; begin again"
+                ) from error
+            except FutureRevision as error:
+                raise StoreUnreachable(
+                    f"{self._connection}: restored while it was loaded"
+                ) from error
+
+    def _range(self, begin: bytes, end: bytes) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+        skip = len(self._layout.rows)
+        coming: Callable[[], Any] | None = self._send_request(begin, end)
+        while coming is not None:
+            try:
+                answer = coming()
+            except TooLarge:
+                self._limit = fewer_rows(self._connection, self._limit)
+                coming = self._send_request(begin, end)
+                continue
+            coming = None
+            if answer.more:
+                begin = answer.kvs[-1].key + b"\0"
+                self._adapt(answer)
+                coming = self._send_request(begin, end)
+            if answer.kvs:
+                yield [(kv.key[skip:], kv.value) for kv in answer.kvs]
+
+    def _send_request(self, begin: bytes, end: bytes) -> Callable[[], Any]:
+        request = etcdrpc.RangeRequest(
+            key=begin, range_end=end, limit=self._limit, revision=self._head.revision
+        )
+        return self._connection.range_ahead(request, _PAGE_SECONDS)
+
+    def _adapt(self, answer: Any) -> None:
+        row_bytes = max(1, answer.ByteSize() // len(answer.kvs))
+        most = max(1, _PAGE_BYTES // row_bytes)
+        self._limit = min(_MOST_ROWS, _GROWTH * self._limit, most)
+
+
+def fewer_rows(connection: EtcdConnection, limit: int) -> int:
+    """Returns how many rows to request after a response with so many was too large.
+
+    Raises:
+        StoreUnreachable: a single row was.
+    """
+    if limit == 1:
+        raise StoreUnreachable(f"{connection}: a row is too large to be read") from None
+    return max(1, limit // 4)
 
 
 def new_commit_id() -> str:

@@ -1,11 +1,12 @@
-"""Store on etcd, for clusters with several servers, below a prefix of its own; loads page by page
-at one revision.
+"""Store on etcd, for clusters with several servers, below a prefix of its own.
+
+``keyspace.py`` loads its rows page by page; ``guarded_commit.py`` writes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, Self
 
@@ -30,8 +31,8 @@ from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.guarded_commit import GuardFailed, TransactionDraft, commit_guarded
 from directory.store.etcd.incarnation import Incarnation
-from directory.store.etcd.key_layout import Layout, end_of
-from directory.store.etcd.keyspace import READ_SECONDS, Keyspace
+from directory.store.etcd.key_layout import end_of
+from directory.store.etcd.keyspace import READ_SECONDS, EtcdLoading, Keyspace, fewer_rows
 from directory.store.etcd.leases import (
     LEASE_SECONDS,
     EtcdAnnouncement,
@@ -50,103 +51,14 @@ from directory.store.etcd.transaction import (
     reads_of,
 )
 from directory.store.etcd.watch import EtcdWatch
-from directory.store.etcd.watch_state import Follower, Head
+from directory.store.etcd.watch_state import Follower
 from directory.store.identity import refuse_other_revision, refuse_other_seal
 from directory.store.transaction_limits import Limits, batches_to_fill
 
-__all__ = ["EtcdLoading", "EtcdStore"]
+__all__ = ["EtcdStore"]
 
 _CLEARED_ROWS: Final = 5_000
 _SEALED_SECONDS: Final = 30.0
-
-_PAGE_SECONDS: Final = 20.0
-_FIRST_ROWS: Final = 1_000
-_MOST_ROWS: Final = 100_000
-_PAGE_BYTES: Final = 8 * 1024 * 1024
-_GROWTH: Final = 16
-
-
-class EtcdLoading:
-    """See ``directory.store.base.Loading``."""
-
-    def __init__(
-        self,
-        connection: EtcdConnection,
-        layout: Layout,
-        head: Head,
-        incarnation: Incarnation,
-        prefixes: Sequence[bytes],
-    ) -> None:
-        """Loads all rows as of ``head``."""
-        self._connection: Final = connection
-        self._layout: Final = layout
-        self._head: Final = head
-        self._incarnation: Final = incarnation
-        self._prefixes: Final = sorted(prefixes)
-        self._limit = _FIRST_ROWS
-
-    @property
-    def revision(self) -> int:
-        return self._incarnation.revision(self._head.commit_revision)
-
-    @property
-    def commit_id(self) -> str:
-        return self._head.commit_id
-
-    def pages(self) -> Iterator[Sequence[tuple[bytes, bytes]]]:
-        for prefix in self._prefixes:
-            begin, end = self._layout.row_range(prefix)
-            try:
-                yield from self._range(begin, end)
-            except Compacted as error:
-                raise StoreUnreachable(
-                    f"{self._connection}: revision {self._head.revision} was compacted while it was"
-                    " loaded; begin again"
-                ) from error
-            except FutureRevision as error:
-                raise StoreUnreachable(
-                    f"{self._connection}: restored while it was loaded"
-                ) from error
-
-    def _range(self, begin: bytes, end: bytes) -> Iterator[Sequence[tuple[bytes, bytes]]]:
-        skip = len(self._layout.rows)
-        coming: Callable[[], Any] | None = self._send_request(begin, end)
-        while coming is not None:
-            try:
-                answer = coming()
-            except TooLarge:
-                self._limit = _fewer_rows(self._connection, self._limit)
-                coming = self._send_request(begin, end)
-                continue
-            coming = None
-            if answer.more:
-                begin = answer.kvs[-1].key + b"\0"
-                self._adapt(answer)
-                coming = self._send_request(begin, end)
-            if answer.kvs:
-                yield [(kv.key[skip:], kv.value) for kv in answer.kvs]
-
-    def _send_request(self, begin: bytes, end: bytes) -> Callable[[], Any]:
-        request = etcdrpc.RangeRequest(
-            key=begin, range_end=end, limit=self._limit, revision=self._head.revision
-        )
-        return self._connection.range_ahead(request, _PAGE_SECONDS)
-
-    def _adapt(self, answer: Any) -> None:
-        row_bytes = max(1, answer.ByteSize() // len(answer.kvs))
-        most = max(1, _PAGE_BYTES // row_bytes)
-        self._limit = min(_MOST_ROWS, _GROWTH * self._limit, most)
-
-
-def _fewer_rows(connection: EtcdConnection, limit: int) -> int:
-    """Returns how many rows to request after a response with so many was too large.
-
-    Raises:
-        StoreUnreachable: a single row was.
-    """
-    if limit == 1:
-        raise StoreUnreachable(f"{connection}: a row is too large to be read") from None
-    return max(1, limit // 4)
 
 
 class EtcdStore:
@@ -235,7 +147,7 @@ class EtcdStore:
             try:
                 answer = self._connection.range(request, READ_SECONDS)
             except TooLarge:
-                at_once = _fewer_rows(self._connection, at_once)
+                at_once = fewer_rows(self._connection, at_once)
                 continue
             except (Compacted, FutureRevision) as error:
                 raise StoreUnreachable(
