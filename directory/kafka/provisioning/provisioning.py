@@ -28,7 +28,7 @@ from directory.kafka.adoption import recorded_topics
 from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.kafka_context import CREATE, DELETE, KafkaContext
-from directory.kafka.provisioning.recent_changes import RecentChanges
+from directory.kafka.provisioning.recent_changes import RecentChanges, wait_until_shown
 from directory.namespace.effective_policies import effective, levels_of
 from directory.namespace.entry import Policies, Provision, Topic
 from directory.namespace.physical_names import is_protected
@@ -96,8 +96,6 @@ class Attempt:
 
 _log = logging.getLogger(__name__)
 
-_LOOKS_SECONDS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Pauses before the looks at metadata after a change, until it shows the change (K7)."""
 _LOOK_SECONDS: Final = 2.0
 """For so long a topic may be deleted after its id was compared, and an attempt be recorded after
 Kafka showed no such topic: Kafka goes by name, and another topic of that name may be made."""
@@ -296,17 +294,17 @@ class Provisioner:
 
     def _await_shown(self, made: Sequence[RecordedTopic]) -> list[RecordedTopic]:
         """Records those that metadata shows in time; returns the others."""
-        waiting = {one.name: one for one in made}
-        for pause in (0.0, *_LOOKS_SECONDS):
-            if not waiting:
-                break
-            self.sleep(pause)
-            shown = self.admin.describe(list(waiting))
+        by_name = {one.name: one for one in made}
+
+        def look(names: list[str]) -> list[str]:
+            shown = self.admin.describe(names)
             found = [
                 one for one in shown.values() if isinstance(one, KafkaTopic) and one.partitions
             ]
-            self._record_active([(waiting.pop(seen.name), seen) for seen in found])
-        return list(waiting.values())
+            self._record_active([(by_name[seen.name], seen) for seen in found])
+            return [seen.name for seen in found]
+
+        return [by_name[name] for name in wait_until_shown(by_name, look, self.sleep)]
 
     def _record_active(self, shown: Sequence[tuple[RecordedTopic, KafkaTopic]]) -> None:
         for _, seen in shown:
@@ -444,18 +442,17 @@ class Provisioner:
     def _await_gone(
         self, gone: dict[str, RecordedTopic], shown: Mapping[str, KafkaTopic | Rejected]
     ) -> list[RecordedTopic]:
-        for pause in (0.0, *_LOOKS_SECONDS):
-            if not gone:
-                break
-            self.sleep(pause)
-            now = self.admin.describe(list(gone))
-            finished = [name for name in gone if not _same(now.get(name), shown.get(name))]
+        def look(names: list[str]) -> list[str]:
+            now = self.admin.describe(names)
+            finished = [name for name in names if not _same(now.get(name), shown.get(name))]
             for name in finished:
                 before = shown.get(name)
                 if isinstance(before, KafkaTopic) and before.topic_id:
                     self.recent.note_deleted(before.topic_id)
-            self._finish([gone.pop(name) for name in finished])
-        return list(gone.values())
+            self._finish([gone[name] for name in finished])
+            return finished
+
+        return [gone[name] for name in wait_until_shown(gone, look, self.sleep)]
 
 
 def _exists(one: RecordedTopic) -> str:

@@ -3,7 +3,8 @@
 A controller acknowledges a change before brokers apply it: a broker that holds 10,000 partitions
 needs milliseconds for each topic. Until then it returns the old state, which would look like a
 change of another client: a new topic missing, a deleted one new. All that is read of Kafka is
-corrected here, for a limited time.
+corrected here, for a limited time. What is not shown after a few looks is asked for again later, so
+that nothing else waits for it (K7).
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ from directory.kafka.applying.config_diff import ConfigDiff
 from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.namespace.topic_configs import same_value
 
-__all__ = ["RecentChanges"]
+__all__ = ["RecentChanges", "wait_until_shown"]
 
 _log = logging.getLogger(__name__)
 
+_LOOKS_SECONDS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+"""Pauses before the looks at metadata after a change, until it shows the change."""
 _TOPIC_SECONDS: Final = 60.0
 """For so long a broker may show a topic as it was before it was made or deleted."""
 _CONFIG_SECONDS: Final = 120.0
@@ -216,3 +219,22 @@ class RecentChanges:
         changed = self._acls.live()
         added = {one for one, was_added in changed.items() if was_added}
         return (set(shown) - changed.keys()) | added
+
+
+def wait_until_shown(
+    names: Iterable[str],
+    look: Callable[[list[str]], Iterable[str]],
+    sleep: Callable[[float], object],
+) -> list[str]:
+    """Looks until brokers show changes of these topics that Kafka acknowledged; returns those that
+    are not shown in time, to be asked for again. ``look`` is passed the names that were not shown
+    yet, and returns those that are shown now.
+    """
+    waiting = dict.fromkeys(names)
+    for pause in (0.0, *_LOOKS_SECONDS):
+        if not waiting:
+            break
+        sleep(pause)
+        for name in look(list(waiting)):
+            del waiting[name]
+    return list(waiting)
