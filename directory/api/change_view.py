@@ -16,7 +16,7 @@ from kdir.v1 import watch_pb2
 from directory.access.authorizer import Authorizer
 from directory.api.visible_tree import OpenTree, VisibleTree
 from directory.namespace.entry import Kind, etag_of
-from directory.namespace.removal_records import DELETED
+from directory.namespace.removal_progress import DELETED
 from directory.server.access_history import AccessHistory
 from resolver.errors import KdirError, NotReady, Resync
 from resolver.path import Path

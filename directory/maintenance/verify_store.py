@@ -41,7 +41,7 @@ from directory.namespace.keys import (
     unify,
 )
 from directory.namespace.mounted import claim_start, is_claimed_by
-from directory.namespace.removal_records import Removal
+from directory.namespace.removal_progress import Removal
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY, is_fact
 from directory.store.event_rows import FLOOR_KEY, floor_in, unpack

@@ -32,7 +32,7 @@ from directory.namespace.quotas import (
     counting_directories,
     topic_amount,
 )
-from directory.namespace.removal_records import DELETED
+from directory.namespace.removal_progress import DELETED
 from directory.namespace.snapshot import Node
 from directory.namespace.traversal import relative_to_mount, traverse
 from resolver.errors import (

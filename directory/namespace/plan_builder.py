@@ -48,7 +48,7 @@ from directory.namespace.keys import (
     retired_value,
     unify,
 )
-from directory.namespace.removal_records import DELETED
+from directory.namespace.removal_progress import DELETED
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.traversal import LocatedEntry, locate_entry
 from directory.namespace.tree_nodes import ROOT_KEY

@@ -36,7 +36,7 @@ from directory.namespace.physical_names import is_protected
 from directory.namespace.plan_builder import PlanBuilder, read_only_place
 from directory.namespace.plan_create import mounts_below
 from directory.namespace.plan_update import check_etag, own_policies
-from directory.namespace.removal_records import DELETED, Removal
+from directory.namespace.removal_progress import DELETED, Removal
 from directory.namespace.traversal import LocatedEntry
 from resolver.errors import HasMounts, InvalidArgument, NotEmpty, ReadOnly
 from resolver.path import Path

@@ -43,7 +43,7 @@ from directory.namespace.keys import (
 from directory.namespace.mounted import is_claimed_by
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.plan_delete import deleted_name, remove_topic
-from directory.namespace.removal_records import DELETED, Removal
+from directory.namespace.removal_progress import DELETED, Removal
 from directory.namespace.snapshot import Node, Snapshot
 from directory.store.transaction_limits import Limits
 from resolver.path import MAX_PATH_BYTES, Path

@@ -16,7 +16,7 @@ from kdir.v1 import admin_pb2
 
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.keys import LARGE_CHANGE, large_change_key
-from directory.namespace.removal_records import removals
+from directory.namespace.removal_progress import removals
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put
 from resolver.errors import InvalidArgument, InvalidPath

@@ -25,7 +25,7 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import DELETED_ID
-from directory.namespace.removal_records import removals
+from directory.namespace.removal_progress import removals
 from directory.store.addresses import open_store
 from directory.store.base import Store
 from directory.store.large_change_records import progress_of

@@ -27,7 +27,7 @@ from directory.namespace.keys import (
 )
 from directory.namespace.physical_names import RETIRED_FOR_MS
 from directory.namespace.plan_reap import why_held_up
-from directory.namespace.removal_records import Removal, removals
+from directory.namespace.removal_progress import Removal, removals
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
 from directory.wire.entry_codec import ProtoCodec

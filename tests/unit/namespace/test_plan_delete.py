@@ -30,7 +30,7 @@ from directory.namespace.keys import (
     parse_detached,
     retired_key,
 )
-from directory.namespace.removal_records import Removal, removals
+from directory.namespace.removal_progress import Removal, removals
 from directory.store.base import Put
 from directory.store.transaction_limits import Limits
 from resolver.errors import (

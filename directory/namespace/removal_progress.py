@@ -1,4 +1,6 @@
-"""Record of a removed directory until the reaper has finished it, and how much of it is left."""
+"""Progress of a removal: the record of a removed directory until the reaper has finished it, and
+how much of it is left.
+"""
 
 from __future__ import annotations
 
