@@ -26,7 +26,7 @@ from bench.bare_log import LogTopic
 from bench.changelog import JAVA, Logged
 from bench.rows import Row, at_least, at_most
 from deploy.local.kafka import KafkaBroker
-from directory.change_log.outbox_records import snapshot_records
+from directory.change_log.state_records import snapshot_records
 from directory.change_log.topic_writer import LogRecord, TopicWriter
 from directory.kafka.client_settings import OWN
 from directory.namespace.snapshot import Snapshot

@@ -10,7 +10,7 @@ from contextlib import closing
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from directory.change_log.outbox_records import row_digest
+from directory.change_log.state_records import row_digest
 from directory.change_log.topic_writer import MOST_BYTES, LogRefused, TopicWriter
 from directory.kafka.admin_contract import KafkaTopic, Rejected, TopicToCreate
 from directory.kafka.client_settings import OWN

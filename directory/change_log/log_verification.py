@@ -13,8 +13,8 @@ from collections.abc import Set as AbstractSet
 from contextlib import closing
 from typing import Final
 
-from directory.change_log.outbox_records import page_records, snapshot_records
 from directory.change_log.settings import ChangeLogConfig
+from directory.change_log.state_records import page_records, snapshot_records
 from directory.maintenance.event_index import EventIndex
 from directory.maintenance.log_backup import log_client
 from directory.maintenance.verify_copies import Summary

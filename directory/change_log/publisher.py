@@ -29,7 +29,7 @@ from kdir.v1 import watch_pb2
 
 from directory.change_log.log_state import ROLE, noted_state, skip_of, skipped_commits
 from directory.change_log.log_topics import LogTopics, WaitsForOperator
-from directory.change_log.outbox_records import (
+from directory.change_log.state_records import (
     OversizedRecord,
     StateRecords,
     checkpoint_of,

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from directory.access.grants import Grant, Operation, Permission
-from directory.change_log.outbox_records import (
+from directory.change_log.state_records import (
     checkpoint_of,
     page_records,
     snapshot_records,

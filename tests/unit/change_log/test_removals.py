@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path as FilePath
 
 from directory.access.grants import Grant, Operation, Permission
-from directory.change_log.outbox_records import (
+from directory.change_log.state_records import (
     checkpoint_of,
     page_records,
     snapshot_records,

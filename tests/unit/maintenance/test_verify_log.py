@@ -8,7 +8,7 @@ import pytest
 
 from directory.access.grants import Grant, Operation, Permission
 from directory.change_log.log_verification import log_differences
-from directory.change_log.outbox_records import checkpoint_of, snapshot_records
+from directory.change_log.state_records import checkpoint_of, snapshot_records
 from directory.namespace.command import AddGrants, CreateDirectory, CreateTopic
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import GRANTS, entry_key, grants_key, parse_entry_key

@@ -13,7 +13,7 @@ from kdir.v1 import watch_pb2
 from directory.access import grants as access
 from directory.access.grants import Grant, Permission
 from directory.change_log.log_state import refuse_full_outbox
-from directory.change_log.outbox_records import OversizedRecord, encode_within
+from directory.change_log.state_records import OversizedRecord, encode_within
 from directory.maintenance.event_index import EventIndex
 from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.namespace.bounds import Bounds

@@ -1,8 +1,10 @@
-"""Records of the change log, from rows of the outbox and of the tree; computation only.
+"""Records of the state topic, from rows of the outbox and of the tree, and the changes that the
+history topic gets with them; computation only.
 
 The state topic keeps one record for each row of the store: of an entry, of its grants, or of a
-fact. A record's key stays the same if the entry is moved (``resolver/changes/record.py``). The
-history topic keeps one record for each change event.
+fact. A record's key stays the same if the entry is moved (``resolver/changes/record.py``). What is
+removed becomes a record without a value, under the key that it had (P7). The history topic keeps
+one record for each change event.
 """
 
 from __future__ import annotations
