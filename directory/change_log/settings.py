@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from directory.kafka.client_settings import ClientProperties, client_properties
-from directory.namespace.physical_names import HISTORY_TOPIC, STATE_TOPIC
+from directory.namespace.protected_topics import HISTORY_TOPIC, STATE_TOPIC
 from directory.server.toml_table import ConfigError, Table
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from directory.kafka.admin_contract import (
     TopicToCreate,
     always,
 )
-from directory.namespace.physical_names import is_protected
+from directory.namespace.protected_topics import is_protected
 
 __all__ = ["GuardedAdmin"]
 

@@ -49,8 +49,8 @@ from directory.namespace.keys import (
     parse_entry_key,
     read_only_key,
 )
-from directory.namespace.physical_names import STATE_TOPIC
 from directory.namespace.plan_builder import claim_value, read_only_mark
+from directory.namespace.protected_topics import STATE_TOPIC
 from directory.namespace.tree_nodes import ROOT_KEY
 from directory.server.feature_levels import LEVELS
 from directory.store.base import Identity

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Final
 
-from directory.namespace import physical_names
 from directory.namespace.command import ObservedTopic
 from directory.namespace.entry import Kind, Mount
 from directory.namespace.keys import (
@@ -22,6 +21,7 @@ from directory.namespace.keys import (
     parse_detached,
     retired_key,
 )
+from directory.namespace.protected_topics import is_protected
 from directory.namespace.snapshot import LocatedTopic, Node, Snapshot
 from directory.namespace.traversal import describe_kind, traverse
 from resolver.errors import Internal, InvalidArgument, InvalidPath
@@ -269,7 +269,7 @@ def map_physical_name(rules: Sequence[MappingRule], physical_name: str) -> Place
     segment at the mount root. Kafka's own topics and kdir's get no path; any other name is allowed,
     also one that begins with ``__``.
     """
-    if physical_names.is_protected(physical_name):
+    if is_protected(physical_name):
         return Placement((), 0, "it is an internal topic of Kafka or kdir")
     for number, rule in enumerate(rules, start=1):
         if not rule.match.matches_segment(physical_name):

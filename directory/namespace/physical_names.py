@@ -16,6 +16,7 @@ from directory.namespace.keys import (
     retired_until_ms,
     unify,
 )
+from directory.namespace.protected_topics import has_kdir_prefix, is_protected
 from directory.namespace.snapshot import Snapshot
 from resolver.errors import (
     InvalidPhysicalName,
@@ -28,12 +29,8 @@ from resolver.printable import cut_name, cut_shown
 from resolver.topic_names import MAX_NAME_LENGTH, why_invalid
 
 __all__ = [
-    "HISTORY_TOPIC",
-    "INTERNAL_TOPICS",
-    "KDIR_TOPICS",
     "MAX_NAME_LENGTH",
     "RETIRED_FOR_MS",
-    "STATE_TOPIC",
     "NameRegistry",
     "SnapshotNames",
     "check_requested_name",
@@ -41,10 +38,8 @@ __all__ = [
     "has_collision",
     "has_collision_chars",
     "has_only_legal_characters",
-    "is_protected",
     "is_valid",
     "next_free_name",
-    "refuse_protected",
     "unify",
     "why_invalid",
 ]
@@ -52,25 +47,7 @@ __all__ = [
 RETIRED_FOR_MS: Final = 24 * 3600 * 1000
 """Time for which a deleted physical name is not used again."""
 
-INTERNAL_TOPICS: Final = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
-)
-"""Kafka's own topics (``Topic#isInternal``, and the log of KRaft)."""
-
-STATE_TOPIC: Final = "__change_events"
-"""State topic of the change log, compacted: the newest state of each entry, from which caches are
-filled and a lost store is rebuilt.
-"""
-HISTORY_TOPIC: Final = "__change_history"
-"""History topic of the change log: every change, for audit."""
-KDIR_TOPICS: Final = frozenset({STATE_TOPIC, HISTORY_TOPIC})
-"""kdir's own topics. If several clusters share a Kafka for them, their names end with
-``.<cluster id>`` (``ChangeLogConfig.topics``).
-"""
-
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
-_PROTECTED_UNIFIED: Final = frozenset(unify(name) for name in INTERNAL_TOPICS | KDIR_TOPICS)
-_PROTECTED_PREFIXES: Final = tuple(f"{unify(name)}_kc-" for name in sorted(KDIR_TOPICS))
 _SHOWN: Final = 60
 
 
@@ -163,29 +140,6 @@ def has_collision(name: str, other: str) -> bool:
     return unify(name) == unify(other)
 
 
-def is_protected(name: str) -> bool:
-    """True if a topic is Kafka's own or kdir's, or collides with such a name: kdir never adopts,
-    arms, changes or deletes it.
-    """
-    unified = unify(name)
-    return unified in _PROTECTED_UNIFIED or unified.startswith(_PROTECTED_PREFIXES)
-
-
-def refuse_protected(name: str) -> None:
-    """Raises an error for a topic that no entry may have.
-
-    Raises:
-        InvalidPhysicalName: the topic is Kafka's own or kdir's.
-    """
-    if is_protected(name):
-        raise InvalidPhysicalName(
-            f"{cut_shown(name, _SHOWN)} is an internal topic of Kafka or kdir: it is never "
-            f"adopted, changed or deleted by kdir, for any caller",
-            physical_name=cut_name(name, _SHOWN),
-            rule="internal",
-        )
-
-
 def default_physical_name(relative: Sequence[str]) -> str:
     """Returns the physical name for a path below the mount: its segments joined with ``.``; of a
     path too long for a name, the last segments that fit.
@@ -202,7 +156,7 @@ def next_free_name(base: str, names: NameRegistry) -> str:
     """Returns ``base`` if it is free, else the first free name of ``base.2``,
     ``base.3`` and so on; without its first dots and underscores if these make it one of kdir's.
     """
-    if unify(base).startswith(_PROTECTED_PREFIXES):
+    if has_kdir_prefix(base):
         base = base.lstrip("._")  # a number at its end would not help
     for number in count(1):
         suffix = "" if number == 1 else f".{number}"

@@ -24,6 +24,7 @@ from directory.namespace.command import (
 from directory.namespace.entry import DELETED_ID, Directory, Kind, Provision, Topic
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.plan_create import check_names
+from directory.namespace.protected_topics import is_protected
 from directory.namespace.quotas import (
     Amount,
     QuotaAdditions,
@@ -118,7 +119,7 @@ class _Adoption:
         draft.claim_name(name)
 
     def _why_not(self, observed: ObservedTopic) -> str | None:
-        if physical_names.is_protected(observed.physical_name):
+        if is_protected(observed.physical_name):
             return "it is an internal topic of Kafka or kdir"
         if is_detached(self._draft.snapshot, observed):
             return DETACHED_REASON

@@ -31,6 +31,7 @@ from directory.namespace.entry import (
 from directory.namespace.keys import ENTRY, mounted_key, parse_entry_key, pushed_key
 from directory.namespace.mounted import claim_of, is_mount_unreadable, mounts_with_paths
 from directory.namespace.plan_builder import PlanBuilder
+from directory.namespace.protected_topics import refuse_protected
 from directory.namespace.quotas import (
     Amount,
     QuotaAdditions,
@@ -188,7 +189,7 @@ def _take_over(draft: PlanBuilder, command: CreateTopic, parent: Node, standing:
             f"Kafka has: adopt it without any, then change them",
             path=command.path,
         )
-    physical_names.refuse_protected(observed.physical_name)
+    refuse_protected(observed.physical_name)
     draft.require_writable(parent, standing.policies)
     taken = replace(
         draft.stamped(standing),
@@ -216,7 +217,7 @@ def _adopted_topic(draft: PlanBuilder, command: CreateTopic) -> Topic:
     observed = command.adopt_existing
     assert observed is not None  # noqa: S101 - for the type checker; the caller has looked
     name = observed.physical_name
-    physical_names.refuse_protected(name)
+    refuse_protected(name)
     if command.physical_name not in {"", name}:
         raise InvalidArgument(
             f"topic.physical_name is {command.physical_name!r}, but the topic to adopt is {name!r}",

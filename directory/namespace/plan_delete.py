@@ -32,10 +32,10 @@ from directory.namespace.keys import (
     mounted_key,
     removal_key,
 )
-from directory.namespace.physical_names import is_protected
 from directory.namespace.plan_builder import PlanBuilder, read_only_place
 from directory.namespace.plan_create import mounts_below
 from directory.namespace.plan_update import check_etag, own_policies
+from directory.namespace.protected_topics import is_protected
 from directory.namespace.removal_progress import DELETED, Removal
 from directory.namespace.traversal import LocatedEntry
 from resolver.errors import HasMounts, InvalidArgument, NotEmpty, ReadOnly

@@ -25,6 +25,7 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import NO_POLICIES, Policies
+from directory.namespace.protected_topics import is_protected
 from resolver.errors import (
     Absent,
     AlreadyExists,
@@ -146,7 +147,7 @@ def check_name(row: Row) -> None:
         case "is_change_events_topic":
             # Pulsar has a topic for each partition; Kafka has one, with partitions in it.
             name = re.sub(r"-partition-\d+$", "", local_name(given))
-            assert physical_names.is_protected(name) is expected
+            assert is_protected(name) is expected
         case _:
             check_is_whole(local_name(given))
 
@@ -329,9 +330,7 @@ def system_topic(name: str) -> AdoptTopics:
 
 def which_is_system(found: re.Match[str], expected: str) -> None:
     asked = re.findall(r"(?:is (\S+?))(?: a system topic)?(?:;|$)", found[0])
-    assert [str(physical_names.is_protected(name)).lower() for name in asked] == expected.split(
-        "; "
-    )
+    assert [str(is_protected(name)).lower() for name in asked] == expected.split("; ")
 
 
 def policy_goes_with_topic(found: re.Match[str], expected: str) -> None:

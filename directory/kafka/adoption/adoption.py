@@ -23,8 +23,8 @@ from directory.namespace.adoption_mapping import (
 )
 from directory.namespace.command import ObservedTopic, TopicObservation
 from directory.namespace.entry import Provision
-from directory.namespace.physical_names import is_protected
 from directory.namespace.plan_create import TAKEN_OVER
+from directory.namespace.protected_topics import is_protected
 from directory.namespace.snapshot import Snapshot
 from directory.store.large_change_records import LargeAdoption
 from resolver.path import Path

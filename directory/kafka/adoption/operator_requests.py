@@ -21,7 +21,7 @@ from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.kafka_context import KafkaContext
 from directory.namespace.adoption_mapping import MappingRule
 from directory.namespace.command import ObservedTopic
-from directory.namespace.physical_names import refuse_protected
+from directory.namespace.protected_topics import refuse_protected
 from directory.store.base import KeyEquals
 from directory.store.event_rows import Operation
 from directory.store.large_change_records import (

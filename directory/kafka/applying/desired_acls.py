@@ -25,7 +25,7 @@ from directory.kafka.kafka_context import ACLS
 from directory.namespace.entry import Directory, Provision, Topic
 from directory.namespace.grant_rows import SHUT
 from directory.namespace.keys import ENTRY
-from directory.namespace.physical_names import is_protected
+from directory.namespace.protected_topics import is_protected
 from directory.namespace.snapshot import Node, Snapshot
 from resolver.errors import Internal
 from resolver.path import Path

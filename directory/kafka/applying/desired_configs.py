@@ -21,7 +21,7 @@ from directory.kafka.kafka_context import CONFIGS
 from directory.namespace.command import TopicObservation
 from directory.namespace.effective_policies import PolicyLevel, inherit, without_cleared_keys
 from directory.namespace.entry import NO_POLICIES, Directory, Policies, Provision, Topic
-from directory.namespace.physical_names import is_protected
+from directory.namespace.protected_topics import is_protected
 from directory.namespace.quotas import Quota, quotas_at
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget

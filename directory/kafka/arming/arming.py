@@ -51,7 +51,7 @@ from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.kafka_context import ACLS, CONFIGS, KafkaContext
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Directory, Kind, Topic
-from directory.namespace.physical_names import refuse_protected
+from directory.namespace.protected_topics import refuse_protected
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.traversal import locate_entry
 from directory.namespace.updatable_fields import ASPECTS

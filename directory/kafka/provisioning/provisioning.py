@@ -31,8 +31,8 @@ from directory.kafka.kafka_context import CREATE, DELETE, KafkaContext
 from directory.kafka.provisioning.recent_changes import RecentChanges, wait_until_shown
 from directory.namespace.effective_policies import effective, levels_of
 from directory.namespace.entry import Policies, Provision, Topic
-from directory.namespace.physical_names import is_protected
 from directory.namespace.plan_delete import DELETED
+from directory.namespace.protected_topics import is_protected
 from resolver.path import Path
 
 __all__ = ["Attempt", "Provisioner", "new_topic_of"]

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from directory.namespace import physical_names
+from directory.namespace.protected_topics import is_protected
 from resolver.errors import KdirError
 from resolver.path import MAX_SEGMENT_LENGTH
 
@@ -64,7 +65,7 @@ def test_a_free_name_is_free_and_asking_for_it_is_allowed(base: str, used: Used)
     assert name not in used.retired
     for other in (*used.used, *used.left):
         assert not physical_names.has_collision(name, other)
-    if not name.startswith("__") and not physical_names.is_protected(name):
+    if not name.startswith("__") and not is_protected(name):
         physical_names.check_requested_name(name, used, base="x")
 
 
@@ -74,7 +75,7 @@ def test_a_refusal_names_a_name_that_is_free(asked: str, used: Used) -> None:
         physical_names.check_requested_name(asked, used, base="base")
     except KdirError as error:
         offered = error.metadata["free"]
-        if not offered.startswith("__") and not physical_names.is_protected(offered):
+        if not offered.startswith("__") and not is_protected(offered):
             physical_names.check_requested_name(offered, used, base="base")
     else:
         assert physical_names.is_valid(asked)

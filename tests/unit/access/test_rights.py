@@ -14,7 +14,7 @@ from directory.api.access_control import CallerRights
 from directory.api.entry_writes import authorize_command
 from directory.api.rpc.call_context import Call
 from directory.namespace.command import Command, DeleteEntry
-from directory.namespace.physical_names import is_protected
+from directory.namespace.protected_topics import is_protected
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.store.base import Guard

@@ -11,7 +11,7 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rooms]:
 
 
 @pytest.mark.parametrize(
-    ("method", "files", "returns"), [("Resolve", 14, 2), ("CreateEntry", 41, 22)]
+    ("method", "files", "returns"), [("Resolve", 14, 2), ("CreateEntry", 42, 22)]
 )
 def test_calls_pass_few_files(
     ways: dict[str, Rooms], method: str, files: int, returns: int

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from directory.change_log.settings import ChangeLogConfig
-from directory.kafka.client_settings import ClientProperties
 from directory.namespace import physical_names
 from resolver.errors import (
     InvalidPhysicalName,
@@ -149,24 +147,3 @@ def test_a_hostile_name_does_not_flood_the_message() -> None:
         physical_names.check_requested_name("\x1b[2J" * 100_000, Names(), base="b")
     assert len(str(raised.value)) < 400
     assert "\x1b" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "name", ["__consumer_offsets", "__transaction_state", "__share_group_state", "__change_events"]
-)
-def test_internal_topics(name: str) -> None:
-    assert physical_names.is_protected(name)
-
-
-@pytest.mark.parametrize("is_shared", [False, True], ids=["own", "named"])
-def test_P10_the_topics_of_a_change_log_are_kdirs_in_any_kafka(*, is_shared: bool) -> None:
-    for name in ChangeLogConfig((), ClientProperties(), is_shared).topics("kc-7ouixd3db5"):
-        assert physical_names.is_protected(name)
-        assert physical_names.is_protected(name.replace(".", "_")), "Kafka takes it for the same"
-
-
-@pytest.mark.parametrize(
-    "name", ["_schemas", "a__b", "orders", "__change_events-diff-suffix", "not__change_events"]
-)
-def test_topics_of_people(name: str) -> None:
-    assert not physical_names.is_protected(name)
