@@ -28,7 +28,7 @@ from bench.rows import Row, at_least, at_most
 from deploy.local.kafka import KafkaBroker
 from directory.change_log.state_records import snapshot_records
 from directory.change_log.topic_writer import LogRecord, TopicWriter
-from directory.kafka.client_settings import OWN
+from directory.kafka.own_client_settings import OWN
 from directory.namespace.snapshot import Snapshot
 from directory.store.addresses import open_store
 from directory.store.replica import LOADED_PREFIXES

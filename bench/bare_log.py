@@ -16,7 +16,7 @@ from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from directory.kafka.client_settings import OWN
+from directory.kafka.own_client_settings import OWN
 from resolver.changes import record
 from resolver.changes.record import Change, Schemas, UndecodableRecord
 

@@ -38,7 +38,7 @@ LAYERS: Final = (
      "directory.api.rpc.call_context"),
     ("directory.store",),
     ("directory.change_log.settings", "directory.server.config", "directory.server.config_kafka",
-     "directory.kafka.client_settings"),
+     "directory.kafka.own_client_settings"),
     ("directory.federation",),
     ("directory.kafka",),
     ("directory.maintenance",),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from directory.change_log.state_records import row_digest
 from directory.change_log.topic_writer import MOST_BYTES, LogRefused, TopicWriter
 from directory.kafka.admin_contract import KafkaTopic, Rejected, TopicToCreate
-from directory.kafka.client_settings import OWN
+from directory.kafka.own_client_settings import OWN
 from resolver.changes import record
 from resolver.changes.record import Change, Schemas, UndecodableRecord
 from resolver.changes.registry import RegistryRefused, SchemaRegistry

@@ -6,7 +6,7 @@ import pathlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from directory.kafka.client_settings import ClientProperties, client_properties
+from directory.kafka.own_client_settings import ClientProperties, client_properties
 from directory.namespace.protected_topics import HISTORY_TOPIC, STATE_TOPIC
 from directory.server.toml_table import ConfigError, Table
 

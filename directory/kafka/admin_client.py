@@ -41,7 +41,7 @@ from directory.kafka.admin_contract import (
     TopicToCreate,
     always,
 )
-from directory.kafka.client_settings import OWN
+from directory.kafka.own_client_settings import OWN
 from directory.server.toml_table import ConfigError
 from resolver.errors import KafkaRejected, KafkaUnavailable
 

@@ -28,7 +28,7 @@ from kdir.v1 import admin_pb2
 
 from directory.change_log.settings import ChangeLogConfig
 from directory.federation.link_records import BELOW
-from directory.kafka.client_settings import OWN
+from directory.kafka.own_client_settings import OWN
 from directory.maintenance.backup_stream import Row, header_of
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import (

@@ -6,7 +6,7 @@ import pathlib
 from dataclasses import dataclass, field
 from typing import Final
 
-from directory.kafka.client_settings import ClientProperties, client_properties
+from directory.kafka.own_client_settings import ClientProperties, client_properties
 from directory.namespace.adoption_mapping import MappingRule, split_on
 from directory.server.toml_table import ConfigError, Table
 from resolver.errors import InvalidArgument, KdirError

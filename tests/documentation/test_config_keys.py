@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from directory.kafka import client_settings
+from directory.kafka import own_client_settings
 from directory.server import config, config_kafka, config_security
 from directory.server.config import ConfigError, Limits, parse_config
 
@@ -48,7 +48,7 @@ def read_by_the_code() -> set[str]:
     """Returns the last part of every key that a config's tables are asked for."""
     trees = [
         ast.parse(Path(str(module.__file__)).read_text())
-        for module in (config, config_kafka, client_settings, config_security)
+        for module in (config, config_kafka, own_client_settings, config_security)
     ]
     found = {one.name for one in fields(Limits)}
     for node in (node for tree in trees for node in ast.walk(tree)):

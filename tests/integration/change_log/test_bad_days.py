@@ -30,7 +30,7 @@ from directory.change_log.log_topics import LogTopics
 from directory.change_log.settings import ChangeLogConfig
 from directory.change_log.topic_writer import LogRecord, TopicWriter
 from directory.kafka.admin_client import ConfluentAdmin
-from directory.kafka.client_settings import ClientProperties
+from directory.kafka.own_client_settings import ClientProperties
 from directory.maintenance.log_backup import log_rows
 from directory.namespace.keys import ENTRY
 from directory.store.addresses import open_store

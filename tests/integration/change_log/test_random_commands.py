@@ -13,7 +13,7 @@ from kdir.v1 import access_pb2, access_pb2_grpc, admin_pb2, admin_pb2_grpc, entr
 
 from deploy.local.kafka import KafkaBroker
 from directory.change_log.settings import ChangeLogConfig
-from directory.kafka.client_settings import ClientProperties
+from directory.kafka.own_client_settings import ClientProperties
 from directory.maintenance.log_backup import log_rows
 from directory.maintenance.migrate import migrate, plan_migration
 from directory.maintenance.restore import Backup, plan_restore, restore

@@ -15,7 +15,7 @@ from kdir.v1 import access_pb2, access_pb2_grpc, entry_pb2
 
 from deploy.local.kafka import KafkaBroker
 from directory.change_log.settings import ChangeLogConfig
-from directory.kafka.client_settings import ClientProperties
+from directory.kafka.own_client_settings import ClientProperties
 from directory.maintenance.log_backup import NOT_HELD, UnusableLog, log_rows
 from directory.namespace.keys import READ_ONLY
 from directory.store.addresses import find_identity, open_store

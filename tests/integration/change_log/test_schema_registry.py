@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from directory.change_log.settings import ChangeLogConfig
-from directory.kafka.client_settings import ClientProperties
+from directory.kafka.own_client_settings import ClientProperties
 from directory.maintenance.log_backup import UnusableLog, log_rows
 from resolver.changes.record import registry_framing
 from resolver.changes.state_reader import StateReader

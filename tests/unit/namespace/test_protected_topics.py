@@ -3,7 +3,7 @@
 import pytest
 
 from directory.change_log.settings import ChangeLogConfig
-from directory.kafka.client_settings import ClientProperties
+from directory.kafka.own_client_settings import ClientProperties
 from directory.namespace.protected_topics import is_protected
 
 

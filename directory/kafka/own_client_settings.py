@@ -1,7 +1,9 @@
-"""How kdir's own Kafka client connects to brokers: librdkafka's properties, from config and file.
+"""How kdir's own Kafka client connects to brokers: librdkafka's properties, from config and file,
+and those that it always sets, such as never to make a topic by asking for it (K9).
 
 Refuses properties that kdir sets itself, secrets in the config, and properties that Kafka's client
-does not know; asks no broker. Its messages hold no secrets.
+does not know; asks no broker. Its messages hold no secrets. What producers and consumers set is in
+``resolver/kafka/client_settings.py``.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from directory.kafka.client_settings import ClientProperties
+from directory.kafka.own_client_settings import ClientProperties
 from directory.server.config import parse_config
 from directory.server.config_kafka import KafkaConfig, Listener
 from directory.server.process import main
