@@ -25,7 +25,7 @@ from directory.api.plan_redaction import as_shown, redacting_errors
 from directory.api.rpc.call_context import Call
 from directory.api.visible_tree import OpenTree
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
-from directory.kafka.arming.releases import why_inherited_missing
+from directory.kafka.kafka_context import why_inherited_missing
 from directory.namespace import physical_names
 from directory.namespace.adoption_mapping import map_physical_name
 from directory.namespace.command import (

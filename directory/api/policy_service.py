@@ -20,8 +20,7 @@ from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.kafka.applying.desired_configs import DesiredConfigs
 from directory.kafka.arming.drift import NOT_ARMED, topic_issues
-from directory.kafka.arming.releases import why_inherited_missing
-from directory.kafka.kafka_context import ACLS
+from directory.kafka.kafka_context import ACLS, why_inherited_missing
 from directory.namespace.effective_policies import (
     ExplainedValue,
     PolicyLevel,

@@ -31,10 +31,10 @@ from directory.kafka.applying.config_applier import ConfigApplier
 from directory.kafka.applying.last_applied import acl_counts, count_topics_with_issues
 from directory.kafka.arming.arming import ArmingService
 from directory.kafka.arming.drift import Drift, acl_drift, topic_drift
-from directory.kafka.arming.releases import inherited_basis, unchanged_basis, why_inherited_missing
+from directory.kafka.arming.releases import inherited_basis, unchanged_basis
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.guarded_admin import GuardedAdmin
-from directory.kafka.kafka_context import KafkaContext, KafkaStatus
+from directory.kafka.kafka_context import KafkaContext, KafkaStatus, why_inherited_missing
 from directory.kafka.provisioning.provisioning import Provisioner
 from directory.kafka.provisioning.provisioning_queue import Backoff, DueWork, RetryQueue
 from directory.kafka.provisioning.recent_changes import RecentChanges

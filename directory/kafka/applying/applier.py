@@ -22,9 +22,9 @@ from directory.kafka.applying.last_applied import (
     armed_anywhere,
     load_armed_record,
 )
-from directory.kafka.arming.releases import INHERITED_KEYS, why_inherited_missing
+from directory.kafka.arming.releases import INHERITED_KEYS
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.kafka_context import KafkaContext
+from directory.kafka.kafka_context import KafkaContext, why_inherited_missing
 from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
 from directory.namespace.keys import ENTRY, parse_entry_key

@@ -40,15 +40,9 @@ from directory.kafka.applying.last_applied import (
     load_applied_configs,
     load_armed_record,
 )
-from directory.kafka.arming.releases import (
-    Released,
-    armed_plan,
-    inherited_basis,
-    release_writes,
-    why_inherited_missing,
-)
+from directory.kafka.arming.releases import Released, armed_plan, inherited_basis, release_writes
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.kafka_context import ACLS, CONFIGS, KafkaContext
+from directory.kafka.kafka_context import ACLS, CONFIGS, KafkaContext, why_inherited_missing
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Directory, Kind, Topic
 from directory.namespace.protected_topics import refuse_protected

@@ -16,13 +16,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from directory.federation import inheritance, parent_state
+from directory.federation import parent_state
 from directory.kafka.adoption.pinned_kafka import pinned_text
 from directory.kafka.kafka_context import CONFIGS
 from directory.namespace.entry import Topic
 from directory.namespace.keys import PARENT, kafka_key
 from directory.namespace.snapshot import Snapshot
-from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Delete, Put, Write
 from resolver.path import Path
 
@@ -38,7 +37,6 @@ __all__ = [
     "release_writes",
     "releases_of",
     "unchanged_basis",
-    "why_inherited_missing",
 ]
 
 
@@ -53,23 +51,6 @@ INHERITED_KEYS: Final = frozenset(
     }
 )
 """The facts on which what is inherited, and its basis, depend."""
-
-
-def why_inherited_missing(snapshot: Snapshot, *, has_parent: bool) -> str:
-    """Returns why nothing may be done that depends on what is inherited, as a sentence; empty = it
-    may. ``has_parent``: the config names one.
-    """
-    unmounted = snapshot.fact(parent_state.UNMOUNTED_KEY)
-    if unmounted is not None:
-        return f"the cluster is unmounted: {unmounted.decode(errors='replace')}"
-    known = snapshot.fact(PARENT) is not None
-    if (has_parent or known) and not inheritance.is_inherited_received(snapshot):
-        return "what the directories above the mount set is not known yet: no parent has sent it"
-    if inheritance.is_inherited_corrupt(snapshot):
-        return inheritance.why_inherited_unknown(snapshot)
-    if snapshot.unreadable(ROOT_KEY):
-        return "what the root directory sets is not known: its record cannot be read"
-    return ""
 
 
 def inherited_basis(snapshot: Snapshot, mount: Path) -> str:

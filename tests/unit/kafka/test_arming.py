@@ -29,7 +29,8 @@ from directory.kafka.applying.last_applied import (
     load_armed_record,
 )
 from directory.kafka.arming.arming import plan_hash
-from directory.kafka.arming.releases import inherited_basis, why_inherited_missing
+from directory.kafka.arming.releases import inherited_basis
+from directory.kafka.kafka_context import why_inherited_missing
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,
