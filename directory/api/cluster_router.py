@@ -1,14 +1,14 @@
 """Cluster router: which of the clusters of this process a call is for, and which snapshot of it the
 call reads.
 
-``choose_snapshot`` alone distinguishes *not ready*, *stale within the limit* and *too stale*.
+Which revision that snapshot must have is in ``token_waits.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from kdir.v1 import federation_pb2, resolve_pb2
 
@@ -19,25 +19,22 @@ from directory.api.resolve_answers import (
 )
 from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.caller_slots import CallerSlots, TooManyWaiting
+from directory.api.token_waits import LONGEST_WAIT_SECONDS, choose_snapshot
 from directory.api.visible_tree import OpenTree
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import Limits
-from directory.store.replica import Replica, ReplicaState
+from directory.store.replica import ReplicaState
 from resolver.errors import (
     InvalidArgument,
     InvalidPath,
     KdirError,
     NotReady,
-    TokenExpired,
 )
 from resolver.path import Path
-from resolver.revision_token import Position, Token
 
 __all__ = [
-    "LONGEST_WAIT_SECONDS",
     "ClusterRouter",
-    "choose_snapshot",
     "leads_through_link",
     "syntax_error",
 ]
@@ -313,68 +310,3 @@ def syntax_error(text: str) -> KdirError | None:
     except InvalidPath as error:
         return error
     return None
-
-
-LONGEST_WAIT_SECONDS: Final = 5.0
-"""Longest wait for the revision of a token: one from the future, or a forged one, must not hold a
-thread longer.
-"""
-
-
-def choose_snapshot(
-    replica: Replica,
-    cluster_id: str,
-    max_stale_seconds: float,
-    token: str,
-    call: Call,
-    places: CallerSlots | None = None,
-    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> Snapshot:
-    """Returns the snapshot to answer from, at least as new as the token's position of this cluster.
-
-    Positions of other clusters are ignored. ``places`` limits how many calls wait at a time, in all
-    and for each caller; None: no limit. ``waiting`` is a context manager around each wait.
-
-    Raises:
-        NotReady: nothing is loaded yet, or too many calls wait already.
-        Unreachable: the store has been unreachable for longer than the limit.
-        InvalidToken: not a token of kdir.
-        TokenExpired: of another incarnation of the store.
-        TokenFromFuture: the revision did not arrive in time.
-        DeadlineExceeded: the caller's deadline has passed.
-    """
-    snapshot = replica.snapshot
-    replica.refuse_too_stale(max_stale_seconds)
-    if not token:
-        return snapshot
-    position = Token.parse(token).positions.get(cluster_id)
-    if position is None:
-        return snapshot
-    _refuse_expired(position, snapshot)
-    # The tree alone is not enough: the mount table, by which paths outside are answered, is updated
-    # after it.
-    if position.revision <= snapshot.revision and replica.is_known(position.revision):
-        return snapshot
-    seconds = call.seconds_left(LONGEST_WAIT_SECONDS)
-    if places is None:
-        with waiting():
-            waited = replica.wait_for(position.revision, seconds)
-    else:
-        refusal = TooManyWaiting(
-            f"revision {position.revision} is not known here yet, and too many calls wait for "
-            f"theirs already ({places.settings})",
-            revision=position.revision,
-        )
-        with places.hold(call, refusal), waiting():
-            waited = replica.wait_for(position.revision, seconds)
-    _refuse_expired(position, waited)  # a restore in the meantime satisfies any revision
-    return waited
-
-
-def _refuse_expired(position: Position, snapshot: Snapshot) -> None:
-    if position.incarnation != snapshot.incarnation:
-        raise TokenExpired(
-            "token: from an earlier incarnation of the store, which was restored, migrated or "
-            "created again since; read again without it",
-            incarnation=snapshot.incarnation,
-        )

@@ -15,7 +15,7 @@ from directory.api.rpc.interceptors.malformed_request import MalformedRequest
 from directory.api.rpc.polled_streams import PolledExchange, StreamEnded
 from directory.federation.child_links import ChildLink
 from directory.federation.federation_state import unix_ms
-from directory.federation.table_bounds import check_kafka_claim
+from directory.federation.kafka_claims import check_kafka_claim
 from directory.namespace.bounds import Bounds, check_count, check_endpoint, check_text
 from directory.server.config_security import TlsConfig
 from resolver.errors import InvalidArgument, KdirError, PermissionDenied

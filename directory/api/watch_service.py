@@ -15,6 +15,7 @@ from directory.api.page_tokens import PageToken, page_size
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.rpc.polled_streams import PolledSource
+from directory.api.token_waits import refuse_other_incarnation
 from directory.api.visible_tree import OpenTree, VisibleTree
 from directory.change_log.log_state import (
     noted_state,
@@ -25,7 +26,7 @@ from directory.change_log.log_state import (
 from directory.maintenance.watch_history import Revised
 from directory.namespace.entry import Kind
 from directory.server.cluster import Cluster
-from resolver.errors import Resync, TokenExpired, Unmounted, Unreachable
+from resolver.errors import Resync, Unmounted, Unreachable
 from resolver.path import Path
 from resolver.revision_token import Token
 
@@ -81,8 +82,7 @@ class WatchService(Service):
         before = snapshot.revision + 1
         if request.page_token:
             token = PageToken.parse(request.page_token, "changes", str(path))
-            if token.incarnation != snapshot.incarnation:
-                raise TokenExpired("page_token: from an earlier incarnation of the store")
+            refuse_other_incarnation(token.incarnation, snapshot, "page_token")
             before = token.revision
         response = watch_pb2.ListChangesResponse(
             authority=cluster.authority(snapshot), rights_known_since=view.known_since()

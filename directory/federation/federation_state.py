@@ -28,8 +28,8 @@ from directory.federation.referral import (
     refer_outside_mount,
     referral_to_mount,
 )
-from directory.federation.table_bounds import fit_rows
 from directory.federation.table_exchange import AGES_OFF_MS, SentTable
+from directory.federation.table_sizes import fit_rows
 from directory.namespace.bounds import DEFAULT_TABLE_BOUNDS, TableBounds
 from directory.namespace.entry import ROOT_ID, Kind, Mount
 from directory.namespace.keys import (

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from kdir.v1 import federation_pb2
 
-__all__ = ["manager_before", "why_unmanaged"]
+from directory.namespace.bounds import check_text
+
+__all__ = ["check_kafka_claim", "manager_before", "why_unmanaged"]
+
+_TEXT_BYTES: Final = 1_024
 
 
 def manager_before(
@@ -37,3 +42,13 @@ def why_unmanaged(manager: federation_pb2.KafkaClaim) -> str:
         f"({manager.cluster_id}), which was pinned to it first: nothing is changed in it from "
         f"here; give this cluster a Kafka of its own, or unmount one of the two"
     )
+
+
+def check_kafka_claim(field: str, claim: federation_pb2.KafkaClaim) -> None:
+    """Checks the texts of a cluster's Kafka claim.
+
+    Raises:
+        InvalidArgument, LimitExceeded: names the field.
+    """
+    for name in ("kafka_cluster_id", "cluster_id", "cluster", "mount"):
+        check_text(f"{field}.{name}", getattr(claim, name), _TEXT_BYTES, "")

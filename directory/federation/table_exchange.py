@@ -12,7 +12,7 @@ from typing import Final, Generic, Self, TypeVar
 from kdir.v1 import federation_pb2
 
 from directory.federation.parent_state import TableRow
-from directory.federation.table_bounds import check_row
+from directory.federation.table_sizes import check_row
 from directory.namespace.bounds import TableBounds
 from resolver.errors import KdirError
 from resolver.path import Path

@@ -37,9 +37,10 @@ from directory.namespace.plan_create import (
     create_topic,
 )
 from directory.namespace.plan_delete import delete_entry
+from directory.namespace.plan_grants import plan_grant_change
 from directory.namespace.plan_move import move_entry
 from directory.namespace.plan_reap import finish_delete, forget_retired, reap_deleted
-from directory.namespace.plan_update import plan_grant_change, update_entry
+from directory.namespace.plan_update import update_entry
 from directory.namespace.snapshot import Snapshot
 from resolver.path import Path
 

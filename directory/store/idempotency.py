@@ -18,10 +18,18 @@ from typing import Any, Final, Self
 from directory.access.grants import Grant, Operation, Permission, ResourceType
 from directory.namespace.command import Command, Plan
 from directory.namespace.entry import Codec
+from directory.store.base import KeyEquals
 from resolver.errors import InvalidPath, RequestIdReused
 from resolver.path import Path
 
-__all__ = ["RequestRecord", "command_fingerprint", "replay_answer"]
+__all__ = ["RequestRecord", "command_fingerprint", "replay_answer", "unanswered"]
+
+
+def unanswered(key: bytes) -> KeyEquals:
+    """Returns the guard that no earlier try of a request had an effect, which goes with each of its
+    transactions. ``key``: ``keys.request_key``.
+    """
+    return KeyEquals(key, None)
 
 
 def command_fingerprint(command: Command) -> str:

@@ -49,7 +49,7 @@ from directory.store.event_rows import (
     pack,
     random_bits,
 )
-from directory.store.idempotency import RequestRecord, replay_answer
+from directory.store.idempotency import RequestRecord, replay_answer, unanswered
 from directory.store.keyed_locks import KeyedLock, KeyedLocks
 from directory.store.replica import Replica, ReplicaState
 from directory.store.transaction_limits import refuse_oversized
@@ -582,7 +582,7 @@ class Writer:
     def _commit(self, request: _Request, planned: Plan, now_ms: int) -> CommitResult | Conflict:
         change_key = self._replica.event_keys.new_key(now_ms, len(planned.changes))
         # First, so that a conflict with this request's earlier try is found before all others.
-        guards: list[Guard] = [KeyEquals(request.key, None)] if request.request_id else []
+        guards: list[Guard] = [unanswered(request.key)] if request.request_id else []
         guards += [*planned.guards, *request.extra_guards]
         writes = [*planned.writes, *request.extra_writes]
         facts = logged_facts(writes)

@@ -31,7 +31,7 @@ from directory.access.grants import (
     ResourceType,
 )
 from directory.access.principals import Caller, parse_principal
-from directory.namespace.plan_update import add_grants, remove_grants
+from directory.namespace.plan_grants import add_grants, remove_grants
 from directory.server.config_security import parse_super_users
 from resolver.errors import InvalidArgument, InvalidInput, NotReady
 from resolver.path import ROOT, check_segment

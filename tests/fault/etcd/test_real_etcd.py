@@ -14,8 +14,8 @@ import grpc
 import pytest
 
 from deploy.local.etcd import EtcdCluster, EtcdMember
-from directory.api.cluster_router import choose_snapshot
 from directory.api.rpc.call_context import Call
+from directory.api.token_waits import choose_snapshot
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import KAFKA, entry_key, kafka_key
 from directory.store.base import (

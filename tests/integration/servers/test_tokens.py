@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kdir.v1 import resolve_pb2
 
-from directory.api import cluster_router
+from directory.api import token_waits
 from resolver.revision_token import Token
 from tests.integration.servers.lagging import One
 from tests.support.federation import eventually
@@ -67,7 +67,7 @@ def test_N2_without_a_token_an_answer_may_be_old_and_says_so_up_to_a_limit(
 def test_N3_tokens_of_others_forged_or_of_the_future(
     two: tuple[One, One], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_router, "LONGEST_WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(token_waits, "LONGEST_WAIT_SECONDS", 1.0)
     one, other = two
     token = one.mkdir("/la/x")
     ((cluster, place),) = Token.parse(token).positions.items()

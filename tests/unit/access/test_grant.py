@@ -12,7 +12,7 @@ from directory.access.grants import (
     ResourceType,
     in_order,
 )
-from directory.namespace.plan_update import add_grants, remove_grants
+from directory.namespace.plan_grants import add_grants, remove_grants
 from resolver.errors import InvalidArgument
 from tests.unit.access.places import grant
 

@@ -11,7 +11,7 @@ from directory.access.compiled_grants import CompiledGrants
 from directory.access.grant_tree import NO_GRANTS, GrantedEntry, GrantTree
 from directory.access.grants import Grant, Operation
 from directory.access.principals import Caller
-from directory.namespace.plan_update import add_grants, remove_grants
+from directory.namespace.plan_grants import add_grants, remove_grants
 from tests.unit.access.places import LA, READ, at, grant, tree
 
 ALICE = Caller("User:alice", "10.0.0.1")

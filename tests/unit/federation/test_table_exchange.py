@@ -11,8 +11,8 @@ from kdir.v1 import federation_pb2
 
 from directory.federation import parent_state
 from directory.federation.parent_state import TableRow
-from directory.federation.table_bounds import fair_shares, fit_rows
 from directory.federation.table_exchange import ReceivedTable, SentTable, messages_of
+from directory.federation.table_sizes import fair_shares, fit_rows
 from directory.store.base import Put
 from directory.store.etcd.transaction import LIMITS
 from resolver.path import Path

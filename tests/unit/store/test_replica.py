@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import pytest
 
-from directory.api.cluster_router import choose_snapshot
 from directory.api.rpc.call_context import Call
+from directory.api.token_waits import choose_snapshot
 from directory.namespace.entry import ROOT_ID, Directory, Kind
 from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Snapshot

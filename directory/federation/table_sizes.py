@@ -1,4 +1,4 @@
-"""Bounds of a mount table: how many rows it may have, and which are left out beyond that. Pure.
+"""Sizes of a mount table: how many rows it may have, and which are left out beyond that. Pure.
 
 A row that is left out costs a client hops, never an answer: the table is a hint, and referrals up
 and down reach every cluster. The space is shared fairly among the children, so that a child that
@@ -12,12 +12,12 @@ from typing import Final
 
 from kdir.v1 import federation_pb2
 
+from directory.federation.kafka_claims import check_kafka_claim
 from directory.federation.parent_state import TableRow
 from directory.namespace.bounds import check_count, check_text
 from resolver.path import Path
 
 __all__ = [
-    "check_kafka_claim",
     "check_row",
     "fair_shares",
     "fit_rows",
@@ -41,16 +41,6 @@ def check_row(row: federation_pb2.MountRow, most_endpoints: int) -> Path:
         check_text(field, endpoint, _ENDPOINT_BYTES, "")
     check_kafka_claim("mount_table.kafka", row.kafka)
     return Path.parse(row.mount)
-
-
-def check_kafka_claim(field: str, claim: federation_pb2.KafkaClaim) -> None:
-    """Checks the texts of a cluster's Kafka claim.
-
-    Raises:
-        InvalidArgument, LimitExceeded: names the field.
-    """
-    for name in ("kafka_cluster_id", "cluster_id", "cluster", "mount"):
-        check_text(f"{field}.{name}", getattr(claim, name), 4 * _NAME_BYTES, "")
 
 
 def fit_rows(
