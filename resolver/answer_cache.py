@@ -18,8 +18,6 @@ from resolver.revision_token import NOTHING_READ, Position, ReadPositions
 from resolver.topic_location import TopicLocation
 
 __all__ = [
-    "MAX_LIFETIME_SECONDS",
-    "MAX_NEGATIVE_SECONDS",
     "Cache",
     "CachedAnswer",
     "CachedReferral",
@@ -27,10 +25,6 @@ __all__ = [
 ]
 
 DEFAULT_ENTRIES: Final = 100_000
-MAX_LIFETIME_SECONDS: Final = 3600
-"""Longest lifetime of an answer or referral, whatever its sender sets (R18)."""
-MAX_NEGATIVE_SECONDS: Final = 30
-"""Longest lifetime of an absence: a topic that was just created must appear soon (R18)."""
 
 
 class FreshnessMark:

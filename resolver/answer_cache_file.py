@@ -26,8 +26,9 @@ from google.protobuf.message import DecodeError
 from kdir.v1 import resolve_pb2
 
 from resolver import errors, reply_decoding
-from resolver.answer_cache import MAX_LIFETIME_SECONDS, Cache, CachedAnswer
+from resolver.answer_cache import Cache, CachedAnswer
 from resolver.path import Path
+from resolver.resolution.answer_lifetimes import saved_seconds_left
 from resolver.resolution.values import Answer, AskedBecause, Referral, Sender
 from resolver.revision_token import Position, ReadPositions
 from resolver.topic_location import location_of
@@ -210,10 +211,10 @@ def _read_answer(record: dict[str, Any], elapsed: float, now: float) -> CachedAn
     )
     canonical = Path.parse(resolution.entry.path)
     age = float(record["age"]) + min(elapsed, 365 * 86_400.0)
-    left = min(float(record["left"]), MAX_LIFETIME_SECONDS) - elapsed
+    left = saved_seconds_left(float(record["left"]), elapsed)
     return CachedAnswer(
         location=location_of(Answer(canonical, 0, resolution), sender),
-        until=now + max(left, 0.0),
+        until=now + left,
         path=Path.parse(record["path"]),
         canonical=canonical,
         cluster_id=sender.cluster_id,
@@ -237,7 +238,7 @@ def _write_referral(referral: Referral, left: float) -> dict[str, Any]:
 
 
 def _read_referral(record: dict[str, Any], elapsed: float) -> tuple[Referral, int]:
-    left = min(float(record["left"]), MAX_LIFETIME_SECONDS) - elapsed
+    left = saved_seconds_left(float(record["left"]), elapsed)
     referral = Referral(
         way=AskedBecause.CACHE,
         mount=Path.parse(record["mount"]),
@@ -247,7 +248,7 @@ def _read_referral(record: dict[str, Any], elapsed: float) -> tuple[Referral, in
         epoch=int(record["epoch"]),
         read=_read_read(record["read"]),
     )
-    return referral, int(max(left, 0.0))
+    return referral, int(left)
 
 
 def _write_read(read: ReadPositions) -> dict[str, Any]:

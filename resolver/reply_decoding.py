@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 from kdir.v1 import entry_pb2, resolve_pb2
 
 from resolver import errors
-from resolver.answer_cache import MAX_LIFETIME_SECONDS, MAX_NEGATIVE_SECONDS
 from resolver.error_status import from_outcome
 from resolver.path import Path
 from resolver.printable import cut_shown, printable
+from resolver.resolution.answer_lifetimes import cap_lifetime, cap_negative_lifetime
 from resolver.resolution.values import (
     Absent,
     Answer,
@@ -160,7 +160,7 @@ def _outcome(outcome: resolve_pb2.Outcome) -> Outcome:
         case "absent":
             absent = outcome.absent
             nearest = _optional(absent.nearest_directory, "nearest directory")
-            return Absent(nearest, min(absent.lifetime_seconds, MAX_NEGATIVE_SECONDS))
+            return Absent(nearest, cap_negative_lifetime(absent.lifetime_seconds))
         case "error":
             return ErrorAnswer(from_outcome(outcome.error))
         case _:
@@ -171,8 +171,7 @@ def _answer(resolution: resolve_pb2.Resolution) -> Answer:
     path = _required(resolution.entry.path, "canonical path")
     if resolution.entry.WhichOneof("kind") is None:
         raise errors.Lame(f"its answer has no outcome for {path}")
-    lifetime = min(resolution.lifetime_seconds, MAX_LIFETIME_SECONDS)
-    return Answer(path, lifetime, resolution)
+    return Answer(path, cap_lifetime(resolution.lifetime_seconds), resolution)
 
 
 def _referral(referral: resolve_pb2.Referral) -> Referral:
@@ -185,7 +184,7 @@ def _referral(referral: resolve_pb2.Referral) -> Referral:
         cluster_id=_text(referral.cluster_id),
         cluster=_text(referral.cluster),
         epoch=referral.epoch,
-        lifetime_seconds=min(referral.lifetime_seconds, MAX_LIFETIME_SECONDS),
+        lifetime_seconds=cap_lifetime(referral.lifetime_seconds),
         age_seconds=referral.age_seconds,
     )
 
@@ -201,7 +200,7 @@ def _rewrite(rewrite: resolve_pb2.Rewrite) -> Rewrite:
         fall_back_on_absent=rewrite.fall_back_on_absent,
         writes_follow=rewrite.writes == entry_pb2.LINK_WRITES_FOLLOW,
         site_link=rewrite.site_link,
-        lifetime_seconds=min(rewrite.lifetime_seconds, MAX_LIFETIME_SECONDS),
+        lifetime_seconds=cap_lifetime(rewrite.lifetime_seconds),
     )
 
 

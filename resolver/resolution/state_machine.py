@@ -12,7 +12,7 @@ servers referred to and be about their own mount. Within one incarnation of a st
 than an earlier one is accepted. A cached referral that fails is replaced by the start servers, a
 direct one by the way through the tree. If all servers of a child or parent are lame, the resolution
 restarts once, since a mount may have moved meanwhile. ``resolver/resolution/link_targets.py``
-handles links.
+handles links, ``resolver/resolution/answer_lifetimes.py`` lifetimes.
 """
 
 from __future__ import annotations
@@ -25,6 +25,12 @@ from resolver import errors
 from resolver.deadline_shares import time_share
 from resolver.errors import KdirError
 from resolver.path import Path
+from resolver.resolution.answer_lifetimes import (
+    UNLIMITED_SECONDS,
+    basis_lifetime,
+    limit_by_referrals,
+    shortest_lifetime,
+)
 from resolver.resolution.hop_errors import Hop, ServerFailure, classify_error
 from resolver.resolution.link_targets import LinkTargets, Result, enclosing_links
 from resolver.resolution.referral_checks import (
@@ -72,7 +78,6 @@ MAX_HOPS: Final = 16
 """Most referrals and rewrites between the start and an answer."""
 MAX_TARGETS: Final = 20
 """Most targets of one link."""
-_ALWAYS: Final = 2**31
 
 
 class VisitedServer(NamedTuple):
@@ -128,7 +133,7 @@ class Trail:
         """
         parts = [stop.hop.remaining_seconds for stop in self.stops]
         parts.append(hop.remaining_seconds)
-        return min((part for part in parts if part is not None), default=None)
+        return shortest_lifetime(parts)
 
     def distrust(self, ask: Query, reply: Reply, hop: Hop) -> str:
         """Returns why a reply is ignored, by its sender and the path; empty = it is not."""
@@ -446,13 +451,12 @@ class ResolutionStateMachine:
         it.
         """
         owners, links = self._owner_first(ask.endpoint), self._links()
-        grounds = self._remaining_seconds()
-        if ask.recursive:  # the answer's lifetime covers the referrals that the server followed
-            grounds = min(grounds, answered.lifetime_seconds)
-        kept = min(answered.lifetime_seconds, grounds)
+        own = answered.lifetime_seconds
+        basis = basis_lifetime(self._remaining_seconds(), own, recursive=ask.recursive)
+        kept = limit_by_referrals(own, basis)
         if isinstance(answered, Answer):
-            return AnswerResult(answered, sender, owners, kept, links, grounds)
-        return AbsentResult(ask.path, answered, sender, owners, kept, links, grounds)
+            return AnswerResult(answered, sender, owners, kept, links, basis)
+        return AbsentResult(ask.path, answered, sender, owners, kept, links, basis)
 
     def _refer(
         self, ask: Query, reply: Reply, referral: Referral, elapsed_seconds: float
@@ -508,7 +512,7 @@ class ResolutionStateMachine:
         if trail.is_too_long:
             self._settle(trail.too_many_hops())
             return
-        remaining = min(rewrite.lifetime_seconds, self._remaining_seconds())
+        remaining = limit_by_referrals(rewrite.lifetime_seconds, self._remaining_seconds())
         here = Referral(
             AskedBecause.CACHE,
             sender.mount,
@@ -516,7 +520,7 @@ class ResolutionStateMachine:
             sender.cluster_id,
             sender.cluster,
             sender.epoch,
-            lifetime_seconds=min(self._remaining_seconds(), _ALWAYS),
+            lifetime_seconds=min(self._remaining_seconds(), UNLIMITED_SECONDS),
             read=trail.read,
         )
         left = rewrite._replace(paths=paths)
@@ -637,7 +641,8 @@ class ResolutionStateMachine:
         parts = [self._trail.remaining_seconds(self._hop)]
         if self._fork is not None:
             parts.append(self._fork.remaining_seconds)
-        return min((part for part in parts if part is not None), default=_ALWAYS)
+        shortest = shortest_lifetime(parts)
+        return UNLIMITED_SECONDS if shortest is None else shortest
 
     def _links(self) -> tuple[LinkStep, ...]:
         return tuple(fork.step for fork in enclosing_links(self._fork))[::-1]
