@@ -566,7 +566,10 @@ class _ParentLinkCalls:
         """
         snapshot = cluster.replica.snapshot
         spoiled = inheritance.is_inherited_corrupt(snapshot)
-        if not request.keep_inherited and not spoiled:
+        known = snapshot.fact(parent_state.DETACHED_KEY)
+        # The same request again, at another server, after unreadable records were dropped.
+        is_dropped = known is not None and not (spoiled or inheritance.inherited_levels(snapshot))
+        if not request.keep_inherited and not spoiled and not is_dropped:
             raise InvalidArgument(
                 "keep_inherited: false; expected true: what is inherited, and can be read, "
                 "does not go because a link does",
@@ -586,7 +589,6 @@ class _ParentLinkCalls:
             kept = [level.path for level in inheritance.inherited_levels(snapshot)]
         else:
             kept = []
-        known = snapshot.fact(parent_state.DETACHED_KEY)
         if known is None or spoiled:
             when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             message = f"detached by {call.principal or 'an anonymous caller'} at {when}"

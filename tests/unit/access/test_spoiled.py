@@ -67,6 +67,28 @@ def test_S21_nobody_is_let_in_and_a_super_user_sees_it_and_mends_it(
     assert not status_of(la, ADMIN).parent.inherited_missing_reason
 
 
+def test_what_was_dropped_once_is_dropped_for_each_server_that_is_asked(house: Make) -> None:
+    """A caller whose first server hangs asks the second one, and learns that it is done."""
+    la = house(parent=["127.0.0.1:1"])
+    la.put(Put(INHERITED, SPOILED[0]))
+    other = house(parent=["127.0.0.1:1"])
+    first = detach(la, ADMIN)
+    again = admin_pb2.DetachParentRequest(token=first.token)
+    second: admin_pb2.DetachParentResponse = other.ask(ADMIN, "DetachParent", again)
+    assert list(first.kept) == list(second.kept) == []
+    assert second.token == first.token, "nothing is written twice"
+
+
+def test_what_is_kept_does_not_go_with_a_second_detach(house: Make) -> None:
+    la = house(parent=["127.0.0.1:1"])
+    inherited = federation_pb2.Inherited(incarnation="i")
+    inherited.levels.add(path="/", grants=grants("bob", "read", host="*"))
+    la.put(*inheritance.inherited_writes(la.cluster.replica.snapshot, inherited, unix_ms()))
+    detach(la, ADMIN, keep=True)
+    drop = admin_pb2.DetachParentRequest()
+    assert isinstance(la.refusal(ADMIN, "DetachParent", drop), InvalidArgument)
+
+
 def test_what_can_be_read_does_not_go_with_the_parent(house: Make) -> None:
     la = house(parent=["127.0.0.1:1"])
     inherited = federation_pb2.Inherited(incarnation="i")
