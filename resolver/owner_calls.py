@@ -64,13 +64,14 @@ class Owner(NamedTuple):
 class _Call:
     """One call of a user; its request is filled in again for each attempt."""
 
-    __slots__ = ("at_parent", "new_path", "path", "request", "rpc", "token", "wanted")
+    __slots__ = ("at_parent", "name", "new_path", "path", "request", "rpc", "token", "wanted")
 
     def __init__(
-        self, path: Path, rpc: Method, request: Any, wanted: LookupOptions, *, at_parent: bool
+        self, path: Path, name: str, request: Any, wanted: LookupOptions, *, at_parent: bool
     ) -> None:
         self.path = path
-        self.rpc = rpc
+        self.name = name
+        self.rpc = method(name)
         self.request = request
         self.wanted = wanted
         self.at_parent = at_parent
@@ -142,8 +143,7 @@ class OwnerCalls:
         at_parent: bool = False,
     ) -> Any:
         """Calls the owner of ``path``; see ``Resolver.call``."""
-        rpc = method(name)
-        copy = _copy(rpc, request)
+        copy = _copy(method(name), request)
         writes = _has(copy, "request_id")
         if writes and not copy.request_id:
             copy.request_id = os.urandom(16).hex()
@@ -153,7 +153,7 @@ class OwnerCalls:
         wanted = LookupOptions(
             getattr(copy, "kind", 0), no_follow, for_writes=writes, confirm_links=changes
         )
-        call = _Call(path, rpc, copy, wanted, at_parent=at_parent)
+        call = _Call(path, name, copy, wanted, at_parent=at_parent)
         answer = self._ready(call, deadline)
         if changes:
             self._wrote(call, answer)
@@ -219,7 +219,7 @@ class OwnerCalls:
         if _has(request, "token"):
             merged = self._lookups.session.with_token(call.token)
             request.token = merged if token is None else token
-        patient = call.wanted.confirm_links  # as of each call that writes
+        patient = call.wanted.confirm_links and not is_same_twice(call.name)
         return self.call_owner(
             owner.endpoints,
             call.rpc,

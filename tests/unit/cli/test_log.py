@@ -67,9 +67,10 @@ def test_a_change_of_the_log_has_the_whole_time_of_its_first_server(
         assert sent[0][1].revision == 17, "the newest that was shown"
 
 
+@pytest.mark.parametrize("of", [("--cluster", "la"), ("/",)], ids=["by-cluster", "by-path"])
 @pytest.mark.parametrize("action", ["attach", "detach"])
 def test_R20_a_server_that_hangs_has_its_share_of_the_time_for_what_may_be_done_twice(
-    action: str,
+    action: str, of: tuple[str, ...]
 ) -> None:
     with MemoryDirectory() as directory:
         transport = directory.transport = Timed()
@@ -97,7 +98,7 @@ def test_R20_a_server_that_hangs_has_its_share_of_the_time_for_what_may_be_done_
             transport.serve(server, partial(handle, server))
         keep = ["--keep-inherited"] if action == "detach" else []
         options = ["--at", f"{endpoint},{other}", "--timeout", "8"]
-        done = run([*options, "parent", action, "--cluster", "la", "--yes", *keep], transport)
+        done = run([*options, "parent", action, *of, "--yes", *keep], transport)
     assert done.code == 0, done.err
     assert sorted(asked) == sorted((endpoint, other))
     (first, second) = [one[2] for one in transport.timed if one[0].endswith("Parent")]
