@@ -182,8 +182,8 @@ class EventIndex:
         commits, reached = self.commits(after, until, events)
         return [(one.revision, one.events) for one in commits if one.events], reached
 
-    def waiting(self, after: int) -> WaitingRows:
-        """Returns the number of rows of later revisions.
+    def waiting(self, after: int, until: int | None = None) -> WaitingRows:
+        """Returns the number of rows of later revisions; none of revisions after ``until``.
 
         Raises:
             StoreUnreachable: the store cannot be reached.
@@ -191,7 +191,8 @@ class EventIndex:
         self._build()
         with self._lock:
             self._compact()
-            rows = self._rows[bisect_right(self._rows, after, key=_revision) :]
+            end = None if until is None else bisect_right(self._rows, until, key=_revision)
+            rows = self._rows[bisect_right(self._rows, after, key=_revision) : end]
         since_ms = rows[0].since_ms if rows else 0
         return WaitingRows(len(rows), sum(row.size for row in rows), since_ms)
 

@@ -173,14 +173,14 @@ class ChangeHistory:
         with _reporting_unreachable():
             return self.index.floor()
 
-    def waiting(self, after: int) -> WaitingRows:
-        """Returns the number of rows of later revisions.
+    def waiting(self, after: int, until: int | None = None) -> WaitingRows:
+        """Returns the number of rows of later revisions; none of revisions after ``until``.
 
         Raises:
             StoreUnavailable: the store cannot be reached.
         """
         with _reporting_unreachable():
-            return self.index.waiting(after)
+            return self.index.waiting(after, until)
 
     def lags(self) -> list[int]:
         """Returns the number of events in the queue of each subscription."""

@@ -24,10 +24,12 @@ from directory.change_log.log_state import published_revision, skipped_commits
 from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.inheritance import removed_grants_write
+from directory.maintenance.event_index import EventIndex, WaitingRows
 from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, INHERITED
 from directory.server.cluster import Cluster
 from directory.server.feature_levels import LEVELS
 from directory.store.base import Put
+from directory.store.replica import Replica
 from directory.wire.grant_messages import grant_from_proto, grant_to_proto, grants_from_proto
 from resolver.errors import (
     Absent,
@@ -783,13 +785,49 @@ def test_grants_round_trip() -> None:
         assert grant_from_proto(again) == grant
 
 
-def test_no_more_is_given_up_of_the_change_log_than_was_approved(la: House) -> None:
+def begin_log(la: House) -> watch_pb2.ChangeLogState:
+    """Begins a change log that has all commits; returns its state."""
     state = watch_pb2.ChangeLogState(
         revision=la.cluster.replica.snapshot.revision,
         incarnation=la.cluster.replica.snapshot.incarnation,
         generation=1,
     )
     la.put(Put(CHANGE_LOG, state.SerializeToString()))
+    return state
+
+
+def test_a_commit_meanwhile_makes_no_difference_to_how_much_is_given_up(
+    la: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_log(la)
+    for name in "abc":
+        la.mkdir(f"/la/{name}")
+    waiting = EventIndex.waiting
+
+    def meanwhile(index: EventIndex, *revisions: Any) -> WaitingRows:
+        rows = waiting(index, *revisions)
+        la.mkdir(f"/la/{la.cluster.replica.snapshot.revision}")
+        return rows
+
+    monkeypatch.setattr(EventIndex, "waiting", meanwhile)
+    request = admin_pb2.SkipChangeLogRequest(revision=la.cluster.replica.snapshot.revision)
+    assert la.ask(ADMIN, "SkipChangeLog", request).commits == 3
+
+
+def test_a_commit_that_the_history_has_not_received_is_not_given_up_uncounted(
+    la: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_log(la)
+    la.mkdir("/la/a")
+    received = la.cluster.replica.reported_revision
+    la.mkdir("/la/b")
+    monkeypatch.setattr(Replica, "reported_revision", received)
+    assert la.ask(ADMIN, "SkipChangeLog", admin_pb2.SkipChangeLogRequest()).commits == 1
+    assert published_revision(la.cluster.replica.snapshot) == received
+
+
+def test_no_more_is_given_up_of_the_change_log_than_was_approved(la: House) -> None:
+    state = begin_log(la)
 
     def skip(revision: int = 0) -> int:
         request = admin_pb2.SkipChangeLogRequest(revision=revision)
