@@ -242,7 +242,7 @@ class ChangeLogPublisher:
         if confirmed is not None and session.revision >= snapshot.revision:
             # Once the log has all changes: what differs then is not just a change on its way.
             self._resync(session, snapshot, is_confirmed=True)
-            self._settle(CHANGE_LOG_RESYNC, confirmed)
+            self._settle(session, CHANGE_LOG_RESYNC, confirmed)
         self._note(session)
         return 0.0
 
@@ -319,19 +319,22 @@ class ChangeLogPublisher:
             if not _is_begun(noted) or not session.revision:
                 self._resync(session, snapshot, is_confirmed=is_confirmed)
                 if confirmed is not None:
-                    self._settle(CHANGE_LOG_RESYNC, confirmed)
+                    self._settle(session, CHANGE_LOG_RESYNC, confirmed)
             elif skip is not None and skip.revision > session.revision:
                 self._resync(session, snapshot, is_confirmed=is_confirmed, skip=skip)
             if skipped is not None:
-                self._settle(CHANGE_LOG_SKIP, skipped)
+                self._settle(session, CHANGE_LOG_SKIP, skipped)
         except BaseException:
             writer.close()
             raise
         return session
 
-    def _settle(self, key: bytes, value: bytes) -> None:
-        """Removes what an operator asked for once it is done; not what was asked for since."""
-        self._writer.put_facts((Delete(key),), (self.leader.guard, KeyEquals(key, value)))
+    def _settle(self, session: _Session, key: bytes, value: bytes) -> None:
+        """Removes what an operator asked for once it is done; not what was asked for since. The
+        same commit notes how far the log is: what was given up never counts as waiting again.
+        """
+        done = KeyEquals(key, value)
+        self._put_note(session, session.generation, session.checkpoint, done)
 
     def _meet(
         self, begin: Callable[..., _Session], incarnation: str, *, is_confirmed: bool
@@ -611,14 +614,17 @@ class ChangeLogPublisher:
             self._put_note(session, *reached)
         return self._noted == reached
 
-    def _put_note(self, session: _Session, generation: int, revision: int) -> None:
+    def _put_note(
+        self, session: _Session, generation: int, revision: int, done: KeyEquals | None = None
+    ) -> None:
         self._put(
             watch_pb2.ChangeLogState(
                 generation=generation,
                 incarnation=session.incarnations[-1],
                 revision=revision,
                 message=self.trouble,
-            )
+            ),
+            done,
         )
         self._noted, self._noted_at = (generation, revision), self._clock()
 
@@ -640,9 +646,12 @@ class ChangeLogPublisher:
         with suppress(KdirError, StoreUnreachable):
             self._put(state)
 
-    def _put(self, state: watch_pb2.ChangeLogState) -> None:
-        write = Put(CHANGE_LOG, state.SerializeToString(deterministic=True))
-        self._writer.put_facts((write,), (self.leader.guard,))
+    def _put(self, state: watch_pb2.ChangeLogState, done: KeyEquals | None = None) -> None:
+        note = Put(CHANGE_LOG, state.SerializeToString(deterministic=True))
+        if done is None:
+            self._writer.put_facts((note,), (self.leader.guard,))
+        else:
+            self._writer.put_facts((note, Delete(done.key)), (self.leader.guard, done))
 
     def _end_session(self) -> None:
         session, self._session = self._session, None

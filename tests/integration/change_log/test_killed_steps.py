@@ -14,7 +14,7 @@ import pytest
 from kdir.v1 import watch_pb2
 
 from directory.change_log import publisher as publishing
-from directory.change_log.log_state import noted_state, refuse_full_outbox
+from directory.change_log.log_state import noted_state, published_revision, refuse_full_outbox
 from directory.change_log.log_topics import LogTopics
 from directory.change_log.publisher import ChangeLogPublisher
 from directory.change_log.topic_writer import TopicWriter
@@ -249,6 +249,27 @@ def test_a_second_skip_counts_nothing_again_that_a_killed_publisher_recorded(
         history = made.topics.read().history
     skips = [one.operation.rpartition(", in ")[2] for one in history if one.cause == "skip"]
     assert skips == ["1 commit", "2 commits"]
+
+
+def test_what_was_given_up_never_waits_again(store: Path, kafka_broker: SharedBroker) -> None:
+    """A second skip between two commits of the publisher counts only what came after the first."""
+    with log(store, kafka_broker) as made:
+        given_up = made.here.execute(CreateDirectory(path=MOUNT.join(("a",)))).revision
+        incarnation = made.here.replica.snapshot.incarnation
+        skip = watch_pb2.ChangeLogSkip(incarnation=incarnation, revision=given_up, commits=1)
+        made.here.writer.put_facts((Put(CHANGE_LOG_SKIP, skip.SerializeToString()),))
+        settled: list[bool] = []
+        published: list[int] = []
+
+        def look(_: object) -> None:
+            snapshot = made.here.replica.snapshot
+            settled.append(snapshot.fact(CHANGE_LOG_SKIP) is None)
+            published.append(published_revision(snapshot) or 0)
+
+        made.here.replica.subscribe(look)
+        assert made.publish()
+        eventually(lambda: settled and settled[-1])
+    assert min(published) >= given_up
 
 
 def test_what_was_there_before_a_log_does_not_wait_for_it(
