@@ -53,6 +53,7 @@ class ClusterBelow(NamedTuple):
     """Its name; its id where that is not known."""
     topics: int = 0
     """Number of its topics, as it last reported."""
+    cluster_id: str = ""
 
 
 def clusters_below(session: Session, path: str) -> list[ClusterBelow]:
@@ -70,7 +71,7 @@ def clusters_below(session: Session, path: str) -> list[ClusterBelow]:
         path, "FederationService.ListMounts", federation_pb2.ListMountsRequest()
     )
     return sorted(
-        ClusterBelow(row.mount, row.cluster or row.cluster_id, row.topic_count)
+        ClusterBelow(row.mount, row.cluster or row.cluster_id, row.topic_count, row.cluster_id)
         for row in listed.rows
         if Path.parse(row.mount) != where and where.is_prefix_of(Path.parse(row.mount))
     )

@@ -114,9 +114,10 @@ def _ls_detached(session: Session, where: PathArgument) -> None:
     out, clusters = session.out, _detached_by_cluster(session, where)
     if out.structured:
         for of in clusters:
+            unconfirmed = session.unconfirmed_fields(of.cluster_id)
             for one in of.topics:
                 out.record({"physical_name": one.physical_name, "path": one.path,
-                            "cluster": of.cluster, "state": "detached"})  # fmt: skip
+                            "cluster": of.cluster, "state": "detached", **unconfirmed})  # fmt: skip
     elif out.format == "name":
         out.lines(one.physical_name for of in clusters for one in of.topics)
     else:

@@ -298,7 +298,7 @@ def _effective(session: Session, arguments: Arguments) -> int:
     else:
         table = Table(out, _COLUMNS if in_kafka else _COLUMNS[:-1])
         table.rows([_table_row(out, one, where.path, in_kafka=in_kafka) for one in values])
-    _show_drift(out, drifts)
+    _show_drift(out, [(one, unconfirmed) for one in drifts])
     if compares:
         _note_outdated(session, kafka_notes_at(session, where.path))
     if not answer.values and not drifts:
@@ -439,7 +439,7 @@ def _drift_below(session: Session, where: PathArgument) -> int:
     from kdir.v1 import admin_pb2
 
     owner = session.resolver.owner_of(where.path)
-    every = [ClusterBelow(str(owner.path), owner.cluster)]
+    every = [ClusterBelow(str(owner.path), owner.cluster, cluster_id=owner.cluster_id)]
     every += clusters_below(session, str(owner.path))
 
     def compare(one: ClusterBelow) -> _Compared | InvalidArgument:
@@ -454,12 +454,13 @@ def _drift_below(session: Session, where: PathArgument) -> int:
             return error
         return _Compared(answer, kafka_notes_at(session, Path.parse(one.mount)))
 
-    drifts: list[admin_pb2.Drift] = []
+    drifts: list[tuple[admin_pb2.Drift, dict[str, float]]] = []
     without: dict[str, InvalidArgument] = {}
     omitted = compared = 0
     for one, answer in zip(every, query_each(session, every, compare), strict=True):
         if isinstance(answer, _Compared):
-            drifts += answer.listed.drifts
+            unconfirmed = session.unconfirmed_fields(one.cluster_id)
+            drifts += [(drift, unconfirmed) for drift in answer.listed.drifts]
             omitted += answer.listed.omitted_count
             compared += 1
             _note_outdated(session, answer.notes)
@@ -481,13 +482,14 @@ def _drift_below(session: Session, where: PathArgument) -> int:
     return _EXIT_DIFFERENT if drifts else 0
 
 
-def _show_drift(out: Output, drifts: Sequence[admin_pb2.Drift]) -> None:
+def _show_drift(out: Output, drifts: Sequence[tuple[admin_pb2.Drift, dict[str, float]]]) -> None:
+    """Shows differences, each with the fields of JSON for how long its cluster is unconfirmed."""
     if out.structured:
-        for one in drifts:
-            out.record(plain(one))
+        for one, unconfirmed in drifts:
+            out.record({**plain(one), **unconfirmed})
     elif drifts:
         columns = [Column(name) for name in ("PATH", "FIELD", "VALUE", "IN KAFKA")]
-        Table(out, columns).rows([_drift_row(one, human=out.human) for one in drifts])
+        Table(out, columns).rows([_drift_row(one, human=out.human) for one, _ in drifts])
 
 
 def _drift_row(one: admin_pb2.Drift, *, human: bool) -> list[str | Styled]:

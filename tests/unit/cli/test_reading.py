@@ -794,7 +794,8 @@ _UNCONFIRMED_LINES = (
     "resolve /la/tracking/orders /la/tracking/search/clicks", "which la-tracking orders",
     "stat /la/tracking/orders", "effective /la/tracking/orders", "grants /la/tracking/orders",
     "check alice read /la/tracking/orders", "check alice read --any topic /la/tracking",
-    "check alice read --any topic",
+    "check alice read --any topic", "ls --detached /la/tracking",
+    "effective --diff /la/tracking/orders", "effective --diff /la/tracking/",
 )  # fmt: skip
 
 
@@ -807,7 +808,13 @@ def answer_unconfirmed(tree: MemoryDirectory, seconds: float | None = 400.0) -> 
     entry.authority.cluster.cluster_id = owner.cluster_id
     value = policies_pb2.EffectiveValue(field="owner", value="ana")
     grant = access_pb2.Grant(principal="User:ana")
+    drift = admin_pb2.Drift(path="/la/tracking/orders", field="acl", expected="there")
+    detached = admin_pb2.Adoption(
+        physical_name="clicks", path="/la/tracking/clicks", action="detached"
+    )
     others = {
+        "AdminService.ListDrift": admin_pb2.ListDriftResponse(drifts=[drift]),
+        "AdminService.AdoptTopics": admin_pb2.AdoptTopicsResponse(adoptions=[detached]),
         "DirectoryService.GetEntry": entry,
         "AdminService.GetStatus": admin_pb2.GetStatusResponse(),
         "PolicyService.GetEffectivePolicies": policies_pb2.GetEffectivePoliciesResponse(
@@ -837,7 +844,8 @@ def test_an_unconfirmed_answer_is_reported_once_a_cluster(
     answer_unconfirmed(tree)
     ran = kdir(line, at="/la/tracking" if "--any" in line else "/")
     note = "la-tracking: unconfirmed: no parent has confirmed the mount /la/tracking for 6m\n"
-    assert (ran.code, ran.err.count(note), ran.err.count("confirmed the mount")) == (0, 1, 1)
+    code = 5 if "--diff" in line else 0
+    assert (ran.code, ran.err.count(note), ran.err.count("confirmed the mount")) == (code, 1, 1)
 
 
 def test_an_unconfirmed_referral_is_not_reported(kdir: Kdir, tree: MemoryDirectory) -> None:
@@ -868,3 +876,25 @@ def test_json_has_how_long_an_answer_is_unconfirmed(
         for one in objects:
             is_of_it = not line.startswith("ls") or one["path"].startswith("/la/tracking/")
             assert one.get("unconfirmed_seconds") == (seconds if is_of_it else None), one
+
+
+def test_json_of_drift_in_several_clusters_has_how_long_each_is_unconfirmed(
+    kdir: Kdir, tree: MemoryDirectory
+) -> None:
+    answer_unconfirmed(tree)
+    parent, below = tree.at("/la"), tree.at("/la/tracking")
+    mounts = federation_pb2.ListMountsResponse(
+        rows=[{"mount": "/la/tracking", "cluster": "la-tracking", "cluster_id": below.cluster_id}]
+    )
+    drift = admin_pb2.Drift(path="/la/pages", field="retention.ms")
+    answers = {
+        "FederationService.ListMounts": mounts,
+        "AdminService.ListDrift": admin_pb2.ListDriftResponse(drifts=[drift]),
+        "AdminService.GetStatus": admin_pb2.GetStatusResponse(),
+    }
+    tree.transport.serve(parent.endpoint, answering(answers, parent.answer, []))
+    found = kdir("effective --diff /la/ -o json").objects
+    assert [(one["path"], one.get("unconfirmed_seconds")) for one in found] == [
+        ("/la/pages", None),
+        ("/la/tracking/orders", 400.0),
+    ]
