@@ -84,13 +84,14 @@ def served(
 def test_a_topic_that_is_waited_for_is_found_though_its_commit_is_applied_later(
     served: Served,
 ) -> None:
+    assert served.names() == set()  # the connection is made
     watch = served.cluster.replica.watch
     eventually(lambda: isinstance(watch, SqliteWatch) and watch.is_waiting)
     made = served.entries.CreateEntry(
         directory_pb2.CreateEntryRequest(
             path="/la/t", entry=entry_pb2.Entry(topic={}), wait_until_active=True
         ),
-        timeout=1.5,
+        timeout=3,
     )
     assert made.entry.topic.provision == entry_pb2.PROVISION_PENDING
 
