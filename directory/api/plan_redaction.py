@@ -183,8 +183,10 @@ def _may_name_mount(tree: OpenTree, text: str) -> bool:
             return False
         try:
             tree.mount.join(segments)
-        except InvalidPath:
-            pass  # it may be of either kind
+        except InvalidPath:  # of either kind, unless only the mount at the path is there
+            mounts = {relative for relative, _ in tree.snapshot.mounts()}
+            if segments not in mounts and segments[len(tree.mount) :] in mounts:
+                return True
         else:
             return True
     return tree.can_describe(segments, is_topic=False)

@@ -251,6 +251,27 @@ def test_A12_a_hidden_mount_that_is_too_deep_is_not_named(
             assert "d/secret" in la.refusal(who, method, request).message
 
 
+def test_a_mount_as_deep_as_any_is_named_to_who_may_see_it(house: Make) -> None:
+    la = house()
+    above = "/la/d" + "/d" * (MAX_SEGMENTS - 3)
+    la.mkdir(above)
+    mounts = (f"{above}/secret", f"{above}/seen")
+    for mount in mounts:
+        entry = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id=f"kc-{mount[-4:]}"))
+        la.ask(ADMIN, "CreateEntry", directory_pb2.CreateEntryRequest(path=mount, entry=entry))
+    for who in ("bob", "carol"):
+        la.grant(who, "all", "/la/d")
+    hidden = access_pb2.AddGrantsRequest(
+        path=mounts[0], kind="ENTRY_KIND_MOUNT", grants=grants("bob", "-describe")
+    )
+    la.ask(ADMIN, "AddGrants", hidden)
+    removal = directory_pb2.DeleteEntryRequest(path="/la/d", recursive=True)
+    assert "secret" not in repr(la.refusal("bob", "DeleteEntry", removal))
+    for who in ("carol", ADMIN):
+        message = la.refusal(who, "DeleteEntry", removal).message
+        assert all(mount in message for mount in mounts)
+
+
 def test_A12_topics_at_any_depth_are_counted_as_far_as_they_are_seen(la: House) -> None:
     la.grant("bob", "describe", "/la")
     topic(la, "/la/p/vis/deep")
