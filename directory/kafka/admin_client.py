@@ -105,7 +105,7 @@ _NO_AUTHORIZER: Final = 54
 # there, coordinators that load or move, too few replicas, not the controller, throttled.
 _PASSING: Final = frozenset({-1, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 89})
 
-_RESTING: Final[deque[tuple[float, AdminClient]]] = deque()
+_RESTING: Final[list[tuple[float, AdminClient]]] = []
 """Clients that were given up, each with the time until which it is kept: librdkafka 2.16 aborts the
 process if an answer arrives while its client is being destroyed (assertion ``rko_result``)."""
 _RESTING_LOCK: Final = threading.Lock()
@@ -424,15 +424,17 @@ class ConfluentAdmin:
         return self._client
 
     def _give_up(self) -> None:
-        """Keeps the client, if there is one, until its requests have ended; drops earlier ones."""
+        """Keeps the client, if there is one, until its requests have ended; drops earlier ones
+        whose time is over, in whatever order that is: each has its own.
+        """
         client, self._client = self._client, None
         now = time.monotonic()
-        ended: list[AdminClient] = []
         with _RESTING_LOCK:
-            while _RESTING and _RESTING[0][0] <= now:
-                ended.append(_RESTING.popleft()[1])
+            ended = [one for one in _RESTING if one[0] <= now]
+            _RESTING[:] = [one for one in _RESTING if one[0] > now]
             if client is not None:
                 _RESTING.append((now + self._most_seconds + _SLACK_SECONDS, client))
+        ended.clear()  # destroyed without the lock
 
     def _read_properties(self) -> Mapping[str, str]:
         try:

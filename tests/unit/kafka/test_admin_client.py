@@ -62,9 +62,13 @@ def test_K8_a_client_that_is_given_up_is_kept_until_its_requests_have_ended(
         def __del__(self) -> None:
             destroyed.append(id(self))
 
-    now = [1_000.0]
+    now = [200.0]  # before the times of clients that other tests of this process gave up
     monkeypatch.setattr(admin_client, "AdminClient", Client)
     monkeypatch.setattr(admin_client, "time", mock.Mock(monotonic=lambda: now[0]))
+    later = ConfluentAdmin(["127.0.0.1:9"], timeout_seconds=0.1)
+    with closing(later), pytest.raises(KafkaUnavailable):
+        later.cluster_id()
+    now[0] = 0.0  # the one before is kept longer than those that follow
     with closing(ConfluentAdmin(["127.0.0.1:9"], timeout_seconds=0.1)) as admin:
         for _ in range(2):
             with pytest.raises(KafkaUnavailable):
@@ -80,6 +84,10 @@ def test_K8_a_client_that_is_given_up_is_kept_until_its_requests_have_ended(
     admin.close()
     gc.collect()
     assert len(destroyed) == 3
+    now[0] = 400.0
+    admin.close()
+    gc.collect()
+    assert len(destroyed) == 4
 
 
 def test_a_kafka_that_does_not_answer_is_reported_within_the_budget_of_all_requests() -> None:
