@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple, Self
 
 from kdir.v1 import federation_pb2
 
@@ -48,7 +48,7 @@ from directory.namespace.keys import (
     member_key,
     parse_entry_key,
 )
-from directory.namespace.mounted import mounts_with_paths
+from directory.namespace.mounted import mounts_with_paths, path_text_below
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Write
 from directory.store.replica import AppliedCommit, Replica
@@ -285,24 +285,11 @@ class FederationState:
         position = parent_state.position_of(snapshot, self._configured_mount)
         if before is None or position.mount != before.position.mount:
             touched |= _Touched.VIEW | _Touched.HANDED
-        placed: Mapping[str, tuple[Path, Mount]]
-        too_deep: Mapping[str, tuple[bytes, str]]
         if before is None or _Touched.MOUNTS in touched:
-            found = list(mounts_with_paths(snapshot, position.mount))
-            placed = {
-                mount.cluster_id: (path, mount) for _, path, mount in found if path is not None
-            }
-            too_deep = {
-                mount.cluster_id: (
-                    _key_of_mount(snapshot, relative),
-                    f"/{'/'.join(relative)} has no valid path at the mount {position.mount}",
-                )
-                for relative, path, mount in found
-                if path is None
-            }
-            above_mounts = _keys_above(snapshot, (relative for relative, _, _ in found))
+            mounts = _Mounts.find(snapshot, position.mount)
         else:
-            placed, too_deep, above_mounts = before.mounts, before.too_deep, before.above_mounts
+            mounts = _Mounts(before.mounts, before.too_deep, before.above_mounts)
+        placed = mounts.placed
         looked_at = None
         if before is not None and _Touched.MOUNTS not in touched:
             looked_at = placed.keys() & _children_of(writes)
@@ -336,8 +323,8 @@ class FederationState:
             table=hints,
             here=here,
             reported_parents=reported,
-            too_deep=too_deep,
-            above_mounts=above_mounts,
+            too_deep=mounts.too_deep,
+            above_mounts=mounts.above,
             sequence=before.sequence + 1 if before else 1,
             handed_sequence=(before.handed_sequence if before else 0)
             + (_Touched.HANDED in touched),
@@ -637,6 +624,31 @@ def _is_mount(snapshot: Snapshot, key: bytes) -> bool:
     except ValueError:
         return False
     return isinstance(snapshot.container(place.parent_id, place.name), Mount)
+
+
+class _Mounts(NamedTuple):
+    """Mounts of one tree, as ``FederationView`` has them."""
+
+    placed: Mapping[str, tuple[Path, Mount]]
+    too_deep: Mapping[str, tuple[bytes, str]]
+    above: frozenset[bytes]
+
+    @classmethod
+    def find(cls, snapshot: Snapshot, own_mount: Path) -> Self:
+        found = list(mounts_with_paths(snapshot, own_mount))
+        too_deep = {
+            mount.cluster_id: (
+                _key_of_mount(snapshot, relative),
+                f"{path_text_below(relative)} has no valid path at the mount {own_mount}",
+            )
+            for relative, path, mount in found
+            if path is None
+        }
+        return cls(
+            {mount.cluster_id: (path, mount) for _, path, mount in found if path is not None},
+            too_deep,
+            _keys_above(snapshot, (relative for relative, _, _ in found)),
+        )
 
 
 def _key_of_mount(snapshot: Snapshot, relative: Sequence[str]) -> bytes:

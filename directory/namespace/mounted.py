@@ -10,7 +10,7 @@ names the path in its config: the one at which it was mounted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from directory.namespace.entry import Mount
 from directory.namespace.keys import ENTRY, MOUNTED, mounted_key
@@ -26,6 +26,7 @@ __all__ = [
     "is_mount_unreadable",
     "mounted_at",
     "mounts_with_paths",
+    "path_text_below",
     "raised_claim",
 ]
 
@@ -82,6 +83,11 @@ def mounts_with_paths(
             yield relative, None, mount
         else:
             yield relative, path, mount
+
+
+def path_text_below(relative: Sequence[str]) -> str:
+    """Returns the path below this cluster's mount as text, for a mount that has no valid path."""
+    return f"/{'/'.join(relative)}"
 
 
 def mounted_at(snapshot: Snapshot, mount: Mount) -> str:

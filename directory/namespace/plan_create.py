@@ -29,7 +29,12 @@ from directory.namespace.entry import (
     Topic,
 )
 from directory.namespace.keys import ENTRY, mounted_key, parse_entry_key, pushed_key
-from directory.namespace.mounted import claim_of, is_mount_unreadable, mounts_with_paths
+from directory.namespace.mounted import (
+    claim_of,
+    is_mount_unreadable,
+    mounts_with_paths,
+    path_text_below,
+)
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.protected_topics import refuse_protected
 from directory.namespace.quotas import (
@@ -330,7 +335,7 @@ def _check_no_overlap(draft: PlanBuilder, path: Path, relative: Sequence[str]) -
 def _check_not_mounted(draft: PlanBuilder, command: CreateMount) -> None:
     for relative, path, mount in mounts_with_paths(draft.snapshot, draft.mount):
         if mount.cluster_id == command.cluster_id:
-            mounted_at = path or _path_below(relative)
+            mounted_at = path or path_text_below(relative)
             raise MountLoop(
                 f"cluster {command.cluster_id} is mounted at {mounted_at} already; it cannot be at "
                 f"{command.path} too",
@@ -372,15 +377,11 @@ def mounts_below(
     """
     prefix = tuple(relative)
     below = (
-        str(path or _path_below(segments))
+        str(path or path_text_below(segments))
         for segments, path, _ in mounts_with_paths(draft.snapshot, draft.mount)
         if segments[: len(prefix)] == prefix
     )
     return list(islice(below, most))
-
-
-def _path_below(relative: Sequence[str]) -> str:
-    return f"/{'/'.join(relative)}"
 
 
 def check_names(path: Path, relative: Sequence[str]) -> None:

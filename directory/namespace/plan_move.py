@@ -20,7 +20,7 @@ from directory.namespace.entry import (
     Topic,
 )
 from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key
-from directory.namespace.mounted import mounts_with_paths, raised_claim
+from directory.namespace.mounted import mounts_with_paths, path_text_below, raised_claim
 from directory.namespace.plan_builder import PlanBuilder, read_only_place
 from directory.namespace.plan_create import check_name_free, check_names
 from directory.namespace.plan_update import check_etag, own_policies
@@ -236,7 +236,7 @@ def _moved_mount_path(relative: Sequence[str], depth: int, new_path: Path) -> Pa
         return new_path.join(relative[depth:])
     except InvalidPath as error:
         # Only a mount that is too deep already: any other was checked with all that is below.
-        mount = "/".join(("", *relative))
+        mount = path_text_below(relative)
         raise InvalidPath(
             f"the mount {mount} of this cluster would still have no valid path below {new_path} "
             f"({error}); move it to a shorter path",
