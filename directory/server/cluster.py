@@ -408,7 +408,7 @@ class Cluster:
             except NotReady:
                 above = None
             pin = PinnedKafka.load(snapshot)
-            authority = self._authority_at(position, pin)
+            authority = self._authority_without_revision(position, pin)
             known = self._own_facts = _OwnFacts(facts, position, pin, above, authority)
         return known
 
@@ -558,7 +558,7 @@ class Cluster:
         message.token = str(Token.from_position(self.cluster_id, snapshot.incarnation, revision))
         return message
 
-    def _authority_at(
+    def _authority_without_revision(
         self, position: parent_state.Position, held: PinnedKafka
     ) -> resolve_pb2.Authority:
         kafka, stop_reason = self.config.kafka, ""

@@ -430,8 +430,10 @@ class Writer:
             return None
         if rights:
             planned = replace(planned, guards=(*planned.guards, *rights))
+        # Under a quota the next plan needs the commit, and waits for the lock until it is applied.
+        later = request.later if mark is None else None
         with self._counted():
-            return self._commit(request, planned, context.now_ms)
+            return self._commit(request, planned, context.now_ms, later)
 
     def put_facts(
         self,
@@ -579,7 +581,13 @@ class Writer:
             return unchanged  # what is not confirmed is planned again, on a newer tree
         return self._commit(request, replace(planned, guards=()), now_ms)
 
-    def _commit(self, request: _Request, planned: Plan, now_ms: int) -> CommitResult | Conflict:
+    def _commit(
+        self,
+        request: _Request,
+        planned: Plan,
+        now_ms: int,
+        later: Callable[[Callable[[], None]], None] | None = None,
+    ) -> CommitResult | Conflict:
         change_key = self._replica.event_keys.new_key(now_ms, len(planned.changes))
         # First, so that a conflict with this request's earlier try is found before all others.
         guards: list[Guard] = [unanswered(request.key)] if request.request_id else []
@@ -633,10 +641,7 @@ class Writer:
         match done:
             case Committed(revision):
                 self._wrote()
-                # Under a quota the next plan needs it, and waits for the lock until then.
-                counts = any(map(_counts, guards))
-                may_leave = self._under_way == 1 and not counts
-                self._see(revision, request.deadline, request.later if may_leave else None)
+                self._see(revision, request.deadline, later if self._under_way == 1 else None)
                 return CommitResult(planned, revision)
             case Conflict(guard) if request.request_id and guard == guards[0]:
                 known = self._answered(request)
