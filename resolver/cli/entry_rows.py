@@ -258,14 +258,20 @@ def stop_note_at(session: Session, path: Path) -> str:
     """Returns the note that changes in the Kafka of a path's cluster are stopped, and why; empty if
     they are not, or if the cluster's status cannot be read.
     """
+    status = _kafka_status_at(session, path)
+    reason = status.kafka.stop_reason if status is not None else ""
+    return stopped_text(reason, str(path)) if reason else ""
+
+
+def _kafka_status_at(session: Session, path: Path) -> admin_pb2.GetStatusResponse | None:
+    """Returns the status of a path's cluster; None if it has no Kafka or cannot be read."""
     from resolver.errors import KdirError
 
     try:
         status = cluster_status_at(session, path)
     except KdirError:
-        return ""
-    reason = status.kafka.stop_reason if status is not None else ""
-    return stopped_text(reason, str(path)) if reason else ""
+        return None
+    return status if status is not None and status.HasField("kafka") else None
 
 
 class KafkaNote(NamedTuple):
@@ -281,13 +287,8 @@ def kafka_notes_at(session: Session, path: Path) -> list[KafkaNote]:
     Kafka did not answer when it was last read. Empty if neither is so, or if the cluster's status
     cannot be read.
     """
-    from resolver.errors import KdirError
-
-    try:
-        status = cluster_status_at(session, path)
-    except KdirError:
-        return []
-    if status is None or not status.HasField("kafka"):
+    status = _kafka_status_at(session, path)
+    if status is None:
         return []
     reason = status.kafka.stop_reason
     notes = [KafkaNote(stopped_text(reason, str(path)))] if reason else []
