@@ -880,3 +880,11 @@ def test_only_what_adopts_a_topic_makes_a_lookup_in_kafka(
     adopt = directory_pb2.CreateEntryRequest(path="/la/t", entry=entry, adopt_existing=True)
     la.refusal(ADMIN, "CreateEntry", adopt)
     assert len(made) == 1
+
+
+def test_the_answer_to_a_write_says_for_how_long_it_is_unconfirmed(house: Make) -> None:
+    la = house(parent=["127.0.0.1:1"])
+    entry = entry_pb2.Entry(directory=entry_pb2.Directory())
+    request = directory_pb2.CreateEntryRequest(path="/la/a", entry=entry)
+    made: directory_pb2.CreateEntryResponse = la.ask(ADMIN, "CreateEntry", request)
+    assert made.authority.HasField("unconfirmed_seconds")
