@@ -81,19 +81,20 @@ class CallerRights(VisibleTree):
         question = AccessQuestion.for_operation(operation, resource)
         decision = self.decide(question, place)
         write_audit_line(self.caller, question, path, decision)
+        may_describe = resource is not ResourceType.TOPIC or self.can_describe(
+            relative, is_topic=place.is_topic
+        )
         if decision.allowed and (
-            operation is Operation.ALTER or self.access.has_own_grant(self.caller, question, place)
+            may_describe
+            or operation is Operation.ALTER
+            or self.access.has_own_grant(self.caller, question, place)
         ):
             return
-        if resource is ResourceType.TOPIC and not self.can_describe(
-            relative, is_topic=place.is_topic
-        ):
-            if not self.knows_of(place):
-                raise self.absent_error(path, kind)
-            if decision.allowed:
-                raise self._describe_denied_error(path, self.decide(_DESCRIBE, place))
-        if not decision.allowed:
-            raise self.permission_denied_error(operation, path, decision, resource)
+        if not may_describe and not self.knows_of(place):
+            raise self.absent_error(path, kind)
+        if decision.allowed:
+            raise self._describe_denied_error(path, self.decide(_DESCRIBE, place))
+        raise self.permission_denied_error(operation, path, decision, resource)
 
     def knows_of(self, place: EntryPlace) -> bool:
         """True if the caller may describe an existing entry, or the entry's own grant allows it an

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Protocol
 
 from directory.store.transaction_limits import Limits
@@ -178,7 +179,7 @@ class Delete:
 Write = Put | Delete
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Transaction:
     """Set of guards and writes: if all guards hold, all writes happen, else none. Each key is
     written at most once.
@@ -187,7 +188,7 @@ class Transaction:
     guards: tuple[Guard, ...]
     writes: tuple[Write, ...]
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         """Bytes of its keys and values, those of guards included, since they are sent over the
         network too.

@@ -7,7 +7,6 @@ are checked as if they came one after the other. If the transaction of sqlite fa
 
 from __future__ import annotations
 
-import secrets
 import sqlite3
 import threading
 from collections import deque
@@ -31,6 +30,7 @@ from directory.store.base import (
     UnchangedSince,
     Write,
 )
+from directory.store.event_rows import random_bits
 from directory.store.schema import Head
 
 __all__ = ["GroupCommit", "SqliteTransaction", "key_range"]
@@ -97,7 +97,7 @@ class SqliteTransaction:
     def write(self, writes: tuple[Write, ...]) -> None:
         """Makes the next revision."""
         connection, head = self.connection, self.head
-        revision, commit_id = head.revision + 1, secrets.token_hex(8)
+        revision, commit_id = head.revision + 1, f"{random_bits():016x}"
         puts: list[tuple[bytes, bytes, int]] = []
         removes: list[tuple[bytes]] = []
         log: list[tuple[int, int, bytes, bytes | None]] = []
