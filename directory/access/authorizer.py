@@ -1,8 +1,8 @@
 """Authorizer: every decision about what a caller may do in one cluster, at one revision.
 
 An ``Authorizer`` is built for each snapshot, from its tree of grants and the levels inherited from
-above the mount, so a reader never sees one change without the changes before it (A4). The caller's
-identity, the place of a path and the age of inherited grants are arguments.
+above the mount. The caller's identity, the place of a path and the age of inherited grants are
+arguments.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ from directory.api.cluster_router import ClusterRouter
 from directory.api.plan_redaction import as_shown, redacting_errors
 from directory.api.rpc.call_context import Call
 from directory.api.visible_tree import OpenTree
+from directory.federation.unloaded_policies import why_inherited_missing
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
-from directory.kafka.kafka_context import why_inherited_missing
 from directory.namespace import physical_names
 from directory.namespace.adoption_mapping import map_physical_name
 from directory.namespace.command import (

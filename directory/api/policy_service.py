@@ -18,9 +18,10 @@ from directory.api.rpc.handlers import Handler, Service
 from directory.api.visible_tree import EntryAt, OpenTree
 from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
+from directory.federation.unloaded_policies import why_inherited_missing
 from directory.kafka.applying.desired_configs import DesiredConfigs
 from directory.kafka.arming.drift import NOT_ARMED, topic_issues
-from directory.kafka.kafka_context import ACLS, why_inherited_missing
+from directory.kafka.kafka_context import ACLS
 from directory.namespace.effective_policies import (
     ExplainedValue,
     PolicyLevel,

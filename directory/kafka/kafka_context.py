@@ -1,6 +1,4 @@
-"""The context and the status of a cluster's Kafka side, and why nothing may be done there: policies
-that are not loaded never count as empty (P3).
-"""
+"""The context and the status of a cluster's Kafka side."""
 
 from __future__ import annotations
 
@@ -9,11 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from directory.federation import inheritance, parent_state
 from directory.kafka.admin_contract import KafkaAdmin
-from directory.namespace.keys import PARENT
 from directory.namespace.snapshot import Snapshot
-from directory.namespace.tree_nodes import ROOT_KEY
 from directory.server.config_kafka import KafkaConfig
 from directory.store.transaction_limits import Limits
 from directory.store.writer import Writer
@@ -26,7 +21,6 @@ __all__ = [
     "DELETE",
     "KafkaContext",
     "KafkaStatus",
-    "why_inherited_missing",
 ]
 
 ACLS: Final = "acls"
@@ -107,20 +101,3 @@ class KafkaContext:
         """True if inherited allows have ended, as no parent confirmed them for too long."""
         most = self.grants_max_age_seconds
         return most is not None and self.unconfirmed_seconds() > most
-
-
-def why_inherited_missing(snapshot: Snapshot, *, has_parent: bool) -> str:
-    """Returns why nothing may be done that depends on what is inherited, as a sentence; empty = it
-    may. ``has_parent``: the config names one.
-    """
-    unmounted = snapshot.fact(parent_state.UNMOUNTED_KEY)
-    if unmounted is not None:
-        return f"the cluster is unmounted: {unmounted.decode(errors='replace')}"
-    known = snapshot.fact(PARENT) is not None
-    if (has_parent or known) and not inheritance.is_inherited_received(snapshot):
-        return "what the directories above the mount set is not known yet: no parent has sent it"
-    if inheritance.is_inherited_corrupt(snapshot):
-        return inheritance.why_inherited_unknown(snapshot)
-    if snapshot.unreadable(ROOT_KEY):
-        return "what the root directory sets is not known: its record cannot be read"
-    return ""

@@ -18,6 +18,7 @@ from functools import partial
 from math import inf
 from typing import Final
 
+from directory.federation.unloaded_policies import why_inherited_missing
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.adoption import pinned_kafka, recorded_topics
 from directory.kafka.adoption.adoption import AdoptionBacklog
@@ -34,7 +35,7 @@ from directory.kafka.arming.drift import Drift, acl_drift, topic_drift
 from directory.kafka.arming.releases import inherited_basis, unchanged_basis
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.guarded_admin import GuardedAdmin
-from directory.kafka.kafka_context import KafkaContext, KafkaStatus, why_inherited_missing
+from directory.kafka.kafka_context import KafkaContext, KafkaStatus
 from directory.kafka.provisioning.provisioning import Provisioner
 from directory.kafka.provisioning.provisioning_queue import Backoff, DueWork, RetryQueue
 from directory.kafka.provisioning.recent_changes import RecentChanges

@@ -4,9 +4,6 @@ referred to, and is about its sender's own mount. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from resolver.host_port import MAX_ENDPOINTS
 from resolver.path import Path
 from resolver.resolution.values import (
     Absent,
@@ -20,7 +17,6 @@ from resolver.resolution.values import (
 )
 
 __all__ = [
-    "first_endpoints",
     "is_above",
     "out_of_bailiwick",
     "referral_error",
@@ -99,8 +95,3 @@ def out_of_bailiwick(ask: Query, reply: Reply, *, site_links: bool) -> str:
 def is_above(upper: Path, lower: Path) -> bool:
     """True if ``upper`` is a strict ancestor."""
     return upper != lower and upper.is_prefix_of(lower)
-
-
-def first_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
-    """Returns the first distinct endpoints, at most ``MAX_ENDPOINTS``."""
-    return tuple(dict.fromkeys(endpoints[: 4 * MAX_ENDPOINTS]))[:MAX_ENDPOINTS]

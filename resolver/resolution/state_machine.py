@@ -17,13 +17,14 @@ handles links, ``resolver/resolution/answer_lifetimes.py`` lifetimes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, assert_never
 
 from resolver import errors
 from resolver.deadline_shares import time_share
 from resolver.errors import KdirError
+from resolver.host_port import MAX_ENDPOINTS
 from resolver.path import Path
 from resolver.resolution.answer_lifetimes import (
     UNLIMITED_SECONDS,
@@ -34,7 +35,6 @@ from resolver.resolution.answer_lifetimes import (
 from resolver.resolution.hop_errors import Hop, ServerFailure, classify_error
 from resolver.resolution.link_targets import LinkTargets, Result, enclosing_links
 from resolver.resolution.referral_checks import (
-    first_endpoints,
     is_above,
     out_of_bailiwick,
     referral_error,
@@ -70,6 +70,7 @@ __all__ = [
     "Chooser",
     "ResolutionOptions",
     "ResolutionStateMachine",
+    "first_endpoints",
 ]
 
 MAX_CALLS: Final = 50
@@ -649,3 +650,8 @@ class ResolutionStateMachine:
 
     def _owner_first(self, endpoint: str) -> tuple[str, ...]:
         return (endpoint, *(other for other in self._hop.endpoints if other != endpoint))
+
+
+def first_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
+    """Returns the first distinct endpoints, at most ``MAX_ENDPOINTS``."""
+    return tuple(dict.fromkeys(endpoints[: 4 * MAX_ENDPOINTS]))[:MAX_ENDPOINTS]

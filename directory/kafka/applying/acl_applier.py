@@ -1,8 +1,7 @@
 """ACLs below armed entries: rounds over all that is desired, on record and in Kafka.
 
 What is asked is on record before it is asked, so that every step may be the last one of a process.
-At no moment does Kafka allow a principal what is allowed neither before nor after (A4):
-denies are added first and removed last, and what has ACLs before and after has some all the time.
+``acl_diff.py`` has the order of the calls (A4).
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What to ask of Kafka for one resource's ACLs, what to leave alone and what waits; pure.
 
-Only what is on record as ours is ever removed.
+Only what is on record as ours is ever removed. At no moment does Kafka allow a principal what is
+allowed neither before nor after (A4): denies are added first and removed last, and what has ACLs
+before and after has some all the time.
 """
 
 from __future__ import annotations

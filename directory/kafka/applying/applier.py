@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Generic, TypeVar
 
+from directory.federation.unloaded_policies import why_inherited_missing
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.applying.last_applied import (
@@ -24,7 +25,7 @@ from directory.kafka.applying.last_applied import (
 )
 from directory.kafka.arming.releases import INHERITED_KEYS
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.kafka_context import KafkaContext, why_inherited_missing
+from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
 from directory.namespace.keys import ENTRY, parse_entry_key

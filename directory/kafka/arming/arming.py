@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from directory.federation.unloaded_policies import why_inherited_missing
 from directory.kafka.admin_contract import KafkaAdmin, KafkaCall, KafkaTopic, Rejected, format_value
 from directory.kafka.adoption.pinned_kafka import NOT_ON_RECORD, PinnedKafka
 from directory.kafka.applying.acl_diff import (
@@ -42,7 +43,7 @@ from directory.kafka.applying.last_applied import (
 )
 from directory.kafka.arming.releases import Released, armed_plan, inherited_basis, release_writes
 from directory.kafka.fenced_commits import TopicCommits
-from directory.kafka.kafka_context import ACLS, CONFIGS, KafkaContext, why_inherited_missing
+from directory.kafka.kafka_context import ACLS, CONFIGS, KafkaContext
 from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Directory, Kind, Topic
 from directory.namespace.protected_topics import refuse_protected

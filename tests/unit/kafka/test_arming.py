@@ -10,6 +10,7 @@ import pytest
 from kdir.v1 import federation_pb2
 
 from directory.federation import inheritance, parent_state
+from directory.federation.unloaded_policies import why_inherited_missing
 from directory.kafka.admin_contract import ALTER, GROW, KafkaCall
 from directory.kafka.applying import config_diff
 from directory.kafka.applying.config_diff import (
@@ -30,7 +31,6 @@ from directory.kafka.applying.last_applied import (
 )
 from directory.kafka.arming.arming import plan_hash
 from directory.kafka.arming.releases import inherited_basis
-from directory.kafka.kafka_context import why_inherited_missing
 from directory.namespace.command import (
     AdoptTopics,
     CreateDirectory,
