@@ -32,6 +32,7 @@ from resolver.endpoints import AllowList
 from resolver.error_status import from_rpc_error
 from resolver.errors import (
     BadReferral,
+    Internal,
     InvalidArgument,
     InvalidPath,
     KdirError,
@@ -42,7 +43,7 @@ from resolver.errors import (
     Unreachable,
 )
 from resolver.host_port import MAX_ENDPOINTS, parse_servers
-from resolver.index.row_schema import ClusterState, Listener
+from resolver.index.row_schema import MOST_LONG, ClusterState, Listener
 from resolver.path import ROOT, Path
 from resolver.transport import GrpcTransport, Metadata
 from resolver.user_config import environment_allow, environment_login
@@ -195,8 +196,16 @@ def cluster_state_from_authority(authority: resolve_pb2.Authority, now: datetime
 
     A server that cannot reach its store answers from its replica: the state is stale since the
     replica last followed the store.
+
+    Raises:
+        Internal: the answer has a revision that the index cannot hold.
     """
     cluster = authority.cluster
+    if authority.revision > MOST_LONG:
+        raise Internal(
+            f"{cluster.cluster}: revision {authority.revision} of its store is out of range; "
+            f"expected at most {MOST_LONG}"
+        )
     as_of = now - timedelta(seconds=max(0.0, min(authority.age_seconds, _MOST_AGE_SECONDS)))
     return ClusterState(
         cluster_id=cluster.cluster_id,

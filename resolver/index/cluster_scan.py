@@ -100,7 +100,8 @@ def read_pages(
     If a server fails, another server of the cluster continues at the same page.
 
     Raises:
-        KdirError: no endpoint returned the next page, or the store began another incarnation.
+        KdirError: no endpoint returned the next page, the store began another incarnation, or a
+            page has a value that the index cannot hold.
     """
     with ExitStack() as stack:
         reading = _Reading(shard, sleep, stack)
@@ -119,9 +120,23 @@ def read_pages(
             if state.incarnation != shard.state.incarnation:
                 raise Unavailable("its store was restored or migrated while it was read")
             # ``as_of`` stays the time of the discovery: what is read later is at least as new.
-            yield Page(topic_batch(response), replace(shard.state, revision=state.revision))
+            yield Page(_batch(response), replace(shard.state, revision=state.revision))
             if not token:
                 return
+
+
+def _batch(response: scan_pb2.ScanTopicsResponse) -> pa.RecordBatch:
+    """Returns the topics of a page.
+
+    Raises:
+        Internal: the page has a value that the index cannot hold.
+    """
+    import pyarrow as pa
+
+    try:
+        return topic_batch(response)
+    except (pa.ArrowException, OverflowError, ValueError) as error:
+        raise Internal(f"its scan has a value that the index cannot hold: {error}") from error
 
 
 class _Call(Protocol):

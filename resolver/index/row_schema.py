@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from resolver.errors import Internal
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -23,6 +25,7 @@ __all__ = [
     "COLUMNS",
     "KIND_TOPIC",
     "KIND_UNREAD",
+    "MOST_LONG",
     "TOPIC_COLUMNS",
     "ClusterState",
     "Column",
@@ -35,6 +38,8 @@ __all__ = [
 ]
 
 KIND_TOPIC: Final = "topic"
+MOST_LONG: Final = 2**63 - 1
+"""Largest number of a ``Type.LONG`` column; revisions are unsigned in the contract."""
 KIND_UNREAD: Final = "unread"
 """``kind`` of the one row that the data source gives for a cluster that it could not read."""
 
@@ -192,8 +197,23 @@ def cluster_values(state: ClusterState) -> dict[str, object]:
 def partition_values(state: ClusterState) -> dict[str, str | None]:
     """Returns the values of the cluster's columns, by name, in the text forms that Delta's protocol
     has for partition values.
+
+    Raises:
+        Internal: a value is outside the type of its column. Delta does not check this, and no
+            reader could read the table after such a commit.
     """
-    return {name: _text(value) for name, value in cluster_values(state).items()}
+    import pyarrow as pa
+
+    values = cluster_values(state)
+    for column in arrow_schema(CLUSTER_COLUMNS):
+        try:
+            pa.scalar(values[column.name], type=column.type)
+        except (pa.ArrowException, OverflowError, ValueError) as error:
+            raise Internal(
+                f"{state.cluster} ({state.cluster_id}): the column {column.name} cannot hold "
+                f"{values[column.name]!r}: {error}"
+            ) from error
+    return {name: _text(value) for name, value in values.items()}
 
 
 def state_from_partition(values: Mapping[str, Any]) -> ClusterState:

@@ -1,5 +1,6 @@
 """`kdir index build` on small federations, by real Spark: what is read, kept, restated, removed."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -325,6 +326,42 @@ class InProcess:
 
     def collect(self) -> list[Any]:
         return self._done
+
+
+@pytest.fixture
+def run_here(tree: dict[str, FakeCluster], table: str) -> Build:
+    """Builds in this process, without Java."""
+
+    def run(start: str = "/", **options: object) -> BuildReport:
+        settings = SparkSettings(session=cast("Any", InProcess()))
+        return build([tree[start].endpoint], table, spark=settings, **options)  # type: ignore[arg-type]
+
+    return run
+
+
+@pytest.mark.parametrize("damage", ["revision", "revision in the scan", "partitions"])
+def test_a_number_too_large_for_the_table_makes_its_cluster_stale_alone(
+    run_here: Build, tree: dict[str, FakeCluster], table: str, damage: str
+) -> None:
+    run_here()
+    ads = tree["/ny/ads"]
+    ads.touch()
+    tree["/la"].add("/la/new")
+    if damage == "revision":
+        ads.revision = 2**63 + 5
+    elif damage == "partitions":
+        ads.topics[0][0].topic.partitions = 2**31
+    else:
+        ads.before_page = lambda one, _: setattr(one, "revision", 2**63 + 5)
+    report = run_here()
+    assert outcomes(report) == dict.fromkeys(TREE, Outcome.UNCHANGED) | {
+        "/la": Outcome.READ,
+        "/ny/ads": Outcome.STALE,
+    }
+    [line] = report.unread
+    assert re.search("out of range|cannot hold", line.reason)
+    assert topics(table) == below(*TREE) | {"/la/new"}
+    assert outcomes(run_here())["/ny/ads"] is Outcome.STALE
 
 
 @pytest.mark.parametrize("error", [OSError("no space left"), KeyboardInterrupt()])

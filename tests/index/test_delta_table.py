@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from resolver.errors import InvalidArgument
+from resolver.errors import Internal, InvalidArgument
 from resolver.index.arrow_rows import topic_batch
 from resolver.index.delta_table import (
     ClusterFiles,
@@ -255,6 +255,15 @@ class TestTable:
         write_deltalake(str(tmp_path / "other"), pa.table({"x": [1]}))
         with pytest.raises(InvalidArgument, match="no column path"):
             IndexTable(str(tmp_path / "other")).load()
+
+    def test_a_value_outside_its_column_is_refused_before_the_commit(
+        self, index: IndexTable
+    ) -> None:
+        index.commit(TableState(), [written(index, state(), "/la/a")], [], "first")
+        placed = written(index, state(revision=2**63), "/la/b")
+        with pytest.raises(Internal, match=r"kc-la.*column revision"):
+            index.commit(index.load(), [placed], [], "second")
+        assert rows(index) == {"/la/a": False}
 
     def test_the_log_holds_what_delta_s_protocol_asks_for(
         self, index: IndexTable, tmp_path: Path
