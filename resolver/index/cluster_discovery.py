@@ -198,9 +198,11 @@ def cluster_state_from_authority(authority: resolve_pb2.Authority, now: datetime
     replica last followed the store.
 
     Raises:
-        Internal: the answer has a revision that the index cannot hold.
+        Internal: the answer has no cluster id, or a revision that the index cannot hold.
     """
     cluster = authority.cluster
+    if not cluster.cluster_id:
+        raise Internal(f"{cluster.cluster or 'the server'} answers without a cluster id")
     if authority.revision > MOST_LONG:
         raise Internal(
             f"{cluster.cluster}: revision {authority.revision} of its store is out of range; "

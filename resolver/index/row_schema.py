@@ -204,6 +204,8 @@ def partition_values(state: ClusterState) -> dict[str, str | None]:
     """
     import pyarrow as pa
 
+    if not state.cluster_id:  # Delta would read it as null
+        raise Internal(f"{state.cluster} at {state.mount}: the column cluster_id cannot be empty")
     values = cluster_values(state)
     for column in arrow_schema(CLUSTER_COLUMNS):
         try:

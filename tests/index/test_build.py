@@ -168,6 +168,17 @@ def test_a_parent_without_a_known_id_is_reported_and_has_no_row(
     assert find(table, "").stale == ()
 
 
+def test_a_server_that_answers_without_a_cluster_id_gets_no_row(
+    run_here: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    tree["/ny/ads"].cluster_id = ""
+    for _ in range(2):
+        run_here()
+        assert topics(table) == below(*TREE) - below("/ny/ads")
+    with pytest.raises(Unreachable, match="ny-ads answers without a cluster id"):
+        run_here("/ny/ads")
+
+
 def test_a_cluster_that_dies_while_it_is_read_keeps_its_old_rows(
     run: Build, tree: dict[str, FakeCluster], table: str
 ) -> None:

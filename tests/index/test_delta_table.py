@@ -1,6 +1,7 @@
 """What a commit changes, what readers see of it, and two crawls at once; no server, no Spark."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -260,9 +261,10 @@ class TestTable:
         self, index: IndexTable
     ) -> None:
         index.commit(TableState(), [written(index, state(), "/la/a")], [], "first")
-        placed = written(index, state(revision=2**63), "/la/b")
-        with pytest.raises(Internal, match=r"kc-la.*column revision"):
-            index.commit(index.load(), [placed], [], "second")
+        large, nameless = state(revision=2**63), replace(state(), cluster_id="")
+        for bad, column in ((large, "revision"), (nameless, "cluster_id")):
+            with pytest.raises(Internal, match=f"la.*column {column}"):
+                index.commit(index.load(), [written(index, bad, "/la/b")], [], "second")
         assert rows(index) == {"/la/a": False}
 
     def test_the_log_holds_what_delta_s_protocol_asks_for(
