@@ -195,7 +195,8 @@ def _build(session: Session, arguments: Arguments, table: str) -> int:
     counted = units.plural(report.rows, "topic") + (f" of {cluster}" if cluster else "")
     out.note(f"{counted} in {table}, version {report.version}, after {report.seconds:.1f}s")
     for line in report.unread:
-        session.missing(f"not read: {line.mount} ({line.cluster}): {line.reason}")
+        what = "not read" if line.outcome.is_unread else "stale"
+        session.missing(f"{what}: {line.mount} ({line.cluster}): {line.reason}")
     return 0
 
 

@@ -38,6 +38,7 @@ from resolver.index.table_merge import (
     RereadCluster,
     TableCommit,
     Unchanged,
+    is_later,
     merge,
 )
 from resolver.path import Path
@@ -167,9 +168,14 @@ class BuildReport:
 
     @property
     def unread(self) -> tuple[ClusterLine, ...]:
-        """The clusters that this build could not read: their rows are stale, or there are none."""
-        unread = (Outcome.STALE, Outcome.NEVER_READ)
-        return tuple(line for line in self.lines if line.outcome in unread)
+        """The clusters that this build could not read, or only from a server that cannot reach its
+        store: their rows are stale, or there are none.
+        """
+        return tuple(
+            line
+            for line in self.lines
+            if line.outcome.is_unread or (line.stale and line.outcome is not Outcome.REMOVED)
+        )
 
 
 def build(
@@ -203,9 +209,9 @@ def build(
     before = index.load()
     index.refuse_unwritable()
     found_clusters = discover_clusters(servers, ask_seconds=ask_seconds, clock=clock)
-    unchanged, changed = _sorted_out(found_clusters, before, full=full)
+    known, changed = _sorted_out(found_clusters, before, full=full)
     findings: list[Finding] = [
-        *unchanged,
+        *known,
         *_unanswered(found_clusters),
         *_missing(found_clusters, before),
     ]
@@ -225,16 +231,24 @@ def build(
 def _sorted_out(
     found_clusters: FederationClusters, before: TableState, *, full: bool
 ) -> tuple[list[Finding], list[ReachableCluster]]:
-    """Returns findings of the clusters that have not changed, and the clusters to read."""
-    unchanged: list[Finding] = []
+    """Returns findings of the clusters whose rows in the table are at least as new as their answer,
+    and the clusters to read.
+    """
+    known: list[Finding] = []
     changed: list[ReachableCluster] = []
     for cluster_id, one in found_clusters.answered.items():
         held = before.clusters.get(cluster_id)
-        if held is not None and held.state.same_rows(one.state) and not full:
-            unchanged.append(Unchanged(one.state))
+        if held is not None and one.state.stale and is_later(held.state, one.state.as_of):
+            # Another server of it answered since this one lost its store: no newer rows are here.
+            reason = one.state.stale_reason
+            known.append(
+                NoAnswer(cluster_id, one.state.cluster, one.state.mount, reason, one.asked_at)
+            )
+        elif held is not None and held.state.same_rows(one.state) and not full:
+            known.append(Unchanged(one.state))
         else:
             changed.append(one)
-    return unchanged, changed
+    return known, changed
 
 
 def _only(

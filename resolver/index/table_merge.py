@@ -24,6 +24,7 @@ __all__ = [
     "RereadCluster",
     "TableCommit",
     "Unchanged",
+    "is_later",
     "merge",
 ]
 
@@ -77,6 +78,11 @@ class Outcome(enum.Enum):
     REMOVED = "removed"
     NEWER_KEPT = "newer kept"
 
+    @property
+    def is_unread(self) -> bool:
+        """True if the cluster could not be read."""
+        return self in {Outcome.STALE, Outcome.NEVER_READ}
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterLine:
@@ -89,6 +95,8 @@ class ClusterLine:
     rows: int
     revision: int | None = None
     as_of: datetime | None = None
+    stale: bool = False
+    """True if its rows are stale, whatever the outcome."""
     stale_since: datetime | None = None
     reason: str = ""
 
@@ -130,7 +138,7 @@ def merge(
 
 
 def _read(changes: TableCommit, held: ClusterFiles | None, finding: RereadCluster) -> None:
-    if held is not None and _later(held.state, finding.state.as_of):
+    if held is not None and is_later(held.state, finding.state.as_of):
         changes.unused.extend(finding.files)
         changes.lines.append(_line(held, Outcome.NEWER_KEPT))
         return
@@ -146,7 +154,7 @@ def _unchanged(changes: TableCommit, held: ClusterFiles | None, finding: Unchang
         # Another crawl has removed the cluster since; the next crawl decides again.
         changes.lines.append(_line(ClusterFiles(finding.state, ()), Outcome.REMOVED))
         return
-    if _later(held.state, finding.state.as_of) or not held.state.same_rows(finding.state):
+    if is_later(held.state, finding.state.as_of) or not held.state.same_rows(finding.state):
         changes.lines.append(_line(held, Outcome.NEWER_KEPT))
         return
     _restate(changes, held, _keep_since(finding.state, held), Outcome.UNCHANGED)
@@ -170,7 +178,7 @@ def _no_answer(
         changes.adds.append(FilePlacement(file, state))
         changes.lines.append(_line(ClusterFiles(state, (file,)), Outcome.NEVER_READ))
         return
-    if _later(held.state, finding.at):
+    if is_later(held.state, finding.at):
         changes.lines.append(_line(held, Outcome.NEWER_KEPT))
         return
     outcome = Outcome.STALE if held.state.as_of is not None else Outcome.NEVER_READ
@@ -180,7 +188,7 @@ def _no_answer(
 def _gone(changes: TableCommit, held: ClusterFiles | None, finding: RemovedCluster) -> None:
     if held is None:
         return
-    if _later(held.state, finding.at):
+    if is_later(held.state, finding.at):
         changes.lines.append(_line(held, Outcome.NEWER_KEPT))
         return
     changes.removes.extend(FilePlacement(file, held.state) for file in held.files)
@@ -195,7 +203,8 @@ def _restate(
     changes.lines.append(_line(ClusterFiles(state, held.files), outcome))
 
 
-def _later(held: ClusterState, than: datetime | None) -> bool:
+def is_later(held: ClusterState, than: datetime | None) -> bool:
+    """True if the rows of a state are newer than a time."""
     return held.as_of is not None and than is not None and held.as_of > than
 
 
@@ -216,6 +225,7 @@ def _line(files: ClusterFiles, outcome: Outcome) -> ClusterLine:
         files.rows,
         state.revision,
         state.as_of,
+        state.stale,
         state.stale_since,
         state.stale_reason,
     )

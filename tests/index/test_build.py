@@ -449,6 +449,43 @@ def test_spark_with_delta_s_own_jars_reads_what_we_wrote(
     assert frame.filter("cluster = 'ny-ads'").count() == 2
 
 
+@pytest.mark.parametrize("behind", [0, 1])
+def test_an_answer_older_than_the_table_marks_its_cluster_stale_without_a_read(
+    run_here: Build, tree: dict[str, FakeCluster], table: str, behind: int
+) -> None:
+    run_here()
+    [was] = [line.as_of for line in run_here().lines if line.mount == "/ny/ads"]
+    ads = tree["/ny/ads"]
+    ads.store_away_seconds = 3600
+    ads.revision -= behind
+    scans = ads.scans
+    for full in (False, True):
+        report = run_here(full=full)
+        assert outcomes(report)["/ny/ads"] is Outcome.STALE
+        [line] = report.unread
+        assert (line.mount, line.reason) == ("/ny/ads", "its server cannot reach its store")
+        assert ads.scans == scans
+        [stale] = find(table, "").stale
+        assert (stale.cluster, stale.as_of) == ("ny-ads", was)
+    assert topics(table) == below(*TREE)
+    ads.store_away_seconds = 0
+    assert (run_here().unread, find(table, "").stale) == ((), ())
+
+
+def test_rows_of_a_server_without_its_store_count_as_stale_whatever_the_outcome(
+    run_here: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    for one in ("/ny/ads", "/ny"):
+        tree[one].store_away_seconds = 3600
+    first = run_here()
+    assert outcomes(first)["/ny/ads"] is Outcome.READ
+    assert [line.mount for line in first.unread] == ["/ny", "/ny/ads"]
+    tree["/ny/ads"].store_away_seconds = 1800  # it was connected in between
+    second = run_here()
+    assert outcomes(second)["/ny/ads"] is Outcome.UNCHANGED
+    assert [line.mount for line in second.unread] == ["/ny", "/ny/ads"]
+
+
 class TestMissing:
     def test_java(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("PATH", str(tmp_path))

@@ -169,6 +169,20 @@ def test_build_says_what_became_of_each_cluster(
     assert [one["outcome"] for one in run([*arguments, "-o", "json"]).objects] == ["read", "stale"]
 
 
+def test_build_warns_of_rows_that_a_server_without_its_store_gave(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "its server cannot reach its store"
+    lines = tuple(
+        ClusterLine("kc-la", "la", "/la", outcome, 2, stale=True, reason=why)
+        for outcome in (Outcome.READ, Outcome.UNCHANGED, Outcome.NEWER_KEPT, Outcome.REMOVED)
+    )
+    monkeypatch.setattr(job, "build", lambda *_, **__: BuildReport(table, 3, lines, 1.5))
+    ran = run(["--at", "h:1", "index", "build"])
+    assert ran.code == 3
+    assert ran.err.splitlines()[1:] == [f"stale: /la (la): {why}"] * 3
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_build_that_a_signal_ends_ends_in_order(
     table: str, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
