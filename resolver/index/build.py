@@ -38,6 +38,7 @@ from resolver.index.table_merge import (
     RereadCluster,
     TableCommit,
     Unchanged,
+    cluster_id_of,
     is_later,
     merge,
 )
@@ -276,17 +277,9 @@ def _only(
         known = ", ".join(sorted(name or cluster_id for cluster_id, name in names.items()))
         raise InvalidArgument(f"no cluster {cluster!r} was found; known: {known}", field="cluster")
     return (
-        [one for one in findings if _id_of(one) in meant],
+        [one for one in findings if cluster_id_of(one) in meant],
         [one for one in changed if one.state.cluster_id in meant],
     )
-
-
-def _id_of(one: Finding) -> str:
-    match one:
-        case RereadCluster(state=state) | Unchanged(state=state):
-            return state.cluster_id
-        case NoAnswer() | RemovedCluster():
-            return one.cluster_id
 
 
 def _unanswered(found_clusters: FederationClusters) -> Iterator[Finding]:
@@ -343,7 +336,7 @@ def _commit(
     empty = functools.cache(lambda cluster_id: index.write(cluster_id, ()))
     state = before
     for _ in range(_MOST_COMMITS):
-        changes = merge(state, findings, empty)
+        changes = merge(before, state, findings, empty)
         try:
             version = _commit_once(index, state, changes, units.plural(len(findings), "cluster"))
         except CommitConflict:

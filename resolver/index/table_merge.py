@@ -1,7 +1,8 @@
 """Merges the results of a crawl into the table's state: what one commit changes; no I/O.
 
 After a conflict the same results are merged into the table that another crawl has changed. Of two
-results for a cluster the later one counts, as if one crawl had waited for the other.
+results for a cluster the later one counts, as if one crawl had waited for the other. Times are
+compared only then: without a conflict a result counts, also if a clock was ahead once.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ __all__ = [
     "RereadCluster",
     "TableCommit",
     "Unchanged",
+    "cluster_id_of",
     "is_later",
     "merge",
 ]
@@ -113,35 +115,70 @@ class TableCommit:
 
 
 def merge(
-    table: TableState, findings: Iterable[Finding], empty_file: Callable[[str], DataFile]
+    before: TableState,
+    table: TableState,
+    findings: Iterable[Finding],
+    empty_file: Callable[[str], DataFile],
 ) -> TableCommit:
-    """Returns the commit that updates the table to the findings.
+    """Returns the commit that updates the table to the findings, which were made from ``before``.
 
     ``empty_file`` writes a file without rows for a cluster id: the table has one for a cluster that
     was never read.
     """
     changes = TableCommit()
     for finding in findings:
+        cluster_id = cluster_id_of(finding)
+        held, was = table.clusters.get(cluster_id), before.clusters.get(cluster_id)
+        if held != was and _is_overtaken(held, finding):
+            _keep_other(changes, held, was, finding)
+            continue
         match finding:
             case RereadCluster():
-                _read(changes, table.clusters.get(finding.state.cluster_id), finding)
+                _read(changes, held, finding)
             case Unchanged():
-                _unchanged(changes, table.clusters.get(finding.state.cluster_id), finding)
+                _unchanged(changes, held, finding)
             case NoAnswer():
-                _no_answer(changes, table.clusters.get(finding.cluster_id), finding, empty_file)
+                _no_answer(changes, held, finding, empty_file)
             case RemovedCluster():
-                _gone(changes, table.clusters.get(finding.cluster_id), finding)
+                _gone(changes, held, finding)
             case _:
                 assert_never(finding)
     changes.lines.sort(key=lambda line: (line.mount, line.cluster_id))
     return changes
 
 
-def _read(changes: TableCommit, held: ClusterFiles | None, finding: RereadCluster) -> None:
-    if held is not None and is_later(held.state, finding.state.as_of):
+def cluster_id_of(finding: Finding) -> str:
+    """Returns the id of the cluster that a finding is about."""
+    match finding:
+        case RereadCluster(state=state) | Unchanged(state=state):
+            return state.cluster_id
+        case NoAnswer() | RemovedCluster():
+            return finding.cluster_id
+
+
+def _is_overtaken(held: ClusterFiles | None, finding: Finding) -> bool:
+    """True if what another crawl has committed is newer than the finding."""
+    match finding:
+        case RereadCluster(state=state) | Unchanged(state=state):
+            return held is None or is_later(held.state, state.as_of)
+        case NoAnswer() | RemovedCluster():
+            return held is None or is_later(held.state, finding.at)
+
+
+def _keep_other(
+    changes: TableCommit, held: ClusterFiles | None, was: ClusterFiles | None, finding: Finding
+) -> None:
+    """Keeps what another crawl has committed: newer rows, or that the cluster is removed."""
+    if isinstance(finding, RereadCluster):
         changes.unused.extend(finding.files)
+    if held is not None:
         changes.lines.append(_line(held, Outcome.NEWER_KEPT))
-        return
+    elif was is not None:
+        line = _line(ClusterFiles(was.state, ()), Outcome.REMOVED)
+        changes.lines.append(replace(line, reason="another build has removed it"))
+
+
+def _read(changes: TableCommit, held: ClusterFiles | None, finding: RereadCluster) -> None:
     state = _keep_since(finding.state, held)
     changes.adds.extend(FilePlacement(file, state) for file in finding.files)
     if held is not None:
@@ -150,11 +187,9 @@ def _read(changes: TableCommit, held: ClusterFiles | None, finding: RereadCluste
 
 
 def _unchanged(changes: TableCommit, held: ClusterFiles | None, finding: Unchanged) -> None:
-    if held is None:
-        # Another crawl has removed the cluster since; the next crawl decides again.
-        changes.lines.append(_line(ClusterFiles(finding.state, ()), Outcome.REMOVED))
+    if held is None:  # there are no rows to confirm
         return
-    if is_later(held.state, finding.state.as_of) or not held.state.same_rows(finding.state):
+    if not held.state.same_rows(finding.state):
         changes.lines.append(_line(held, Outcome.NEWER_KEPT))
         return
     _restate(changes, held, _keep_since(finding.state, held), Outcome.UNCHANGED)
@@ -178,18 +213,12 @@ def _no_answer(
         changes.adds.append(FilePlacement(file, state))
         changes.lines.append(_line(ClusterFiles(state, (file,)), Outcome.NEVER_READ))
         return
-    if is_later(held.state, finding.at):
-        changes.lines.append(_line(held, Outcome.NEWER_KEPT))
-        return
     outcome = Outcome.STALE if held.state.as_of is not None else Outcome.NEVER_READ
     _restate(changes, held, held.state.silent(finding.at, finding.reason), outcome)
 
 
 def _gone(changes: TableCommit, held: ClusterFiles | None, finding: RemovedCluster) -> None:
     if held is None:
-        return
-    if is_later(held.state, finding.at):
-        changes.lines.append(_line(held, Outcome.NEWER_KEPT))
         return
     changes.removes.extend(FilePlacement(file, held.state) for file in held.files)
     changes.lines.append(replace(_line(held, Outcome.REMOVED), reason=finding.reason))

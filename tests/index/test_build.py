@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -447,6 +448,24 @@ def test_spark_with_delta_s_own_jars_reads_what_we_wrote(
     before = spark.read.format("delta").option("versionAsOf", 0).load(table)
     assert before.filter("stale").count() == 0
     assert frame.filter("cluster = 'ny-ads'").count() == 2
+
+
+def test_a_clock_that_was_ahead_once_does_not_freeze_the_index(
+    run_here: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run_here(clock=lambda: datetime.now(UTC) + timedelta(days=365))
+    tree["/la"].add("/la/new")
+    tree["/ny/ads"].stop()
+    forget(tree, "/la/tracking")
+    report = run_here()
+    assert outcomes(report) == {
+        "/": Outcome.UNCHANGED,
+        "/la": Outcome.READ,
+        "/la/tracking": Outcome.REMOVED,
+        "/ny": Outcome.UNCHANGED,
+        "/ny/ads": Outcome.STALE,
+    }
+    assert topics(table) == below("/la", "/ny", "/ny/ads") | {"/la/new"}
 
 
 @pytest.mark.parametrize("behind", [0, 1])

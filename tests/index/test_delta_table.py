@@ -51,12 +51,21 @@ def holding(*clusters: tuple[ClusterState, DataFile]) -> TableState:
     return TableState(3, {one.cluster_id: ClusterFiles(one, (data,)) for one, data in clusters})
 
 
-def merged(table: TableState, *findings: Finding) -> TableCommit:
-    return merge(table, findings, lambda cluster_id: file(f"empty-{cluster_id}", 0))
+def merged(table: TableState, *findings: Finding, before: TableState | None = None) -> TableCommit:
+    was = table if before is None else before
+    return merge(was, table, findings, lambda cluster_id: file(f"empty-{cluster_id}", 0))
 
 
 def outcomes(changes: TableCommit) -> list[Outcome]:
     return [line.outcome for line in changes.lines]
+
+
+FINDINGS: list[Finding] = [
+    RereadCluster(state(5, revision=2), (file("ours"),)),
+    Unchanged(state(5)),
+    NoAnswer("kc-la", "la", "/la", "refused", at(5)),
+    RemovedCluster("kc-la", "unmounted", at(5)),
+]
 
 
 class TestMerge:
@@ -111,21 +120,42 @@ class TestMerge:
         assert changes.removes == [FilePlacement(file("la"), state())]
         assert changes.adds == []
 
-    @pytest.mark.parametrize(
-        "finding",
-        [
-            RereadCluster(state(5, revision=2), (file("ours"),)),
-            Unchanged(state(5)),
-            NoAnswer("kc-la", "la", "/la", "refused", at(5)),
-            RemovedCluster("kc-la", "unmounted", at(5)),
-        ],
-    )
-    def test_a_later_row_of_another_crawl_wins(self, finding: Finding) -> None:
-        changes = merged(holding((state(9, revision=3), file("theirs"))), finding)
+    @pytest.mark.parametrize("finding", FINDINGS)
+    @pytest.mark.parametrize("before", [TableState(), holding((state(), file("old")))])
+    def test_a_later_row_of_another_crawl_wins(self, finding: Finding, before: TableState) -> None:
+        theirs = holding((state(9, revision=3), file("theirs")))
+        changes = merged(theirs, finding, before=before)
         assert (changes.adds, changes.removes) == ([], [])
         assert outcomes(changes) == [Outcome.NEWER_KEPT]
         ours = [file("ours")] if isinstance(finding, RereadCluster) else []
         assert changes.unused == ours
+
+    @pytest.mark.parametrize(
+        ("finding", "outcome"),
+        [
+            (FINDINGS[0], Outcome.READ),
+            (FINDINGS[1], Outcome.UNCHANGED),
+            (FINDINGS[2], Outcome.STALE),
+            (FINDINGS[3], Outcome.REMOVED),
+        ],
+    )
+    def test_without_another_crawl_a_finding_counts_after_a_clock_was_ahead(
+        self, finding: Finding, outcome: Outcome
+    ) -> None:
+        changes = merged(holding((state(9), file("old"))), finding)
+        assert outcomes(changes) == [outcome]
+        assert changes.adds or changes.removes
+        assert changes.unused == []
+
+    @pytest.mark.parametrize("finding", FINDINGS)
+    def test_a_cluster_that_another_crawl_has_removed_stays_removed(self, finding: Finding) -> None:
+        before = holding((state(), file("old")))
+        changes = merged(TableState(4), finding, before=before)
+        assert (changes.adds, changes.removes) == ([], [])
+        [line] = changes.lines
+        assert (line.outcome, line.mount, line.rows) == (Outcome.REMOVED, "/la", 0)
+        assert line.reason == "another build has removed it"
+        assert changes.unused == list(getattr(finding, "files", ()))
 
     @pytest.mark.parametrize(
         "other",
