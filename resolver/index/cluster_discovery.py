@@ -281,7 +281,9 @@ class _ClusterCrawl:
                         self.failed[target.cluster_id] = error
                         self._keep_nameless(target, error)
                         continue
-                    self.answered.setdefault(answer.state.cluster_id, answer)
+                    known = self.answered.get(answer.state.cluster_id)
+                    if known is None or _is_fresher(answer, known):
+                        self.answered[answer.state.cluster_id] = answer
                     submit(others)
         if not self.answered:
             raise Unreachable(f"no directory answered: {'; '.join(refused)}")
@@ -299,7 +301,8 @@ class _ClusterCrawl:
             known = self.targets.get(target.cluster_id)
             if known is None or _newer(target, known):
                 self.targets[target.cluster_id] = target
-            if target.cluster_id in self.answered:
+            answered = self.answered.get(target.cluster_id)
+            if answered is not None and not answered.state.stale:
                 return False
         key = (target.cluster_id, target.endpoints)
         fresh = key not in self.asked
@@ -308,6 +311,7 @@ class _ClusterCrawl:
 
     def _send_request(self, target: _CrawlTarget) -> tuple[ReachableCluster, list[_CrawlTarget]]:
         """Returns the answer of the first endpoint that gives one, and the clusters that it names.
+        A stale answer counts only if no other endpoint gives a fresher one.
 
         Raises:
             KdirError: no endpoint answers; the error of the last one.
@@ -320,14 +324,22 @@ class _ClusterCrawl:
             else:
                 allowed.append(endpoint)
         target = replace(target, endpoints=tuple(allowed))
+        best: tuple[ReachableCluster, list[_CrawlTarget]] | None = None
         for endpoint in allowed:
             try:
-                return self._ask_at(endpoint, target)
+                found = self._ask_at(endpoint, target)
             except grpc.RpcError as failure:
                 error = from_rpc_error(failure)
             except KdirError as refusal:
                 error = refusal
-        raise error
+            else:
+                if best is None or _is_fresher(found[0], best[0]):
+                    best = found
+                if not best[0].state.stale:
+                    break
+        if best is None:
+            raise error
+        return best
 
     def _ask_at(
         self, endpoint: str, target: _CrawlTarget
@@ -521,6 +533,13 @@ def _above(upper: Path, lower: Path) -> bool:
 
 def _newer(one: _CrawlTarget, other: _CrawlTarget) -> bool:
     return (one.epoch, -one.age_seconds) > (other.epoch, -other.age_seconds)
+
+
+def _is_fresher(one: ReachableCluster, other: ReachableCluster) -> bool:
+    """True if the other answer is stale, and this one is not, or has a newer state."""
+    if not other.state.stale or one.state.as_of is None or other.state.as_of is None:
+        return False
+    return not one.state.stale or one.state.as_of > other.state.as_of
 
 
 def _check(status: admin_pb2.GetStatusResponse, target: _CrawlTarget) -> None:

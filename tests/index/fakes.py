@@ -74,6 +74,8 @@ class FakeCluster:
     """Where its change log is; by default it keeps none."""
     scans: int = 0
     """Pages that were asked for."""
+    other_servers: list["FakeCluster"] = field(default_factory=list)
+    """Further servers of the same cluster, which parents list after this one."""
     port: int = 0
     _server: grpc.Server | None = None
 
@@ -155,7 +157,7 @@ class FakeCluster:
                 cluster_id=one.cluster_id,
                 cluster=one.cluster,
                 epoch=1,
-                endpoints=[one.endpoint] if one.port else [],
+                endpoints=[each.endpoint for each in (one, *one.other_servers) if each.port],
             )
             for mount, one in sorted({**self.known, **self.children}.items())
         ]

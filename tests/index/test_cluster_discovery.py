@@ -287,6 +287,49 @@ def test_a_server_whose_store_is_away_answers_as_of_when_it_was_not(
     assert "store" in state.stale_reason
 
 
+@pytest.fixture
+def healthy(tree: dict[str, FakeCluster]) -> Iterator[FakeCluster]:
+    """Yields a second server of /la, where the first one cannot reach its store."""
+    first = tree["/la"]
+    second = FakeCluster("/la", parent=first.parent, children=first.children, known=first.known)
+    second.start()
+    first.other_servers = [second]
+    first.store_away_seconds = 600
+    yield second
+    second.stop()
+
+
+@pytest.mark.parametrize("start", ["/", "/la"])
+def test_a_server_without_its_store_hides_no_healthy_server_of_its_cluster(
+    tree: dict[str, FakeCluster], healthy: FakeCluster, start: str
+) -> None:
+    found_clusters = discover_clusters([tree[start].endpoint])
+    assert found(found_clusters) == (set(TREE), set())
+    answer = found_clusters.answered["kc-la"]
+    assert not answer.state.stale
+    assert answer.endpoints[0] == healthy.endpoint
+
+
+def test_of_servers_named_by_the_caller_the_healthy_one_counts_in_any_order(
+    tree: dict[str, FakeCluster], healthy: FakeCluster
+) -> None:
+    servers = [tree["/la"].endpoint, healthy.endpoint]
+    for named in (servers, servers[::-1]):
+        answer = discover_clusters(named).answered["kc-la"]
+        assert (answer.state.stale, answer.endpoints[0]) == (False, healthy.endpoint)
+
+
+def test_of_servers_without_their_store_the_freshest_counts(
+    tree: dict[str, FakeCluster], healthy: FakeCluster
+) -> None:
+    healthy.store_away_seconds = 60
+    answer = discover_clusters([tree["/"].endpoint]).answered["kc-la"]
+    assert (answer.state.stale, answer.endpoints[0]) == (True, healthy.endpoint)
+    healthy.stop()
+    answer = discover_clusters([tree["/"].endpoint]).answered["kc-la"]
+    assert (answer.state.stale, answer.endpoints[0]) == (True, tree["/la"].endpoint)
+
+
 @pytest.mark.parametrize("seconds", [float("inf"), 1e300, float("nan"), -float("inf")])
 def test_an_age_that_no_clock_can_go_back_by_ends_no_discovery(
     tree: dict[str, FakeCluster], seconds: float
