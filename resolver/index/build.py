@@ -332,8 +332,13 @@ def _commit(
 
     Raises:
         WriteConflict: after too many conflicts.
+        Unreachable: the table cannot be reached.
     """
-    empty = functools.cache(lambda cluster_id: index.write(cluster_id, ()))
+    @functools.cache
+    def empty(cluster_id: str) -> DataFile:
+        with index.reachable():
+            return index.write(cluster_id, ())
+
     state = before
     for _ in range(_MOST_COMMITS):
         changes = merge(before, state, findings, empty)

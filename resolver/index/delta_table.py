@@ -133,11 +133,11 @@ class IndexTable:
         """
         from deltalake import DeltaTable
 
-        with self._readable():
+        with self.reachable():
             return DeltaTable.is_deltatable(self.location)
 
     @contextmanager
-    def _readable(self) -> Iterator[None]:
+    def reachable(self) -> Iterator[None]:
         """Raises an error of storage or Delta as ``Unreachable``; TableNotFoundError as it is."""
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
@@ -180,7 +180,7 @@ class IndexTable:
         from deltalake.exceptions import TableNotFoundError
 
         try:
-            with self._readable():
+            with self.reachable():
                 table = DeltaTable(self.location)
         except TableNotFoundError as error:
             raise InvalidArgument(
@@ -282,8 +282,10 @@ class IndexTable:
 
         Raises:
             CommitConflict: the table is not at ``base`` any more.
+            Unreachable: the location cannot be reached, or the table is gone.
         """
         from deltalake import CommitProperties
+        from deltalake.exceptions import TableNotFoundError
         from deltalake.transaction import AddAction
 
         # deltalake must not retry: on top of another commit the findings have to be merged again.
@@ -299,11 +301,18 @@ class IndexTable:
             )
             for one in adds
         ]
-        if base.version is None:
-            self._create(added, properties)
-            return 0
-        self._append(base.version, added, removes, properties)
-        return base.version + 1
+        try:
+            with self.reachable():
+                if base.version is None:
+                    self._create(added, properties)
+                    return 0
+                self._append(base.version, added, removes, properties)
+                return base.version + 1
+        except TableNotFoundError as error:
+            raise Unreachable(
+                f"the index at {self.location} was removed while it was built: build it again",
+                index=self.location,
+            ) from error
 
     def _create(self, added: list[AddAction], properties: CommitProperties) -> None:
         """Makes the table, unless another writer did."""

@@ -1,6 +1,7 @@
 """`kdir index build` on small federations, by real Spark: what is read, kept, restated, removed."""
 
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from resolver.errors import InvalidArgument, Unreachable
 from resolver.index.build import BuildReport, Outcome, SparkSettings, build
+from resolver.index.cluster_discovery import FederationClusters, discover_clusters
 from resolver.index.delta_table import IndexTable
 from resolver.index.search import find, report
 from resolver.index.spark_session import packages_zip
@@ -349,6 +351,34 @@ def run_here(tree: dict[str, FakeCluster], table: str) -> Build:
         return build([tree[start].endpoint], table, spark=settings, **options)  # type: ignore[arg-type]
 
     return run
+
+
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_table_that_goes_away_during_a_build_is_unreachable(
+    run_here: Build,
+    tree: dict[str, FakeCluster],
+    table: str,
+    monkeypatch: pytest.MonkeyPatch,
+    changed: bool,
+    down: bool,
+) -> None:
+    run_here()
+    if changed:
+        tree["/la"].add("/la/new")
+    if down:  # a first row of it is written by the driver
+        tree["/sf"] = tree["/"].children["/sf"] = FakeCluster("/sf")
+
+    def discover(*arguments: Any, **options: Any) -> FederationClusters:
+        shutil.rmtree(table)
+        if down and not changed:
+            Path(table).write_text("no folder any more")
+        return discover_clusters(*arguments, **options)
+
+    monkeypatch.setattr("resolver.index.build.discover_clusters", discover)
+    with pytest.raises(Unreachable, match=r"removed while|cannot be reached") as raised:
+        run_here()
+    assert raised.value.exit_code == 3
 
 
 @pytest.mark.parametrize("damage", ["revision", "revision in the scan", "partitions"])
