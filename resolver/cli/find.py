@@ -202,7 +202,7 @@ def _build(session: Session, arguments: Arguments, table: str) -> int:
 
 def _line_row(line: ClusterLine, *, human: bool) -> list[str | Styled]:
     outcome = line.outcome.value
-    bad = line.reason and outcome not in {"read", "unchanged"}
+    bad = line.stale or (line.reason and outcome not in {"read", "unchanged"})
     return [
         line.mount,
         line.cluster,
@@ -220,6 +220,9 @@ def _line_record(line: ClusterLine) -> dict[str, Any]:
         "rows": line.rows,
         "outcome": line.outcome.value,
         "reason": line.reason,
+        "as_of": line.as_of.isoformat() if line.as_of else None,
+        "stale": line.stale,
+        "stale_since": line.stale_since.isoformat() if line.stale_since else None,
     }
 
 

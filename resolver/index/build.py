@@ -334,6 +334,7 @@ def _commit(
         WriteConflict: after too many conflicts.
         Unreachable: the table cannot be reached.
     """
+
     @functools.cache
     def empty(cluster_id: str) -> DataFile:
         with index.reachable():

@@ -181,6 +181,27 @@ def test_build_warns_of_rows_that_a_server_without_its_store_gave(
     ran = run(["--at", "h:1", "index", "build"])
     assert ran.code == 3
     assert ran.err.splitlines()[1:] == [f"stale: /la (la): {why}"] * 3
+    shown = run(["--at", "h:1", "index", "build"], terminal=True).lines[1:]
+    assert all("\x1b[" in line for line in shown[:3])
+
+
+def test_build_as_json_has_the_time_and_the_staleness_of_rows(
+    table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = NOW + timedelta(hours=1)
+    lines = (
+        ClusterLine("kc-la", "la", "/la", Outcome.READ, 2, as_of=NOW),
+        ClusterLine("kc-ny", "ny", "/ny", Outcome.STALE, 1, 4, NOW, True, since, "refused"),
+        ClusterLine("kc-sf", "sf", "/sf", Outcome.NEVER_READ, 0, stale=True, stale_since=since),
+    )
+    monkeypatch.setattr(job, "build", lambda *_, **__: BuildReport(table, 3, lines, 1.5))
+    objects = run(["--at", "h:1", "index", "build", "-o", "json"]).objects
+    at, later = "2026-11-01T12:00:00+00:00", "2026-11-01T13:00:00+00:00"
+    assert [(one["as_of"], one["stale"], one["stale_since"]) for one in objects] == [
+        (at, False, None),
+        (at, True, later),
+        (None, True, later),
+    ]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
