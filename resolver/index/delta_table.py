@@ -59,6 +59,8 @@ _CONFIGURATION: Final = {
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.deletedFileRetentionDuration": "interval 3650 days",
 }
+_ESCAPE: Final = re.compile("%[0-9A-Fa-f]{2}")
+"""Part of a folder's name that ``deltalake`` decodes, as in a URL."""
 _DESCRIPTION: Final = "Every Kafka topic of every cluster, by path. Made by kdir index build."
 
 
@@ -117,8 +119,21 @@ class IndexTable:
 
     @classmethod
     def at(cls, location: str) -> IndexTable:
-        """Returns the table at a folder or URL; a relative folder is below this process's own."""
-        return cls(location if "://" in location else str(FilePath(location).absolute()))
+        """Returns the table at a folder or URL; a relative folder is below this process's own.
+
+        Raises:
+            InvalidArgument: ``deltalake`` would take the folder for another one.
+        """
+        if "://" in location:
+            return cls(location)
+        folder = str(FilePath(location).absolute())
+        if escape := _ESCAPE.search(folder):
+            raise InvalidArgument(
+                f"--table {folder}: a folder with {escape[0]} in its path cannot hold an index; "
+                "name another folder",
+                field="table",
+            )
+        return cls(folder)
 
     @property
     def folder(self) -> FilePath | None:

@@ -353,6 +353,29 @@ def run_here(tree: dict[str, FakeCluster], table: str) -> Build:
     return run
 
 
+@pytest.mark.parametrize("name", ["my index", "ü", "a#b", "100%", "a%zz"])
+def test_a_folder_of_any_usual_name_is_found_again(
+    tree: dict[str, FakeCluster], tmp_path: Path, name: str
+) -> None:
+    settings = SparkSettings(session=cast("Any", InProcess()))
+    table = str(tmp_path / name)
+    for outcome in (Outcome.READ, Outcome.UNCHANGED):
+        report = build([tree["/"].endpoint], table, spark=settings)
+        assert outcomes(report) == dict.fromkeys(TREE, outcome)
+    assert topics(table) == below(*TREE)
+
+
+@pytest.mark.parametrize("name", ["a%20b", "%2F", "x%c3/index"])
+def test_a_folder_whose_name_deltalake_would_decode_is_refused_before_it_is_made(
+    tree: dict[str, FakeCluster], tmp_path: Path, name: str
+) -> None:
+    table = str(tmp_path / name)
+    for call in (lambda: build([tree["/"].endpoint], table), lambda: find(table, "")):
+        with pytest.raises(InvalidArgument, match=r"--table .*name another folder"):
+            call()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("down", [False, True])
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_table_that_goes_away_during_a_build_is_unreachable(
