@@ -250,7 +250,7 @@ class IndexTable:
 
     def discard(self, files: Iterable[DataFile]) -> None:
         """Removes files that no commit names, as far as they can be removed: those that stay cost
-        space, not correctness, and vacuum finds them.
+        space, not correctness, and a full vacuum finds them (docs/how-to/search-all-clusters.md).
         """
         self._delete(file.path for file in files)
 

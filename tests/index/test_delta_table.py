@@ -1,6 +1,10 @@
 """What a commit changes, what readers see of it, and two crawls at once; no server, no Spark."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +33,7 @@ from resolver.index.table_merge import (
     merge,
 )
 from tests.index.fakes import page, topic
+from tests.support.pages import blocks
 
 T0 = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
@@ -273,6 +278,29 @@ class TestTable:
         data = index.write("../../x y%2F", [])
         assert (tmp_path / "index" / data.path).is_file()
         assert (tmp_path / "index") in (tmp_path / "index" / data.path).resolve().parents
+
+    def test_the_vacuum_of_the_page_frees_old_files_also_those_that_no_version_names(
+        self, index: IndexTable, tmp_path: Path
+    ) -> None:
+        replaced = written(index, state(), "/la/a")
+        index.commit(TableState(), [replaced], [], "first")
+        kept, killed, running = (written(index, state(1), path) for path in ("/la/b", "/c", "/d"))
+        index.commit(index.load(), [kept], [replaced], "second")
+        old = time.time() - 400 * 86_400
+        for one in (replaced, kept, killed):
+            os.utime(tmp_path / "index" / one.file.path, (old, old))
+        page_blocks = blocks("docs/how-to/search-all-clusters.md")
+        [code] = [one.body for one in page_blocks if one.language == "python"]
+        code = code.replace("/srv/kdir/index", index.location)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == "1 files removed\n"
+        folder = tmp_path / "index"
+        left = {str(one.relative_to(folder)) for one in folder.rglob("*.parquet")}
+        # A replaced file counts from the commit that replaced it, which is younger than 30 days.
+        assert left == {one.file.path for one in (replaced, kept, running)}
+        assert rows(index) == {"/la/b": False}
 
     def test_no_table_and_another_table_are_each_one_sentence(
         self, index: IndexTable, tmp_path: Path
