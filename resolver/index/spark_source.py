@@ -155,11 +155,13 @@ class KdirReader(DataSourceReader):
         try:
             for page in read_pages(shard):
                 yield with_cluster(page.batch, page.state)
-        except Absent as error:
-            # If not, another cluster may have the directory: no topics here is no failure.
-            if owns_path:
-                raise Absent(f"{self.options.below}: {error.message}") from None
         except KdirError as error:
+            # Each cluster has its own mount: where that is absent, the cluster has moved since.
+            if isinstance(error, Absent) and shard.path != shard.state.mount:
+                # If not, another cluster may have the directory: no topics here is no failure.
+                if owns_path:
+                    raise Absent(f"{self.options.below}: {error.message}") from None
+                return
             match self.options.failures:
                 case "raise":
                     raise

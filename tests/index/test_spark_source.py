@@ -9,7 +9,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from resolver.errors import InvalidArgument, InvalidPath
+from resolver.errors import Absent, InvalidArgument, InvalidPath
 from resolver.index.row_schema import arrow_schema, spark_schema
 from resolver.index.spark_source import KdirReader, Options, ShardPartition, register
 from resolver.path import Path
@@ -143,6 +143,38 @@ def test_a_cluster_above_the_owner_is_not_scanned_for_its_path(
     assert (part.shard.state.mount, part.owns_path) == ("/la/tracking", True)
     tree["/la"].stop()
     assert len(KdirReader(options).partitions()) == 1
+
+
+@pytest.mark.parametrize("failures", ["row", "raise"])
+def test_a_cluster_that_moved_after_the_plan_is_unread_and_not_without_topics(
+    tree: dict[str, FakeCluster], failures: str
+) -> None:
+    reader = KdirReader(Options((tree["/"].endpoint,), Path.parse("/la"), failures=failures))
+    [part] = [
+        part
+        for part in reader.partitions()
+        if isinstance(part, ShardPartition) and part.shard.state.mount == "/la/tracking"
+    ]
+    moved = tree["/la/tracking"]
+    moved.mount, moved.topics = "/la", []
+    if failures == "raise":
+        with pytest.raises(Absent, match="/la/tracking"):
+            list(reader.read(part))
+        return
+    [batch] = reader.read(part)
+    [row] = batch.to_pylist()
+    assert (row["kind"], row["path"], row["stale"]) == ("unread", "/la/tracking", True)
+    assert "no directory" in row["stale_reason"]
+
+
+def test_a_cluster_above_without_the_directory_is_no_failure(tree: dict[str, FakeCluster]) -> None:
+    tree["/ny"].children["/ny/ads/eu"] = tree["/la/tracking"]
+    options = Options((tree["/"].endpoint,), Path.parse("/ny/ads"), failures="raise")
+    shard = next(
+        part.shard for part in KdirReader(options).partitions() if isinstance(part, ShardPartition)
+    )
+    assert (shard.state.mount, shard.path) == ("/ny", "/ny/ads")
+    assert list(KdirReader(options).read(ShardPartition(shard, owns_path=False))) == []
 
 
 def test_spark_and_arrow_have_the_same_columns_in_the_same_order(spark: SparkSession) -> None:
