@@ -324,7 +324,8 @@ def _send_request(
                 if str(one.path) == directory or len(names) >= MOST_NAMES:
                     break
                 name = display_name(one.entry).text
-                if is_segment(name.removesuffix("/")):  # a shell takes the candidates as they are
+                # A shell takes the candidates as they are, and ``start`` may have a * of its own.
+                if is_segment(name.removesuffix("/")) and name.startswith(start):
                     names.append(name)
             return names
     except (Absent, Denied):

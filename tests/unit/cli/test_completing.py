@@ -242,7 +242,7 @@ def test_only_names_of_paths_are_offered(monkeypatch: pytest.MonkeyPatch) -> Non
     """A shell puts the words on the command line as they are."""
     from kdir.v1 import entry_pb2
 
-    names = ("fine", "$(reboot)", "a;b", "a\nb", "\x1b[2J", "a b")
+    names: tuple[str, ...] = ("fine", "$(reboot)", "a;b", "a\nb", "\x1b[2J", "a b")
     given: list[object] = []
 
     class Listed:
@@ -265,3 +265,7 @@ def test_only_names_of_paths_are_offered(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("KDIR_ALLOW", "10.0.0.0/8")
     assert _offered("--at", AT, "ls", "/la/") == ["/la/fine"]
     assert given == [("10.0.0.0/8",)], "referrals lead only where the user allows"
+    names = ("fine", "define")  # both match the glob of what is typed
+    for typed in ("*f", "?", "?ine"):
+        assert _offered("--at", "127.0.0.1:7421", "ls", f"/la/{typed}") == []
+    assert _offered("--at", "127.0.0.1:7421", "ls", "/la/f") == ["/la/fine"]
