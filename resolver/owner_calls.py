@@ -219,19 +219,29 @@ class OwnerCalls:
         if _has(request, "token"):
             merged = self._lookups.session.with_token(call.token)
             request.token = merged if token is None else token
-        patient = call.wanted.confirm_links and not is_same_twice(call.name)
+        changes = call.wanted.confirm_links
         return self.call_owner(
             owner.endpoints,
             call.rpc,
             request,
             deadline,
             cluster_id=owner.cluster_id,
-            patient=patient,
+            patient=changes and not is_same_twice(call.name),
+            on_failure=(lambda error: self._failed(call, error)) if changes else None,
         )
 
     def _wrote(self, call: _Call, answer: Any) -> None:
         """Adds the write to the session, and drops cached answers that it changed."""
         self._lookups.session.wrote(getattr(answer, "token", ""))
+        self._drop_changed(call)
+
+    def _failed(self, call: _Call, error: BaseException) -> None:
+        """Drops what a write may have changed that ended in this error at one server."""
+        if not _is_refusal(error):
+            self._drop_changed(call)
+
+    def _drop_changed(self, call: _Call) -> None:
+        """Drops the cached answers that a write changed, or may have changed."""
         fields = [field for field in ("path", "new_path") if _has(call.request, field)]
         sent = [Path.parse(getattr(call.request, field)) for field in fields]
         for path in (call.path, *sent):
@@ -251,11 +261,13 @@ class OwnerCalls:
         *,
         cluster_id: str = "",
         patient: bool = False,
+        on_failure: Callable[[BaseException], object] | None = None,
     ) -> Any:
         """Returns the first answer of the equal servers of one cluster, within the deadline.
 
         ``patient``: give each server all of the remaining time. A write may take long (a topic is
         waited for), and its server has just answered a resolution; one that is gone fails at once.
+        ``on_failure`` is called with each server's error, also that of a signal's handler.
 
         Raises:
             KdirError: the error of the first server that answered, or Unreachable.
@@ -273,7 +285,11 @@ class OwnerCalls:
                 answer = self._transport.call(
                     endpoint, rpc, request, per_server_timeout(left, share), cluster_id=cluster_id
                 )
-            except KdirError as error:
+            except BaseException as error:
+                if on_failure is not None:
+                    on_failure(error)
+                if not isinstance(error, KdirError):
+                    raise  # of a signal's handler, such as ^C
                 attempts.append(f"{endpoint}: {error}")
                 if not can_try_next_server(error):
                     error.attempts = (*attempts, *error.attempts)
@@ -338,6 +354,21 @@ def _copy(rpc: Method, request: Message) -> Any:
     copy = rpc.request()
     copy.CopyFrom(request)
     return copy
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """True if a server that ended a change in this error certainly did not make it."""
+    match error:
+        case errors.NotReady() | errors.Lame() | errors.HandshakeFailed():
+            return True
+        case errors.StoreUnavailable():
+            return error.metadata.get("effect") != "unknown"
+        case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
+            return False
+        case errors.Internal():
+            return False
+        case _:
+            return isinstance(error, KdirError)
 
 
 def can_try_next_server(error: KdirError) -> bool:
