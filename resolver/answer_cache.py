@@ -69,6 +69,10 @@ class CachedAnswer(NamedTuple):
     """Positions of every cluster on the way."""
     paths: tuple[Path, ...] = ()
     """Other paths on the way: a change at or above one may change the answer."""
+    has_unknown_links: bool = False
+    """True if a server resolved it on the client's behalf, by links that are not known: any change
+    may change the answer.
+    """
 
     def is_fresh(self, now: float) -> bool:
         """True if it may be used unchanged."""
@@ -194,6 +198,10 @@ class Cache:
         on the way between them; returns how many.
         """
         return self._drop_where(lambda kept: kept.is_at_or_below(below))
+
+    def drop_behind_unknown_links(self) -> None:
+        """Removes the answers that any change may have changed."""
+        self._drop_where(lambda kept: kept.has_unknown_links)
 
     def drop_cluster(self, cluster_id: str) -> int:
         """Removes all answers of a cluster; returns how many."""

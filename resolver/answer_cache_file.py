@@ -209,18 +209,19 @@ def _read_answer(record: dict[str, Any], elapsed: float, now: float) -> CachedAn
     sender: Sender = reply_decoding.decode_sender(
         resolve_pb2.Authority.FromString(base64.b64decode(record["authority"]))
     )
-    canonical = Path.parse(resolution.entry.path)
+    path, canonical = Path.parse(record["path"]), Path.parse(resolution.entry.path)
     age = float(record["age"]) + min(elapsed, 365 * 86_400.0)
     left = saved_seconds_left(float(record["left"]), elapsed)
     return CachedAnswer(
         location=location_of(Answer(canonical, 0, resolution), sender),
         until=now + left,
-        path=Path.parse(record["path"]),
+        path=path,
         canonical=canonical,
         cluster_id=sender.cluster_id,
         mount=sender.mount,
         asked_at=now - max(age, 0.0),
         read=_read_read(record["read"]),
+        has_unknown_links=path != canonical,  # answers with known links are not saved
     )
 
 

@@ -317,6 +317,7 @@ class CachedLookup:
                     followed=self._followed(walk, end, since),
                     read=end.read,
                     paths=_others(walk.paths, path, answer.path),
+                    has_unknown_links=_has_unknown_links(walk, end),
                 )
             case AbsentResult(path=canonical, sender=sender):
                 error = absent_error(path, end)
@@ -334,6 +335,7 @@ class CachedLookup:
                     followed=self._followed(walk, end, since),
                     read=end.read,
                     paths=_others(walk.paths, path, canonical),
+                    has_unknown_links=_has_unknown_links(walk, end),
                 )
             case FailedResult(error=error):
                 return self._stale_or_raise(path, wanted, token, error)
@@ -346,11 +348,7 @@ class CachedLookup:
         self, walk: ResolutionStateMachine, end: AnswerResult | AbsentResult, since: float
     ) -> FreshnessMark | None:
         # Behind a link the answer rests on more than its own cluster.
-        if self.freshness is None or end.links:
-            return None
-        if walk.is_in_ones_name and not (
-            isinstance(end, AnswerResult) and end.answer.path == walk.path
-        ):
+        if self.freshness is None or end.links or _has_unknown_links(walk, end):
             return None
         return self.freshness.freshness_of(end, since)
 
@@ -365,7 +363,7 @@ class CachedLookup:
         overtaken = followed is not None and sender.revision < followed.revision
         # The walk sent the token of all earlier writes, and the hints that they touched are gone.
         wrote = self.session.text != written
-        if overtaken or (wrote and self.session.is_after(kept.read)):
+        if overtaken or (wrote and (kept.has_unknown_links or self.session.is_after(kept.read))):
             self._cache.forget(key)
 
     def _stale_or_raise(
@@ -449,6 +447,12 @@ def absent_error(path: Path, end: AbsentResult) -> errors.Absent:
             f"{end.sender.cluster or end.sender.cluster_id} is away)"
         )
     return errors.Absent(message, metadata=facts)
+
+
+def _has_unknown_links(walk: ResolutionStateMachine, end: AnswerResult | AbsentResult) -> bool:
+    """True if a server resolved on the client's behalf, and there may be links on its way."""
+    has_none = isinstance(end, AnswerResult) and end.answer.path == walk.path
+    return walk.is_in_ones_name and not has_none
 
 
 def lifetime_of(end: AnswerResult) -> int:

@@ -242,6 +242,7 @@ class OwnerCalls:
 
     def _drop_changed(self, call: _Call) -> None:
         """Drops the cached answers that a write changed, or may have changed."""
+        self._cache.drop_behind_unknown_links()
         fields = [field for field in ("path", "new_path") if _has(call.request, field)]
         sent = [Path.parse(getattr(call.request, field)) for field in fields]
         for path in (call.path, *sent):

@@ -5,10 +5,11 @@ from pathlib import Path as File
 from typing import Any
 
 import pytest
-from kdir.v1 import directory_pb2, entry_pb2
+from kdir.v1 import directory_pb2, entry_pb2, resolve_pb2
 
 from resolver import Resolver, TopicLocation, errors
 from resolver.errors import KdirError
+from resolver.path import Path
 from resolver.revision_token import NOTHING_READ, Position, ReadPositions, Token
 from resolver.testing import MemoryDirectory
 
@@ -181,6 +182,8 @@ class Writable:
         world.directory.transport.serve(world.directory.at("/").endpoint, self.answer)
 
     def answer(self, method: str, request: Any) -> Any:
+        if method == "ResolveService.Resolve" and request.recursive:
+            return self.walk(request)
         if method == "DirectoryService.DeleteEntry":
             if request.path in self._world.directory.mounts:
                 self._world.umount(request.path)
@@ -191,6 +194,19 @@ class Writable:
             self._world.directory.mkdir(request.path)
             return directory_pb2.CreateEntryResponse(token=self._world.token())
         return self._real(method, request)
+
+    def walk(self, request: Any) -> resolve_pb2.ResolveResponse:
+        """Resolves to the end for the caller, who learns no link on the way."""
+        request.recursive = False
+        response: resolve_pb2.ResolveResponse = self._real("ResolveService.Resolve", request)
+        try:
+            found = self._world.directory.resolver().resolve(request.path)
+        except errors.Absent:
+            response.outcome.absent.lifetime_seconds = 5
+        else:
+            response.authority.CopyFrom(found.authority)
+            response.outcome.resolution.CopyFrom(found.resolution)
+        return response
 
 
 def remove(resolver: Resolver, path: str) -> None:
@@ -213,6 +229,37 @@ def test_own_changes_of_a_link_in_the_middle_of_the_way_are_read(world: World) -
     remove(resolver, "/x")
     mkdir(resolver, "/x")
     assert resolver.resolve("/a").path == "/x"
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_own_changes_are_read_behind_links_that_a_server_followed(
+    world: World, tmp_path: File, restarts: bool
+) -> None:
+    world.directory.mkdir("/a")
+    world.directory.topic("/b/x")
+    world.directory.link("/l", "/a", "/b", union=True)
+    Writable(world)
+    file = tmp_path / "cache"
+    resolver = world.directory.resolver(recursive=True, cache_file=file)
+    assert resolver.resolve("/l/x").path == "/b/x"
+    with pytest.raises(errors.Absent):
+        resolver.resolve("/l/y")
+    if restarts:
+        resolver.close()
+        resolver = world.directory.resolver(recursive=True, cache_file=file)
+        assert resolver.cache.answers["/l/x"].canonical == Path.parse("/b/x")
+    mkdir(resolver, "/a/x")
+    mkdir(resolver, "/a/y")
+    assert resolver.resolve("/l/x").path == "/a/x"
+    assert resolver.resolve("/l/y").path == "/a/y"
+
+
+def test_what_a_server_found_without_links_stays_remembered_after_a_change(world: World) -> None:
+    Writable(world)
+    resolver = world.directory.resolver(recursive=True)
+    first = resolver.resolve("/m2/target")
+    mkdir(resolver, "/new")
+    assert resolver.resolve("/m2/target") is first
 
 
 def test_own_changes_of_a_mount_are_read(world: World) -> None:
