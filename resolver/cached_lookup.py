@@ -402,7 +402,10 @@ class Session:
         if not text:
             return
         with self._lock:
-            merged = Token.merge([self._token, Token.parse(text)]).positions
+            written = Token.parse(text)
+            merged = dict(Token.merge([self._token, written]).positions)
+            for cluster_id in written.positions:
+                merged[cluster_id] = merged.pop(cluster_id)  # to the young end
             recent = list(merged.items())[-_MOST_WRITTEN:]
             self._token = Token(dict(recent))
             self.text = str(self._token)
