@@ -70,11 +70,13 @@ class _Flight:
 
 
 class _Flights:
-    """Resolutions of one process. A fork leaves them, with their locks, to the parent."""
+    """Resolutions of one process. A fork leaves them, and all locks, to the parent."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.Lock()
+        self.making = threading.Lock()
+        """Held while what watches changes is made."""
         self.by_key: dict[Hashable, _Flight] = {}
 
 

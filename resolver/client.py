@@ -8,7 +8,6 @@ file is long because the documentation of each verb and keyword is here, where c
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -157,14 +156,12 @@ class Resolver:
         )
         self._owners = OwnerCalls(self._lookups, cache, transport, health, self._rules, clock)
         self._watch_streams: WatchStreams | None = None
-        self._making = threading.Lock()
-        """Held while the watch streams are made."""
 
     def _feeds(self) -> WatchStreams:
         """Returns the watch streams, made at the first use."""
         from resolver.watch_streams import WatchStreams
 
-        with self._making:
+        with self._lookups.own_process().making:
             if self._watch_streams is None:
                 self._watch_streams = WatchStreams(
                     self._lookups,

@@ -45,7 +45,8 @@ class ReloadingValue(Generic[T]):
         self._failed: Final = failed
         self._every_seconds: Final = every_seconds
         self._clock: Final = clock
-        self._lock: Final = threading.Lock()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._stamps = self._file_stamps()
         self._refused: tuple[_Stamp, ...] | None = None
         self._value = read()
@@ -56,6 +57,9 @@ class ReloadingValue(Generic[T]):
     def value(self, *, look: bool = False) -> T:
         """Returns the newest value; ``look``: check the files however recent the last check was."""
         if self._files and (look or self._clock() - self._looked_at >= self._every_seconds):
+            if self._pid != os.getpid():
+                # After a fork: a lock that a thread of the parent held is never released here.
+                self._lock, self._pid = threading.Lock(), os.getpid()
             with self._lock:
                 self._renew()
         return self._value

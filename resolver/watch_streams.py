@@ -225,8 +225,6 @@ class WatchStreams:
         self._timeout_seconds = timeout_seconds
         self.following: CacheRefresher | None = None
         """Refresher of the followed clusters, made when first needed."""
-        self._making = threading.Lock()
-        """Held while the refresher is made."""
 
     def watch(self, path: Path, after: str, checkpoint_seconds: int, deadline: float) -> Watching:
         """Returns the changes at and below a path; see ``Resolver.watch``."""
@@ -242,16 +240,18 @@ class WatchStreams:
 
     def follow_all(self, *, automatic: bool) -> CacheRefresher:
         """Returns the refresher; ``automatic``: it follows each cluster that answers."""
-        with self._making:
+        with self._lookups.own_process().making:
             if self.following is None:
-                self.following = CacheRefresher(
+                following = CacheRefresher(
                     self._cache,
                     lambda path, token: self._watching(path, token, CHECKPOINT_SECONDS),
                     lambda mount: self._prove(mount, self._soon()),
                     self._clock,
                     automatic=automatic,
                 )
-                self._lookups.freshness = self.following
+                # First what a fork renews: it may come between the two.
+                self._lookups.freshness = following
+                self.following = following
             return self.following
 
     def close(self) -> None:

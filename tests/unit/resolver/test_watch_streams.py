@@ -1,5 +1,7 @@
 """Watching: nothing lost, nothing twice, resumed where it broke; and the memory that it feeds."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -642,3 +644,59 @@ def test_a_client_that_is_closed_follows_no_more(live: Live) -> None:
     following = client.following
     assert following is not None
     eventually(lambda: following.followed(ID) is None)
+
+
+# -- forks -------------------------------------------------------------------------------------
+
+FORKED_WHILE_MAKING = """
+import os, signal, sys, threading
+from resolver import watch_streams
+from resolver.testing import MemoryDirectory
+name, parent = sys.argv[1], os.getpid()
+is_making, may_end = threading.Event(), threading.Event()
+real = getattr(watch_streams, name)
+
+def make(*args, **options):
+    if os.getpid() == parent:
+        is_making.set()
+        may_end.wait()
+    return real(*args, **options)
+
+setattr(watch_streams, name, make)
+directory = MemoryDirectory()
+directory.cluster("/")
+client = directory.resolver()
+maker = threading.Thread(target=client.follow, args=["/"])
+maker.start()
+is_making.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    client.follow("/")
+    os._exit(0 if client.following is not None else 2)
+_, status = os.waitpid(child, 0)
+may_end.set()
+maker.join()
+client.close()
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+def run_forking(script: str, *args: str) -> str:
+    """Returns the output of a script that forks, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *args],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("made", ["WatchStreams", "CacheRefresher"])
+def test_G11_a_process_that_was_forked_while_a_thread_began_to_follow_follows_too(
+    made: str,
+) -> None:
+    assert run_forking(FORKED_WHILE_MAKING, made) == "0"
