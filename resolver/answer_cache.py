@@ -8,9 +8,11 @@ to another.
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Final, NamedTuple
+from weakref import WeakSet
 
 from resolver.path import Path
 from resolver.resolution.values import AskedBecause, Referral
@@ -32,9 +34,10 @@ class FreshnessMark:
     cluster.
     """
 
-    __slots__ = ("applied", "incarnation", "revision", "until")
+    __slots__ = ("__weakref__", "applied", "incarnation", "revision", "until")
 
     def __init__(self, incarnation: str, revision: int) -> None:
+        _MARKS.add(self)
         self.until = 0.0
         """Time on the clock until which all remaining answers of the cluster are fresh."""
         self.incarnation = incarnation
@@ -42,6 +45,18 @@ class FreshnessMark:
         """Changes up to here were received."""
         self.applied = revision
         """Each change up to here has dropped the answers that it touched."""
+
+
+_MARKS: Final[WeakSet[FreshnessMark]] = WeakSet()
+
+
+def _end_marks() -> None:
+    """Ends all marks after a fork: the threads that receive changes belong to the parent."""
+    for mark in _MARKS:
+        mark.until = 0.0
+
+
+os.register_at_fork(after_in_child=_end_marks)  # a warm resolve compares no process ids
 
 
 class CachedAnswer(NamedTuple):

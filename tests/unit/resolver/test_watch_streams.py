@@ -681,6 +681,34 @@ client.close()
 print(os.waitstatus_to_exitcode(status))
 """
 
+FORKED_WHILE_FOLLOWING = """
+import os, signal
+from tests.support.federation import eventually
+from tests.unit.resolver.test_watch_streams import ID, Live, followed
+live = Live()
+live.directory.topic("/a/b")
+client = live.resolver(watch=True)
+client.resolve("/a/b")
+followed(live, client)
+live.now += 61
+live.report()
+eventually(lambda: client.following.is_following(ID))
+live.calls()
+client.resolve("/a/b")
+assert live.calls() == 0
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    live.directory.topic("/a/b", partitions=7)
+    os._exit(0 if client.resolve("/a/b").partitions == 7 else 2)
+_, status = os.waitpid(child, 0)
+assert client.resolve("/a/b").partitions != 7
+assert live.calls() == 0, "the parent follows"
+live.end()
+client.close()
+print(os.waitstatus_to_exitcode(status))
+"""
+
 
 def run_forking(script: str, *args: str) -> str:
     """Returns the output of a script that forks, in a process of its own."""
@@ -700,3 +728,7 @@ def test_G11_a_process_that_was_forked_while_a_thread_began_to_follow_follows_to
     made: str,
 ) -> None:
     assert run_forking(FORKED_WHILE_MAKING, made) == "0"
+
+
+def test_G11_a_process_that_was_forked_takes_nothing_for_fresh_that_its_parent_follows() -> None:
+    assert run_forking(FORKED_WHILE_FOLLOWING) == "0"
