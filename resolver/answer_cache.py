@@ -229,6 +229,13 @@ class Cache:
             for key in tuple(self._aliases.get(canonical, ())):
                 self._remove(key)
 
+    def drop_above(self, path: Path, mount: Path) -> None:
+        """Removes the answers for the directories from ``mount`` down to the one that has ``path``:
+        a change there may change their counts.
+        """
+        for length in range(len(mount), len(path)):
+            self.drop_at(str(Path(path.segments[:length])))
+
     def _drop_where(self, condition: Callable[[CachedAnswer], bool]) -> int:
         # The hot path needs a plain dict. A removal of more than one path is rare, so that it may
         # scan all answers.

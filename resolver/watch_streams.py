@@ -489,6 +489,8 @@ class FollowedCluster:
     def _apply(self, event: watch_pb2.ChangeEvent) -> None:
         from kdir.v1 import entry_pb2
 
+        for text in filter(None, (event.path, event.path_before)):
+            self._cache.drop_above(Path.parse(text), self.mount)
         if event.kind == entry_pb2.ENTRY_KIND_TOPIC:
             self._cache.drop_at(event.path)
             if event.path_before:

@@ -418,6 +418,35 @@ def test_a_change_of_a_directory_concerns_all_below_it(live: Live, kind: int) ->
     assert "/d" in client.cache.answers
 
 
+def topic_count(client: Resolver, path: str) -> int:
+    entry = client.resolve(path).entry
+    assert isinstance(entry, entry_pb2.Entry)
+    return entry.directory.total_topic_count
+
+
+@pytest.mark.parametrize("path", ["/", "/a", "/a/s"])
+def test_the_counts_of_a_directory_follow_the_changes_below_it(live: Live, path: str) -> None:
+    live.directory.topic("/a/s/one")
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    before = topic_count(client, path)
+    other = client.resolve("/d")
+    live.directory.topic("/a/s/two")
+    insert = watch_pb2.CHANGE_ACTION_INSERT
+    live.report(event("/a/s/two", live.cluster.revision, action=insert))
+    eventually(lambda: topic_count(client, path) == before + 1)
+    live.directory.remove("/a/s")
+    removed = watch_pb2.CHANGE_ACTION_DELETE
+    directory = entry_pb2.ENTRY_KIND_DIRECTORY
+    live.report(event("/a/s", live.cluster.revision, kind=directory, action=removed))
+    if path != "/a/s":
+        eventually(lambda: topic_count(client, path) == before - 1)
+    live.calls()
+    assert client.resolve("/d") is other
+    assert live.calls() == 0
+
+
 def test_an_absence_ends_when_the_topic_is_made(live: Live) -> None:
     client = live.resolver(watch=True)
     client.resolve("/a/b")
