@@ -21,7 +21,7 @@ from resolver.deadline_shares import per_server_timeout, time_share
 from resolver.endpoints import ServerHealth
 from resolver.errors import KdirError
 from resolver.lookup_options import LookupOptions
-from resolver.path import Path
+from resolver.path import ROOT, Path
 from resolver.resolution.state_machine import ResolutionOptions
 from resolver.resolution.values import AbsentResult, Answer, AnswerResult, FailedResult, Sender
 from resolver.revision_token import Token
@@ -247,9 +247,7 @@ class OwnerCalls:
         sent = [Path.parse(getattr(call.request, field)) for field in fields]
         for path in (call.path, *sent):
             self._cache.evict_below(path)
-            if getattr(call.request, "make_parents", False):
-                for length in range(1, len(path)):  # they may have been remembered as absent
-                    self._cache.drop_at(str(Path(path.segments[:length])))
+            self._cache.drop_above(path, ROOT)  # made with it and cached as absent, or counted
             if call.wanted.no_follow:  # a mount may have come, gone or moved
                 self._cache.unlearn_below(path)
 

@@ -592,6 +592,20 @@ def test_the_parents_that_a_write_made_are_read(directory: MemoryDirectory) -> N
             assert resolver.resolve(path, no_follow=no_follow).kind == "directory"
 
 
+def test_the_counts_above_a_write_are_read(directory: MemoryDirectory) -> None:
+    Scribe(directory, "/ny/tracking")
+    resolver = directory.resolver("/la")
+    for path in ("/ny/tracking", "/ny/tracking/search"):
+        assert resolver.resolve(path).kind == "directory"
+    request = create()
+    request.entry.topic.physical_name = "search.new"
+    resolver.call("/ny/tracking/search/new", "DirectoryService.CreateEntry", request)
+    for path, count in (("/ny/tracking", 3), ("/ny/tracking/search", 2)):
+        entry = resolver.resolve(path).entry
+        assert isinstance(entry, entry_pb2.Entry)
+        assert entry.directory.total_topic_count == count
+
+
 def test_a_write_is_decided_on_what_was_written_before(directory: MemoryDirectory) -> None:
     """Also where another server of the cluster answers it."""
     scribe = Scribe(directory, "/ny/tracking")
