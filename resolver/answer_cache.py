@@ -181,11 +181,14 @@ class Cache:
     def put_stale(
         self, key: Hashable, old: CachedAnswer, now: float, seconds: float
     ) -> CachedAnswer:
-        """Stores the last good answer, marked stale, for some seconds without another query."""
+        """Returns the last good answer, marked stale; it is given for some seconds without another
+        query, unless it was dropped or replaced meanwhile.
+        """
         stale = old._replace(location=old.as_stale(now), until=now + seconds, followed=None)
         with self._lock:
-            # The original stays: the age counts from its request, also when it is stale again.
-            self.answers[key] = stale._replace(original=old.original or old.location)
+            if self.answers.get(key) is old:
+                # The original stays: the age counts from its request, also when it is stale again.
+                self.answers[key] = stale._replace(original=old.original or old.location)
         return stale
 
     def renew_lock(self) -> None:
