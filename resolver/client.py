@@ -554,7 +554,11 @@ class Resolver:
         from resolver.reverse_lookup import ReverseLookup, unknown_cluster
 
         locator = ReverseLookup(
-            self.transport, self.health, self._allow.why_not_allowed, self._clock
+            self.transport,
+            self.health,
+            self._allow.why_not_allowed,
+            self._lookups.walker.positions,
+            self._clock,
         )
         deadline = self._deadline(timeout_seconds)
         try:

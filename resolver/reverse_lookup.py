@@ -2,12 +2,13 @@
 
 The checks are those of a resolution by path, as far as possible. A referral up leads to a strict
 ancestor, and comes before all others. The answer must come from the cluster referred to. No server
-of an earlier hop is queried again. Only the cluster itself can answer that it has no such topic.
+of an earlier hop is queried again. Within one incarnation of a store no reply older than an earlier
+one is accepted. Only the cluster itself can answer that it has no such topic.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,9 @@ from resolver.resolution.values import (
     Referral,
     Reply,
     Rewrite,
+    Sender,
 )
+from resolver.revision_token import NewestPositions, Position, Token
 from resolver.topic_location import TopicLocation, location_of
 from resolver.transport import Transport, method
 
@@ -61,6 +64,7 @@ class ReverseLookup:
     transport: Transport
     health: ServerHealth
     refusal: Callable[[str], str]
+    positions: NewestPositions
     clock: Callable[[], float]
 
     def locate(
@@ -129,16 +133,20 @@ class _Search:
                     "could be asked"
                 )
             share = time_share(len(hop.queue) + 1)
+            floor = self._locator.positions.current
             self._asked.add(endpoint)
             try:
                 response = self._locator.transport.call(
                     endpoint,
                     method("ResolveService.Locate"),
-                    self._request,
+                    self._request_to(hop, endpoint),
                     per_server_timeout(left, share, hurried=hurried),
                     cluster_id=hop.cluster_id,
                 )
-                return self._judge(hop, endpoint, reply_decoding.decode_reply(response))
+                reply = reply_decoding.decode_reply(response)
+                if self._is_old(hop, endpoint, reply.sender, floor):
+                    continue
+                return self._judge(hop, endpoint, reply)
             except KdirError as error:
                 self.attempts.append(f"{endpoint} ({hop.way.value}): {error}")
                 if isinstance(error, errors.DeadlineExceeded):
@@ -149,6 +157,42 @@ class _Search:
                         continue
                 hop.troubles.append((self._trouble(hop, endpoint, error), error))
         raise hop.combined_error(ROOT)
+
+    def _request_to(self, hop: Hop, endpoint: str) -> resolve_pb2.LocateRequest:
+        """Returns the request to a server; to one whose reply was old, with what to wait for."""
+        if endpoint not in hop.again:
+            return self._request
+        cluster_id, seen = hop.again[endpoint]
+        position = Token.from_position(cluster_id, seen.incarnation, seen.revision)
+        request = type(self._request)()
+        request.CopyFrom(self._request)
+        request.token = str(Token.merge([Token.parse(request.token), position]))
+        return request
+
+    def _is_old(
+        self, hop: Hop, endpoint: str, sender: Sender, floor: Mapping[str, Position]
+    ) -> bool:
+        """True if a reply is older than one seen before the query was sent: its server is queried
+        once more after the others of the hop (R17).
+
+        Raises:
+            Lame: the sender is not the one that the hop leads to.
+            NotReady: the server's second reply is old, too.
+        """
+        if why := sender_mismatch(hop.referral, sender):
+            raise errors.Lame(f"{endpoint} {why}")
+        seen = floor.get(sender.cluster_id)
+        if seen is None or not sender.is_before(seen):
+            return False
+        if endpoint in hop.again:
+            raise errors.NotReady(
+                f"{endpoint} is still behind revision {seen.revision}, seen before"
+            )
+        was = f"revision {sender.revision} is older than {seen.revision}, seen before"
+        self.attempts.append(f"{endpoint}: {was}")
+        hop.again[endpoint] = (sender.cluster_id, seen)
+        hop.queue.append(endpoint)
+        return True
 
     def _trouble(self, hop: Hop, endpoint: str, error: KdirError) -> ServerFailure:
         """Returns the failure that an error means for its server; raises the error if all servers
@@ -182,15 +226,15 @@ class _Search:
 
     def _judge(self, hop: Hop, endpoint: str, reply: Reply) -> TopicLocation | Hop:
         sender = reply.sender
-        if why := sender_mismatch(hop.referral, sender):
-            raise errors.Lame(f"{endpoint} {why}")
         wanted = self._request.cluster
         owns = wanted in {"", sender.cluster_id, sender.cluster}
         match reply.outcome:
             case Answer(path=path) as answer if owns and sender.mount.is_prefix_of(path):
                 self._locator.health.note_success(endpoint)
+                self._note_position(sender)
                 return location_of(answer, sender)
             case Absent() if owns:
+                self._note_position(sender)
                 raise errors.Absent(
                     f"cluster {sender.cluster} has no topic with the physical name "
                     f"{self._request.physical_name!r}",
@@ -199,11 +243,16 @@ class _Search:
                     mount=sender.mount,
                 )
             case Referral() as referral if not owns:
-                return self._follow(endpoint, sender.mount, referral)
+                next_hop = self._follow(endpoint, sender.mount, referral)
+                self._note_position(sender)
+                return next_hop
             case ErrorAnswer(error=error):
                 raise error
             case Answer() | Absent() | Referral() | Rewrite():
                 raise errors.Lame(f"{endpoint} answers for cluster {wanted!r}, which it is not")
+
+    def _note_position(self, sender: Sender) -> None:
+        self._locator.positions.note(sender.cluster_id, sender.incarnation, sender.revision)
 
     def _follow(self, endpoint: str, mount: Path, referral: Referral) -> Hop:
         if referral.way is AskedBecause.UP:

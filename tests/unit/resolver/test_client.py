@@ -990,6 +990,49 @@ def test_which(directory: MemoryDirectory) -> None:
         directory.resolver().which("la-tracking", "search.clicks")
 
 
+class Lagging:
+    """A server of ``la-tracking`` with an old, empty copy, unless a token makes it wait."""
+
+    def __init__(self, directory: MemoryDirectory) -> None:
+        self.real = directory.at("/la/tracking")
+        self.revision = self.real.revision - 1
+        self.catches_up = True
+        self.tokens: list[str] = []
+        directory.transport.serve(self.real.endpoint, self.answer)
+
+    def answer(self, method: str, request: Any) -> Any:
+        response = self.real.answer(method, request)
+        self.tokens.append(request.token)
+        if not request.token or not self.catches_up:
+            response.authority.revision = self.revision
+            response.outcome.absent.lifetime_seconds = 5
+        return response
+
+
+def test_R17_which_asks_a_server_that_lags_again_with_what_to_wait_for(
+    directory: MemoryDirectory,
+) -> None:
+    resolver = directory.resolver()
+    directory.topic("/la/tracking/new")
+    real = directory.at("/la/tracking")
+    resolver.resolve("/la/tracking/new")
+    lagging = Lagging(directory)
+    assert resolver.which("la-tracking", "new").path == "/la/tracking/new"
+    assert Token.parse(lagging.tokens[-1]).positions["kc-la-tracking"].revision == real.revision
+    lagging.catches_up = False
+    with pytest.raises(errors.NotReady, match=f"still behind revision {real.revision}"):
+        resolver.which("la-tracking", "new")
+
+
+def test_R17_nothing_older_is_read_than_what_which_has_found(directory: MemoryDirectory) -> None:
+    resolver = directory.resolver()
+    assert resolver.which("la-tracking", "search.clicks").path == CLICKS
+    lagging = Lagging(directory)
+    assert resolver.resolve(CLICKS).kind == "topic"
+    assert lagging.tokens[0] == ""
+    assert lagging.tokens[1] != ""
+
+
 def test_which_does_not_deny_a_cluster_that_the_root_may_only_not_know(
     directory: MemoryDirectory,
 ) -> None:
