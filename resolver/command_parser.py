@@ -7,6 +7,7 @@ import sys
 from typing import Any, NoReturn
 
 from resolver.printable import printable
+from resolver.redaction import redacted
 
 __all__ = ["CommandParser"]
 
@@ -20,5 +21,6 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Ends the process with one sentence, and the command that explains the verb."""
-        sys.stderr.write(f"error: {printable(message)}\n  {self.prog} --help explains it\n")
+        shown = printable(redacted(message))
+        sys.stderr.write(f"error: {shown}\n  {self.prog} --help explains it\n")
         sys.exit(2)

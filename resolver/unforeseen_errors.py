@@ -7,13 +7,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import sys
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from resolver.printable import printable
+from resolver.redaction import redacted
 from resolver.user_config import cache_folder
 
 __all__ = [
@@ -32,8 +32,6 @@ _UNWRITABLE: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # EBADF: it is closed
 )
 _MOST_CHARACTERS: Final = 300
-_PASSWORD: Final = re.compile(r"(://[^:/@\s]+:)[^@/\s]+@")
-"""Password in an address such as ``etcd://user:password@host``."""
 
 
 def report_unforeseen(error: Exception, command: str, *, debug: bool) -> int:
@@ -51,7 +49,7 @@ def report_unforeseen(error: Exception, command: str, *, debug: bool) -> int:
     lines.append(f"error: unforeseen: {type(error).__name__}: {shown}{where}")
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
-    sys.stderr.writelines(f"{printable(line)}\n" for line in lines)
+    sys.stderr.writelines(f"{printable(redacted(line))}\n" for line in lines)
     return EXIT_INTERNAL
 
 
@@ -83,7 +81,7 @@ def _write_log(text: str) -> str:
         path.unlink(missing_ok=True)
         opener = partial(os.open, mode=0o600)
         with open(path, "x", encoding="utf-8", errors="replace", opener=opener) as log:
-            log.write(_PASSWORD.sub(r"\1***@", text))
+            log.write(redacted(text))
     except OSError:
         return ""
     return str(path)

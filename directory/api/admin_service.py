@@ -49,7 +49,6 @@ from directory.namespace.keys import (
 )
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.traversal import traverse
-from directory.server import logs
 from directory.server.cluster import Cluster
 from directory.server.health import has_inherited_policy
 from directory.server.membership import VERSION, FinalizeResult, unreadable
@@ -66,6 +65,7 @@ from directory.store.large_change_records import progress_of, rules_from_proto
 from directory.store.replica import ReplicaState
 from resolver.errors import InvalidArgument, NotReady, StoreUnavailable
 from resolver.path import Path
+from resolver.redaction import redacted
 from resolver.units import plural
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
         out.revision = replica.snapshot.revision
     out.age_seconds = replica.age_seconds
     # Shown to operators, as is the store's address, but never with a password.
-    out.message = logs.redacted(replica.trouble)
+    out.message = redacted(replica.trouble)
     out.watch_restarts = replica.watch_restarts
     out.reloads = replica.reloads
     out.sealed = replica.sealed  # as the replica has it; the store may be sealed since
@@ -352,7 +352,7 @@ def _store(cluster: Cluster, out: admin_pb2.StoreStatus) -> None:
         out.last_commit_seconds = store.last_commit_seconds
     if (full := store.full) is not None:
         reason, out.full_age_seconds = full
-        out.full = logs.redacted(reason)
+        out.full = redacted(reason)
 
 
 def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus, *, shows_all: bool) -> None:

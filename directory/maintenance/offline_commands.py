@@ -34,6 +34,7 @@ from resolver.command_parser import CommandParser
 from resolver.confirmation import NotApproved, approve
 from resolver.errors import KafkaUnavailable
 from resolver.printable import printable
+from resolver.redaction import redacted
 from resolver.unforeseen_errors import report_unforeseen
 
 if TYPE_CHECKING:
@@ -136,8 +137,10 @@ def _failed(why: str, code: int) -> int:
 
 
 def _print_progress(text: str) -> None:
-    """Prints a line of progress; control characters from a store or a backup are escaped."""
-    sys.stderr.write(f"{printable(text)}\n")
+    """Prints a line of progress, redacted; control characters from a store or a backup are
+    escaped.
+    """
+    sys.stderr.write(f"{printable(redacted(text))}\n")
     sys.stderr.flush()
 
 

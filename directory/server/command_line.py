@@ -17,6 +17,7 @@ from directory.server.config import (
     check_loopback,
     load_configs,
     parse_config,
+    shown_store,
 )
 from directory.server.supervisor import MOST_PROCESSES
 from resolver.command_parser import CommandParser
@@ -182,7 +183,7 @@ def describe_config(config: ServerConfig, processes: int) -> str:
     allowed = (
         ", ".join(sorted(kafka.ceiling)) if kafka and kafka.ceiling else "nothing: it observes"
     )
-    store = logs.redacted(config.store)
+    store = shown_store(config.store)
     lines = [
         f"{config.cluster}: would serve {config.mount} on {config.listen} from {store}",
         f"  parent: {', '.join(config.parent) or 'none'}",

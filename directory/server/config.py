@@ -32,6 +32,7 @@ from directory.store.etcd.etcd_address import EtcdAddress
 from resolver.endpoints import AllowList
 from resolver.errors import InvalidArgument
 from resolver.path import ROOT, Path
+from resolver.redaction import shown_unknown_address
 
 __all__ = [
     "ASPECTS",
@@ -47,6 +48,7 @@ __all__ = [
     "default_store",
     "load_configs",
     "parse_config",
+    "shown_store",
 ]
 
 DEFAULT_LISTEN: Final = "127.0.0.1:7420"
@@ -244,7 +246,7 @@ def load_configs(names: Sequence[str]) -> list[ServerConfig]:
     configs = [_load(file) for file in files]
     seen: dict[str, pathlib.Path] = {}
     for config, file in zip(configs, files, strict=True):
-        for key in (f"cluster {config.cluster!r}", f"store {_redact_address(config.store)!r}"):
+        for key in (f"cluster {config.cluster!r}", f"store {shown_store(config.store)!r}"):
             if key in seen:
                 raise ConfigError(f"{file}: {key} is also that of {seen[key]}")
             seen[key] = file
@@ -383,7 +385,8 @@ def _store(address: str, base: pathlib.Path | None) -> str:
     scheme, separator, rest = address.partition("://")
     if not separator or scheme not in {"sqlite", "etcd"}:
         raise ConfigError(
-            f"store: found {address!r}; expected sqlite:///FILE or etcd://HOST:PORT,…/PREFIX"
+            f"store: found {shown_unknown_address(address)!r}; expected sqlite:///FILE or "
+            "etcd://HOST:PORT,…/PREFIX"
         )
     if scheme == "sqlite":
         name = rest[1:]
@@ -404,8 +407,8 @@ def _store(address: str, base: pathlib.Path | None) -> str:
     return address
 
 
-def _redact_address(store: str) -> str:
-    """Returns an address without secrets."""
+def shown_store(store: str) -> str:
+    """Returns the address of a config's store without secrets."""
     return str(EtcdAddress.parse(store)) if store.startswith("etcd://") else store
 
 

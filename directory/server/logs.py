@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextvars
 import json
 import logging
-import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any, Final, TextIO
 
 from directory.api.rpc.call_context import CURRENT
 from resolver.printable import printable
+from resolver.redaction import redacted
 
 __all__ = [
     "FORMATS",
@@ -24,7 +24,6 @@ __all__ = [
     "LogFormatter",
     "TextFormatter",
     "cluster_log_context",
-    "redacted",
     "set_up",
     "with_log_context",
 ]
@@ -32,8 +31,6 @@ __all__ = [
 FORMATS: Final = ("text", "json")
 _LONGEST: Final = 8_000
 """Most characters of one message."""
-_PASSWORD: Final = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
-_BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 
 _CLUSTER: Final = contextvars.ContextVar("cluster", default="")
 
@@ -150,14 +147,6 @@ def set_up(form: str, level: str, stream: TextIO | None = None) -> LogFormatter:
     handler.setFormatter(made)
     logging.basicConfig(level=level, handlers=[handler])
     return made
-
-
-def redacted(text: str) -> str:
-    """Returns text without the passwords of addresses such as ``etcd://user:password@host``, and
-    without the tokens of ``Authorization`` headers.
-    """
-    text = _PASSWORD.sub(r"\1:***@", text) if "://" in text else text
-    return _BEARER.sub(r"\1 ***", text)
 
 
 def _time(record: logging.LogRecord) -> str:

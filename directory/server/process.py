@@ -47,6 +47,7 @@ from directory.store.replica import ReplicaState
 from resolver.errors import KdirError
 from resolver.extras import missing_extra
 from resolver.printable import printable
+from resolver.redaction import redacted
 
 if TYPE_CHECKING:
     from directory.api.grpc_server import DirectoryServer
@@ -109,10 +110,10 @@ def main(arguments: Sequence[str] | None = None, levels: Levels = LEVELS) -> int
             return _supervise(configs, given, options.processes)
         return _run(configs, form, metrics, levels)
     except (ConfigError, IncompatibleStore, KdirError, StoreDamaged) as error:
-        sys.stderr.write(f"error: {printable(logs.redacted(str(error)))}\n")
+        sys.stderr.write(f"error: {printable(redacted(str(error)))}\n")
         return 2
     except StoreUnreachable as error:
-        why = printable(logs.redacted(str(error)))
+        why = printable(redacted(str(error)))
         sys.stderr.write(f"error: the store cannot be reached: {why}\n")
         return 3
 

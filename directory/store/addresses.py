@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from directory.store.base import Identity, IncompatibleStore, Store
+from resolver.redaction import shown_unknown_address
 
 __all__ = ["describe_address", "find_identity", "is_remote", "is_same_place", "open_store"]
 
@@ -32,12 +33,12 @@ def open_store(
 
             return EtcdStore.open(address, cluster, cluster_id, sealed)
         case _:
-            raise _unknown(scheme)
+            raise _unknown(address)
 
 
-def _unknown(scheme: str) -> IncompatibleStore:
+def _unknown(address: str) -> IncompatibleStore:
     return IncompatibleStore(
-        f"store {scheme}://…: unknown kind of store; use sqlite:///file or"
+        f"store {shown_unknown_address(address)}: unknown kind of store; use sqlite:///file or"
         " etcd://host:2379,…/prefix"
     )
 
@@ -63,7 +64,7 @@ def find_identity(address: str) -> Identity | None:
 
             return identity_at(EtcdAddress.parse(address))
         case _:
-            raise _unknown(scheme)
+            raise _unknown(address)
 
 
 def describe_address(address: str) -> str:
@@ -83,7 +84,7 @@ def describe_address(address: str) -> str:
 
             return str(EtcdAddress.parse(address))
         case _:
-            raise _unknown(scheme)
+            raise _unknown(address)
 
 
 def is_same_place(one: str, other: str) -> bool:

@@ -206,6 +206,24 @@ def test_an_unforeseen_error_of_restore_is_70_too(
     assert "Traceback" in capsys.readouterr().err
 
 
+def test_an_unforeseen_error_of_restore_shows_no_password(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    stores = ["sqlite:///a", "etcd://la:my p@ssw0rd@h/la"]
+
+    def fails(_: object, target: str, **__: object) -> int:
+        raise ZeroDivisionError(f"no such ratio at {target}")
+
+    monkeypatch.setattr(offline_commands, "plan_migration", fails)
+    assert offline_commands.main("migrate", ["--debug", *stores]) == 70
+    with pytest.raises(SystemExit):
+        offline_commands.main("migrate", [*stores, stores[1]])
+    shown = capsys.readouterr().err + (tmp_path / "kdir" / "last-error.log").read_text()
+    assert shown.count("etcd://la:***@h/la") == 5
+    assert "ssw0rd" not in shown
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 @pytest.mark.parametrize("arguments", [["--help"], ["ls", "--help"], ["no\u2026"]])
 def test_an_output_that_is_not_utf_8_is_no_error(encoding: str, arguments: list[str]) -> None:

@@ -7,7 +7,9 @@ import tomllib
 
 import pytest
 
+from directory.maintenance import offline_commands
 from directory.namespace.entry import LinkMode
+from directory.server import process
 from directory.server.config import ConfigError, ServerConfig, load_configs, parse_config
 from directory.server.config_security import parse_super_users
 from resolver.errors import InvalidArgument
@@ -154,6 +156,42 @@ def test_a_mistake_is_named(text: str, arguments: tuple[str, ...]) -> None:
     for argument in arguments:
         assert argument in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        "etcds://la:s3cret@a:2379/la",
+        "etcds://la:s3cret/more@a/la",
+        "etcd:/la:s3cret@a/la",
+        "la:s3cret@a/la",
+        "etcd://la:s3cret@a:none/la",
+    ],
+)
+def test_a_store_that_is_none_is_refused_without_its_password(
+    store: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "la.toml"
+    file.write_text(f'mount = "/la"\nstore = "{store}"\n')
+    restore = ["--new-life", "--plan"]
+    assert process.main(["--check", "--config", str(file)]) == 2
+    assert offline_commands.main("restore", [*restore, "--config", str(file)]) == 2
+    assert offline_commands.main("restore", [*restore, "--store", store]) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("error: ") == 3
+    assert "s3cret" not in shown
+
+
+@pytest.mark.parametrize("password", ["s3cret", "my s3cret", "p@s3cret", "s3cret\\u0007"])
+def test_a_check_shows_no_password(
+    password: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "la.toml"
+    file.write_text(f'mount = "/la"\nstore = "etcd://la:{password}@a:2379/la"\n')
+    process.main(["--check", "--config", str(file)])
+    shown = "".join(capsys.readouterr())
+    assert "etcd://a:2379/la" in shown or "etcd://la:***@a:2379/la" in shown
+    assert "s3cret" not in shown
 
 
 def test_files_of_a_folder_may_not_share_a_cluster_or_store(tmp_path: pathlib.Path) -> None:

@@ -18,9 +18,9 @@ from directory.server.logs import (
     LogFormatter,
     TextFormatter,
     cluster_log_context,
-    redacted,
     with_log_context,
 )
+from resolver.redaction import redacted
 
 FORGED = "/la/x\r\n2026-11-21T00:00:00.000Z ERROR directory: all is lost\x1b[2J\u2028\u202e\udc80"
 LINE = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [A-Z]+ \S+")
@@ -144,6 +144,14 @@ def test_an_endless_message_ends(as_json: Log) -> None:
     [
         ("etcd://root:s3cr3t@a:2379,b:2379/la", "etcd://root:***@a:2379,b:2379/la"),
         ("etcd://a:2379/la and http://:pw@h", "etcd://a:2379/la and http://:***@h"),
+        ("etcd://la:my pw@a:2379/la", "etcd://la:***@a:2379/la"),
+        ("etcds://la:p@ssw0rd@a/la?x=@", "etcds://la:***@a/la?x=@"),
+        ("found 'etcd://la:it's@a'", "found 'etcd://la:***@a'"),
+        ("etcd://la:12345@a:2379", "etcd://la:***@a:2379"),
+        ("http://a:2379: not for ana@b", "http://a:2379: not for ana@b"),
+        ("http://a:2379 not for ana@b", "http://a:2379 not for ana@b"),
+        ("http://a: not for ana@b", "http://a: not for ana@b"),
+        ("http://[::1]:2379/la of ana@b", "http://[::1]:2379/la of ana@b"),
         ("authorization: Bearer eyJhbGciOi.J9.x-y_z", "authorization: Bearer ***"),
         ("store sqlite:////var/lib/la.sqlite", "store sqlite:////var/lib/la.sqlite"),
         ("a bearer of news", "a bearer of news"),
