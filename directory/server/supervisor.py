@@ -257,8 +257,7 @@ class Supervisor:
 
     def _received(self, worker: _Worker, line: str) -> None:
         if not is_serving_line(line):
-            self._out.write(line)
-            self._out.flush()
+            self._print(line)
             return
         worker.lines.append(line)
         if len(worker.lines) == self._clusters:
@@ -270,8 +269,14 @@ class Supervisor:
         """Prints one line for each cluster, once every process serves or has failed."""
         if not self._reported and all(worker.tried for worker in self._workers):
             self._reported = True
-            self._out.writelines(self._workers[0].lines)
+            self._print(*self._workers[0].lines)
+
+    def _print(self, *lines: str) -> None:
+        try:
+            self._out.writelines(lines)
             self._out.flush()
+        except OSError as error:  # a full disk, or a reader that has ended: the processes go on
+            _log.error("stdout cannot be written: %s", error.strerror)
 
     def _buried(self, worker: _Worker, process: subprocess.Popen[str]) -> None:
         now = self._clock()

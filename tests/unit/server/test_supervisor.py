@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
+import queue
+import signal
 import subprocess
-from typing import Any
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 import pytest
 
-from directory.server.supervisor import Supervisor
+from directory.server.supervisor import Supervisor, serving_line
+from tests.support.waiting import eventually
+
+SERVING = serving_line("/la", "la", "kc-1", "127.0.0.1:7420") + "\n"
+METRICS = "metrics on http://127.0.0.1:9420/metrics\n"
 
 
 class Clock:
@@ -41,3 +52,76 @@ def test_a_process_that_cannot_be_started_now_is_tried_again_and_the_others_go_o
     assert len(started) == 10
     assert pauses == sorted(pauses)
     assert (pauses[0], pauses[-1]) == (0.5, 30.0)
+
+
+class Process:
+    """Server process that prints and ends as the test says."""
+
+    pid = 1
+    returncode = 0
+
+    def __init__(self) -> None:
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._is_over = threading.Event()
+        self.stdout = iter(self._lines.get, "")
+
+    def write(self, line: str) -> None:
+        self._lines.put(line)
+
+    def end(self, code: int) -> None:
+        self.returncode = code
+        self._is_over.set()
+        self._lines.put("")
+
+    def terminate(self) -> None:
+        self.end(-signal.SIGTERM)
+
+    def wait(self, timeout: float | None = None) -> int:
+        assert self._is_over.wait(timeout)
+        return self.returncode
+
+
+@contextmanager
+def supervised(
+    monkeypatch: pytest.MonkeyPatch, count: int, out: TextIO, start: Callable[[], Any] = Process
+) -> Iterator[list[Process]]:
+    """Runs a supervisor, and yields the processes that it has started so far. At the end it must be
+    running, and stop.
+    """
+    started: list[Process] = []
+    handlers: dict[int, Callable[[], None]] = {}
+    codes: list[int] = []
+
+    def popen(*_: Any, **__: Any) -> Process:
+        started.append(start())
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    monkeypatch.setattr(signal, "signal", handlers.__setitem__)
+    supervisor = Supervisor([], count, {}, clusters=1, drain_seconds=1, out=out)
+    thread = threading.Thread(target=lambda: codes.append(supervisor.run()), daemon=True)
+    thread.start()
+    try:
+        yield started
+        assert thread.is_alive()
+    finally:
+        handlers[signal.SIGTERM]()
+        thread.join(10)
+    assert codes == [0]
+
+
+class FullDisk(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_an_output_that_cannot_be_written_ends_no_process(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with supervised(monkeypatch, 2, FullDisk()) as started:
+        eventually(lambda: len(started) == 1)
+        started[0].write(METRICS)
+        started[0].write(SERVING)
+        eventually(lambda: len(started) == 2)
+        started[1].write(SERVING)
+        eventually(lambda: caplog.text.count("stdout cannot be written: No space left") == 2)
