@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import pathlib
+import stat
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -225,8 +226,18 @@ def default_cluster(mount: Path) -> str:
 
 
 def default_store(cluster: str) -> str:
-    """Returns an sqlite file in the user's state folder (XDG base directories)."""
-    home = os.environ.get("XDG_STATE_HOME") or pathlib.Path.home() / ".local" / "state"
+    """Returns an sqlite file in the user's state folder (XDG base directories).
+
+    Raises:
+        ConfigError: the user has no home folder.
+    """
+    try:
+        home = os.environ.get("XDG_STATE_HOME") or pathlib.Path.home() / ".local" / "state"
+    except RuntimeError as error:
+        raise ConfigError(
+            "store: missing, and the user has no home folder for the default; expected "
+            "sqlite:////absolute/file or etcd://HOST:PORT,…/PREFIX"
+        ) from error
     return f"sqlite:///{pathlib.Path(home, 'kdir', f'{cluster}.sqlite').absolute()}"
 
 
@@ -236,13 +247,7 @@ def load_configs(names: Sequence[str]) -> list[ServerConfig]:
     Raises:
         ConfigError: a file cannot be read or is wrong; names it.
     """
-    files: list[pathlib.Path] = []
-    for name in names:
-        place = pathlib.Path(name)
-        found = sorted(place.glob("*.toml")) if place.is_dir() else [place]
-        if not found:
-            raise ConfigError(f"{name}: no *.toml file in this folder")
-        files.extend(found)
+    files = [file for name in names for file in _files_at(name)]
     configs = [_load(file) for file in files]
     seen: dict[str, pathlib.Path] = {}
     for config, file in zip(configs, files, strict=True):
@@ -251,6 +256,20 @@ def load_configs(names: Sequence[str]) -> list[ServerConfig]:
                 raise ConfigError(f"{file}: {key} is also that of {seen[key]}")
             seen[key] = file
     return configs
+
+
+def _files_at(name: str) -> list[pathlib.Path]:
+    place = pathlib.Path(name)
+    try:
+        if not stat.S_ISDIR(place.stat().st_mode):
+            return [place]
+        # Not by glob, which takes a folder that cannot be listed for an empty one.
+        found = sorted(one for one in place.iterdir() if one.name.endswith(".toml"))
+    except OSError as error:
+        raise ConfigError(f"{name}: cannot be read: {error.strerror}") from error
+    if not found:
+        raise ConfigError(f"{name}: no *.toml file in this folder")
+    return found
 
 
 def _load(file: pathlib.Path) -> ServerConfig:
@@ -284,10 +303,11 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
     if metrics:
         check_loopback(metrics, "metrics")
     kafka = kafka_of(top.table("kafka"), base)
+    store = top.text("store", "") if top.has("store") else default_store(cluster)
     config = ServerConfig(
         cluster=_name("cluster", cluster),
         mount=mount,
-        store=_store(top.text("store", default_store(cluster)), base),
+        store=_store(store, base),
         site=top.text("site", ""),
         listen=listen,
         advertise=advertise,

@@ -362,7 +362,11 @@ def _check_free(listen: str, key: str = "listen") -> None:
 
 def _make_default_folder(config: ServerConfig) -> None:
     """Creates the folder of the default store, which no user chose."""
-    if config.store == default_store(config.cluster):
+    try:
+        is_default = config.store == default_store(config.cluster)
+    except ConfigError:
+        return  # without a home folder there is no default
+    if is_default:
         file = pathlib.Path(config.store.removeprefix("sqlite:///"))
         try:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -145,3 +145,30 @@ def test_a_folder_for_the_default_store_that_cannot_be_made_is_named(
     done = serve("--mount", "/x", "--listen", "127.0.0.1:0")
     assert done.returncode == 2
     assert done.stderr.startswith("error: store: /proc/nope/kdir cannot be made: ")
+
+
+def test_without_a_home_folder_only_the_default_store_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    without_home = (
+        "import pathlib, sys; from directory.server.process import main\n"
+        "def fails(): raise RuntimeError('Could not determine home directory.')\n"
+        "pathlib.Path.home = fails\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    for store, error in (
+        ([], "error: --store: missing, and the user has no home folder for the default; "),
+        (["--store", "sqlite:////proc/nope/x"], "error: /proc/nope/x: there is no directory"),
+    ):
+        arguments = ["--mount", "/x", "--listen", "127.0.0.1:0", *store]
+        done = subprocess.run(
+            [sys.executable, "-c", without_home, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert error in done.stderr
+        assert "Traceback" not in done.stderr

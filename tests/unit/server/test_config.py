@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pathlib
 import tomllib
 
@@ -216,6 +218,48 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: pathlib.Path) -> None:
         (tmp_path / "bad.toml").write_text(text)
         with pytest.raises(ConfigError, match=r"bad\.toml: not TOML"):
             load_configs([str(tmp_path)])
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ELOOP, errno.ENAMETOOLONG])
+def test_a_folder_that_cannot_be_read_is_named(
+    number: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for name in ("stat", "is_dir"):  # which one the other calls differs among Pythons
+        monkeypatch.setattr(pathlib.Path, name, fails)
+    with pytest.raises(ConfigError, match=f"la: cannot be read: {os.strerror(number)}"):
+        load_configs([str(tmp_path / "la")])
+
+
+def test_a_folder_that_cannot_be_listed_is_named(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    (tmp_path / "la.toml").write_text("")
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, fails)
+    with pytest.raises(ConfigError, match=f"{tmp_path}: cannot be read: Permission denied"):
+        load_configs([str(tmp_path)])
+
+
+def test_without_a_home_only_the_default_store_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails() -> pathlib.Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(pathlib.Path, "home", fails)
+    assert parsed('store = "sqlite:////x"').store == "sqlite:////x"
+    assert ServerConfig.quick(Path(("la",)), store="sqlite:////x").store == "sqlite:////x"
+    with pytest.raises(ConfigError, match="store: missing, and the user has no home folder"):
+        parsed("")
+    with pytest.raises(ConfigError, match="store: missing, and the user has no home folder"):
+        ServerConfig.quick(Path(("la",)))
 
 
 @pytest.mark.parametrize(
