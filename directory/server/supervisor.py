@@ -266,10 +266,13 @@ class Supervisor:
                 _log.info("server process %d serves", worker.number)
 
     def _print_serving_lines(self) -> None:
-        """Prints one line for each cluster, once every process serves or has failed."""
-        if not self._reported and all(worker.tried for worker in self._workers):
+        """Prints one line for each cluster, once every process has served or failed and one of them
+        serves.
+        """
+        serving = next(filter(self._serves, self._workers), None)
+        if serving and not self._reported and all(worker.tried for worker in self._workers):
             self._reported = True
-            self._print(*self._workers[0].lines)
+            self._print(*serving.lines)
 
     def _print(self, *lines: str) -> None:
         try:

@@ -125,3 +125,35 @@ def test_an_output_that_cannot_be_written_ends_no_process(
         eventually(lambda: len(started) == 2)
         started[1].write(SERVING)
         eventually(lambda: caplog.text.count("stdout cannot be written: No space left") == 2)
+
+
+def test_the_serving_lines_are_of_any_process_that_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    with supervised(monkeypatch, 3, out) as started:
+        eventually(lambda: len(started) == 1)
+        started[0].write(SERVING)
+        eventually(lambda: len(started) == 3)
+        started[0].end(-signal.SIGKILL)
+        started[1].end(1)
+        eventually(lambda: len(started) == 5)  # both are started again
+        assert not out.getvalue()  # the third has neither served nor failed
+        started[2].write(SERVING)
+        eventually(lambda: out.getvalue() == SERVING)
+        started[3].write(SERVING)
+        started[3].write(METRICS)
+        eventually(lambda: METRICS in out.getvalue())
+        assert out.getvalue() == SERVING + METRICS
+
+
+def test_the_serving_lines_wait_for_a_process_that_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    with supervised(monkeypatch, 2, out) as started:
+        eventually(lambda: len(started) == 1)
+        started[0].write(SERVING)
+        eventually(lambda: len(started) == 2)
+        started[0].end(-signal.SIGKILL)
+        started[1].end(1)
+        eventually(lambda: len(started) == 4)
+        assert not out.getvalue()
+        started[3].write(SERVING)
+        eventually(lambda: out.getvalue() == SERVING)
