@@ -129,7 +129,7 @@ class _Worker:
     lines: list[str] = field(default_factory=list)
     """Serving lines of its current process."""
     tried: bool = False
-    """True once a process in it has served, or ended."""
+    """True once a process in it has served, ended, or could not be started."""
     refused: bool = False
     """True if its last process could not use its config, port or store."""
 
@@ -209,7 +209,7 @@ class Supervisor:
                         self._received(worker, line)
                         if worker is first and worker.tried:
                             while others:
-                                self._start(others.pop(0))
+                                self._try_start(others.pop(0))
                     case _Ended(worker, process) if worker is first and not worker.tried:
                         return self._stillborn(process.returncode)
                     case _Ended(worker, process):
@@ -307,16 +307,20 @@ class Supervisor:
         now = self._clock()
         for worker in self._workers:
             if worker.due is not None and worker.due <= now:
-                try:
-                    self._start(worker)
-                except OSError as error:  # no memory, or no more processes: the others go on
-                    pause = self._pause(worker)
-                    _log.error(
-                        "server process %d cannot be started: %s; it is tried again in %g s",
-                        worker.number,
-                        error.strerror,
-                        pause,
-                    )
+                self._try_start(worker)
+
+    def _try_start(self, worker: _Worker) -> None:
+        try:
+            self._start(worker)
+        except OSError as error:  # no memory, or no more processes: the others go on
+            worker.tried = True
+            pause = self._pause(worker)
+            _log.error(
+                "server process %d cannot be started: %s; it is tried again in %g s",
+                worker.number,
+                error.strerror,
+                pause,
+            )
 
     def _stillborn(self, code: int) -> int:
         if code > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import os
 import queue
 import signal
@@ -157,3 +158,21 @@ def test_the_serving_lines_wait_for_a_process_that_serves(monkeypatch: pytest.Mo
         assert not out.getvalue()
         started[3].write(SERVING)
         eventually(lambda: out.getvalue() == SERVING)
+
+
+def test_one_of_the_other_processes_that_cannot_be_started_ends_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = io.StringIO()
+    attempts = itertools.count(1)
+
+    def start() -> Process:
+        if next(attempts) == 2:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return Process()
+
+    with supervised(monkeypatch, 2, out, start) as started:
+        eventually(lambda: len(started) == 1)
+        started[0].write(SERVING)
+        eventually(lambda: out.getvalue() == SERVING)
+        eventually(lambda: len(started) == 2)
