@@ -16,6 +16,7 @@ import gc
 import logging
 import os
 import pathlib
+import queue
 import signal
 import socket
 import sys
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from directory.server.cluster import Cluster
     from directory.server.metrics.prometheus import MetricsEndpoint
 
-__all__ = ["main"]
+__all__ = ["main", "stop_at_signals"]
 
 _log = logging.getLogger("directory")
 _RETRY_SECONDS: Final = 1.0
@@ -181,8 +182,7 @@ def _run(
     gc.set_threshold(_COLLECTED_OBJECTS)
     set_longest_wait(_SIGNAL_SECONDS)
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop_at_signals(stop)
     served = _Served()
     if bound is not None:
         threading.Thread(target=_end_with_supervisor, args=(stop,), daemon=True).start()
@@ -208,6 +208,23 @@ def _run(
         _serve(served.places, served.servers, stop)
         _log.info("draining")
     return 0
+
+
+def stop_at_signals(stop: threading.Event) -> None:
+    """Sets an event at SIGTERM or SIGINT.
+
+    A handler runs in the main thread, which may hold the event's lock just then, as it waits for
+    it. So it only puts into a queue, which it may at any time, and another thread sets the event.
+    """
+    received: queue.SimpleQueue[None] = queue.SimpleQueue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: received.put(None))
+
+    def follow() -> None:
+        received.get()
+        stop.set()
+
+    threading.Thread(target=follow, name="signals", daemon=True).start()
 
 
 @dataclass(frozen=True, slots=True)
