@@ -227,17 +227,20 @@ class WriterLockFile:
         self._path: Final = path
         self._clock: Final = clock
         self._sleep: Final = sleep
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._descriptor = self._open()
         self._written = b""
         """Bytes of the note that this object wrote last."""
         self._note: CommitNote | None = None
         """That note: the file is parsed only if other bytes are in it."""
 
+    def _open(self) -> int:
+        return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
     def lock(self, timeout_seconds: float) -> None:
         """Waits for the lock, which no other open store has then, in this process or another.
 
         Raises:
-            StoreUnreachable: not in time, or closed.
+            StoreUnreachable: not in time, or closed; its folder is gone.
         """
         if self._descriptor < 0:
             raise StoreUnreachable(f"{self._path}: closed")
@@ -245,13 +248,29 @@ class WriterLockFile:
         while True:
             try:
                 fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
+                if self._is_at_path():
+                    return
+                self._reopen()
             except BlockingIOError:
                 if self._clock() >= deadline:
                     raise StoreUnreachable(
                         f"{self._path}: another process wrote for {timeout_seconds:g} s"
                     ) from None
                 self._sleep(_POLL_SECONDS)
+            except OSError as error:
+                self.unlock()
+                raise StoreUnreachable(f"{self._path}: {error.strerror}") from error
+
+    def _is_at_path(self) -> bool:
+        """True if others lock the same file: none was put in its place meanwhile."""
+        found = status_of(self._path)
+        return found is not None and os.path.samestat(found, os.fstat(self._descriptor))
+
+    def _reopen(self) -> None:
+        """Opens the file that is at the path now, made if there is none, and frees the other."""
+        replaced, self._descriptor = self._descriptor, self._open()
+        self._written, self._note = b"", None
+        os.close(replaced)
 
     def unlock(self) -> None:
         """Lets the next writer in."""

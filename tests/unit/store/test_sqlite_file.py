@@ -627,6 +627,52 @@ def test_a_backup_tool_that_checkpoints_is_no_restore(
     assert reopen().identity == incarnation
 
 
+def _put_the_folder_back(folder: Path) -> None:
+    lost = folder.with_name("lost")
+    folder.rename(lost)
+    shutil.copytree(lost, folder)
+
+
+def _remove_the_note(folder: Path) -> None:
+    (folder / "la.db-life").unlink()
+
+
+@pytest.mark.parametrize("change", [_put_the_folder_back, _remove_the_note])
+def test_stores_that_were_opened_before_and_after_the_lock_was_replaced_have_one_lock(
+    tmp_path: Path, change: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "stores"
+    folder.mkdir()
+    with closing(SqliteStore(folder / "la.db", "la")) as before:
+        put(before, b"k")
+        incarnations = [before.identity.incarnation]
+        change(folder)
+        with closing(SqliteStore(folder / "la.db", "la")) as after:
+            for number in range(3):
+                for store in (before, after):
+                    put(store, b"%d" % number)
+                    incarnations.append(store.refresh_identity().incarnation)
+            with after._file.writing(), pytest.raises(StoreUnreachable, match="another process"):
+                before.commit(Transaction((), (Put(b"k", b""),)), timeout_seconds=0.05)
+    assert len(set(incarnations[1:])) == 1, "each put the store back"
+
+
+def test_a_store_whose_folder_is_gone_is_away_until_it_returns(tmp_path: Path) -> None:
+    folder = tmp_path / "stores"
+    folder.mkdir()
+    with closing(SqliteStore(folder / "la.db", "la")) as store:
+        put(store, b"k")
+        identity = store.identity
+        folder.rename(tmp_path / "gone")
+        for _ in range(2):
+            with pytest.raises(StoreUnreachable, match=r"la\.db-life: No such file"):
+                put(store, b"lost")
+        (tmp_path / "gone").rename(folder)
+        put(store, b"later")
+        assert store.refresh_identity() == identity
+        assert keys_of(store) == {b"k", b"later"}
+
+
 def test_S19_a_restore_ends_every_role(path: Path, reopen: Callable[[], SqliteStore]) -> None:
     store = reopen()
     leadership = store.elect("publisher", "one")
