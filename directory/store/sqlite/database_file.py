@@ -64,6 +64,10 @@ _NOTE_BYTES: Final = 256
 _POLL_SECONDS: Final = 0.002
 _READ_ONLY: Final = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_READONLY_DIRECTORY)
 """Codes of what fails before it writes; others of the kind are for files that were replaced."""
+_PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
+"""Codes of what may pass without a change of the file or the config."""
+_FULL_DISK: Final = (sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_WRITE)
+"""Codes with which sqlite reports a full disk or quota where it does not with ``SQLITE_FULL``."""
 _BUSY_STEP_MS: Final = 100
 """A connection may wait for others this much longer than asked: setting it takes a statement."""
 
@@ -76,15 +80,17 @@ def away_on_error(path: Path) -> Iterator[None]:
     except (sqlite3.Error, OSError) as error:
         if type(error) is sqlite3.DatabaseError:  # its subclasses are other troubles
             raise StoreDamaged(_damaged(path, str(error))) from error
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_FULL:
             raise StoreFull(
                 f"{path}: its disk is full, so it takes no writes: make space"
             ) from error
-        if getattr(error, "sqlite_errorcode", None) in _READ_ONLY:
+        if code in _READ_ONLY:
             raise StoreRefused(
                 f"{path}: the file or its folder may only be read: let this user write it"
             ) from error
-        raise StoreUnreachable(f"{path}: {error}") from error
+        hint = ": is its disk full?" if code in _FULL_DISK else ""
+        raise StoreUnreachable(f"{path}: {error}{hint}") from error
 
 
 def _damaged(path: Path, found: str) -> str:
@@ -555,6 +561,10 @@ class DatabaseFile:
     def _refuse_unusable(self) -> None:
         """Checks the file before anything is written; an empty or missing one becomes a new store,
         unless ``_refuse_lost`` raises.
+
+        Raises:
+            IncompatibleStore: it cannot be used.
+            StoreUnreachable: it cannot be used now.
         """
         folder = self.path.parent
         try:
@@ -569,6 +579,9 @@ class DatabaseFile:
             with closing(self._connect("ro")) as connection:
                 self._refuse_foreign(connection)
         except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF in _PASSING:  # or a kind of it
+                with away_on_error(self.path):
+                    raise
             raise IncompatibleStore(f"{self.path}: cannot be read ({error})") from error
         except sqlite3.DatabaseError as error:
             raise _unreadable(self.path, error) from error

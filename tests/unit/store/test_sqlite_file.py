@@ -290,6 +290,33 @@ def test_a_full_disk_is_a_full_store_and_nothing_is_written(
         assert keys_of(store) == {b"k", b"small"}
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (sqlite3.SQLITE_IOERR_SHMSIZE, "disk I/O error: is its disk full"),
+        (sqlite3.SQLITE_IOERR_WRITE, "disk I/O error: is its disk full"),
+        (sqlite3.SQLITE_IOERR_READ, "disk I/O error$"),
+        (sqlite3.SQLITE_FULL, "its disk is full"),
+        (sqlite3.SQLITE_BUSY, "disk I/O error$"),
+        (sqlite3.SQLITE_BUSY_RECOVERY, "disk I/O error$"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_now_is_away_and_not_unusable(
+    path: Path, monkeypatch: pytest.MonkeyPatch, code: int, reason: str
+) -> None:
+    def fail(*_: object, **__: object) -> sqlite3.Connection:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = code
+        raise error
+
+    SqliteStore(path, "la").close()
+    with monkeypatch.context() as patch:
+        patch.setattr(sqlite3, "connect", fail)
+        with pytest.raises(StoreUnreachable, match=reason):
+            SqliteStore(path, "la")
+    SqliteStore(path, "la").close()
+
+
 def test_a_file_that_may_not_be_written_refuses_and_nothing_is_written(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
