@@ -3,7 +3,7 @@
 The steps, each of which survives ``kill -9``:
 
 1. FROM is sealed: *being migrated to TO*. Its servers go on reading, marked stale.
-2. TO is made, and sealed: *being filled from FROM*. No server reads it.
+2. TO is sealed, from its first moment if it is made: *being filled from FROM*. No server reads it.
 3. TO is emptied and filled from FROM, read back and compared.
 4. FROM is sealed again: *moved to TO*. No server starts on it any more.
 5. TO is unsealed, as a new incarnation.
@@ -69,8 +69,8 @@ class Migration:
     identity: Identity
     """Identity of the source, as found."""
     stage: Stage
-    target_sealed: str = ""
-    """Seal of the target, as found; empty = none, or no store."""
+    target_sealed: str | None = None
+    """Seal of the target, as found; empty = none; None = no store."""
     force: bool = False
     """Also while changes wait for the change log."""
 
@@ -97,15 +97,16 @@ class Migration:
     @property
     def is_filling(self) -> bool:
         """True if the target was found sealed to be filled from the source."""
-        return self.target_sealed.startswith(FILLED_FROM)
+        return (self.target_sealed or "").startswith(FILLED_FROM)
 
     def open_source(self) -> Store:
         """Returns the store that the cluster uses now."""
         return open_store(self.source, self.identity.cluster, self.identity.cluster_id)
 
     def open_target(self) -> Store:
-        """Returns the store that the cluster moves to; creates it if missing."""
-        return open_store(self.target, self.identity.cluster, self.identity.cluster_id)
+        """Returns the store that the cluster moves to; creates it if missing, sealed."""
+        cluster, cluster_id = self.identity.cluster, self.identity.cluster_id
+        return open_store(self.target, cluster, cluster_id, self.filled)
 
     def describe(self) -> str:
         """Describes the migration for people."""
@@ -190,7 +191,7 @@ def _find_stage(source: str, target: str) -> Migration:
             f"{there} is the store of cluster {found.cluster} ({found.cluster_id}), {here} that of "
             f"{identity.cluster} ({identity.cluster_id})"
         )
-    begin = Migration(source, target, identity, Stage.NEW, found.sealed if found else "")
+    begin = Migration(source, target, identity, Stage.NEW, found.sealed if found else None)
     return replace(begin, stage=_stage(begin, identity, found))
 
 
@@ -260,7 +261,8 @@ def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> I
                 raise RestoreRefused(
                     f"something came into {target.describe()} meanwhile; look again"
                 )
-            target.seal(one.filled, expected=one.target_sealed)
+            made = one.target_sealed is None
+            target.seal(one.filled, expected=one.filled if made else one.target_sealed)
             copied = _state_of(source)
             filled_at = _copy(source, target, report)
             source.seal(one.moved, expected=sealed)
