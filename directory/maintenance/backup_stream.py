@@ -14,6 +14,7 @@ from directory.namespace.keys import EVENT, MEMBER, ROLE
 from directory.server.feature_levels import LEVELS
 from directory.store.base import Identity, Loading, Store
 from directory.store.event_rows import FLOOR_KEY, part_key
+from directory.store.transaction_limits import Limits, batches_to_fill
 from resolver.backup_file import FORMAT, Checksum
 from resolver.errors import StoreSealed, StoreUnavailable
 
@@ -23,6 +24,7 @@ __all__ = [
     "backup_messages",
     "backup_of",
     "digest_of",
+    "excess_of_rows",
     "fill_store",
     "has_cluster_rows",
     "header_of",
@@ -89,6 +91,18 @@ def has_cluster_rows(store: Store) -> bool:
     if found:
         pages.close()  # type: ignore[attr-defined]
     return found
+
+
+def excess_of_rows(rows: Iterable[Row], limits: Limits) -> str:
+    """Returns which of these rows a store of such limits cannot hold, for people; empty = it can
+    hold all of them.
+    """
+    try:
+        for _ in batches_to_fill(_fitting(rows, limits.max_bytes), limits, 1, limits.max_bytes):
+            pass
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def fill_store(store: Store, rows: Iterable[Row]) -> int:

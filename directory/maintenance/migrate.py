@@ -24,13 +24,20 @@ from typing import Final
 from directory.maintenance.backup_stream import (
     NotAsFilled,
     Row,
+    excess_of_rows,
     fill_store,
     has_cluster_rows,
     rows_of,
 )
 from directory.maintenance.restore import RestoreRefused
 from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, EVENT
-from directory.store.addresses import describe_address, find_identity, is_same_place, open_store
+from directory.store.addresses import (
+    describe_address,
+    find_identity,
+    is_same_place,
+    limits_at,
+    open_store,
+)
 from directory.store.base import (
     FILLED_FROM,
     MOVED_TO,
@@ -126,6 +133,8 @@ def plan_migration(source: str, target: str, *, force: bool = False) -> Migratio
     found = _find_stage(source, target)
     if found.stage is Stage.NEW and not force:
         _refuse_unpublished(found)
+    if found.stage is Stage.NEW:
+        _refuse_oversized(found)
     return replace(found, force=force)
 
 
@@ -143,6 +152,19 @@ def _refuse_unpublished(one: Migration) -> None:
             f"the cluster until nothing waits (kdir log status; --force: its history never gets "
             f"them)"
         )
+
+
+def _refuse_oversized(one: Migration) -> None:
+    """Checks that the target can hold each row of the source, before the source is sealed."""
+    limits = limits_at(one.target)
+    if limits.max_bytes >= limits_at(one.source).max_bytes:
+        return  # the source could not hold a larger row either
+    with ExitStack() as opened:
+        store = one.open_source()
+        opened.callback(store.close)
+        excess = excess_of_rows(_all_rows(store), limits)
+    if excess:
+        raise RestoreRefused(f"{describe_address(one.target)} cannot hold the cluster: {excess}")
 
 
 def _waiting_commits(store: Store) -> int:

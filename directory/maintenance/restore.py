@@ -21,6 +21,7 @@ from directory.maintenance.backup_stream import (
     NotAsFilled,
     Row,
     digest_of,
+    excess_of_rows,
     fill_store,
     has_cluster_rows,
     merge_by_key,
@@ -38,7 +39,7 @@ from directory.namespace.keys import (
     parse_grants_key,
 )
 from directory.server.feature_levels import LEVELS
-from directory.store.addresses import describe_address, find_identity, open_store
+from directory.store.addresses import describe_address, find_identity, limits_at, open_store
 from directory.store.base import FILLED_FROM, Identity, IncompatibleStore, Store, StoreChanged
 from directory.store.schema import SCHEMA_VERSION
 from directory.wire.entry_codec import ProtoCodec
@@ -357,9 +358,12 @@ def plan_restore(
         StoreUnreachable, DamagedBackup, OSError: the store or the backup cannot be read.
     """
     identity = find_identity(address)
+    refusals = list(_unsuitable(backup, identity)) if identity is not None else []
+    if excess := excess_of_rows(backup.rows(), limits_at(address)):
+        refusals.append(f"the store cannot hold the backup: {excess}")
     if identity is None:
-        return RestorePlan(backup, address, "is not there yet, and would be made")
-    refusals = list(_unsuitable(backup, identity))
+        found = "is not there yet, and would be made"
+        return RestorePlan(backup, address, found, tuple(refusals))
     if refusals:
         return RestorePlan(backup, address, _whose(identity), tuple(refusals))
     if identity.partial:

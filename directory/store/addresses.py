@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from directory.store.base import Identity, IncompatibleStore, Store
+from directory.store.transaction_limits import Limits
 from resolver.redaction import shown_unknown_address
 
-__all__ = ["describe_address", "find_identity", "is_remote", "is_same_place", "open_store"]
+__all__ = [
+    "describe_address",
+    "find_identity",
+    "is_remote",
+    "is_same_place",
+    "limits_at",
+    "open_store",
+]
 
 
 def open_store(
@@ -63,6 +71,26 @@ def find_identity(address: str) -> Identity | None:
             from directory.store.etcd.open_or_create import identity_at
 
             return identity_at(EtcdAddress.parse(address))
+        case _:
+            raise _unknown(address)
+
+
+def limits_at(address: str) -> Limits:
+    """Returns the limits of the store at an address, whether it is there or not.
+
+    Raises:
+        IncompatibleStore: not an address.
+    """
+    scheme = address.partition("://")[0]
+    match scheme:
+        case "sqlite":
+            from directory.store.sqlite.store import LIMITS as SQLITE_LIMITS
+
+            return SQLITE_LIMITS
+        case "etcd":
+            from directory.store.etcd.transaction import LIMITS as ETCD_LIMITS
+
+            return ETCD_LIMITS
         case _:
             raise _unknown(address)
 

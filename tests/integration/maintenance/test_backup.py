@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from directory.maintenance import restore as restoring
-from directory.maintenance.backup_stream import backup_of
+from directory.maintenance.backup_stream import backup_of, header_of
 from directory.maintenance.restore import Backup, plan_restore
 from directory.namespace.keys import MEMBER
 from directory.store.addresses import find_identity, open_store
@@ -47,6 +47,24 @@ def names(server: Server) -> set[str]:
 
 def incarnation(server: Server) -> str:
     return server.status().authority.incarnation
+
+
+def test_a_backup_that_the_store_cannot_hold_is_refused_before_anything_is_touched(
+    new_address: Addresses,
+) -> None:
+    target, missing = new_address(), new_address()
+    fill(target, some_rows(3))
+    identity = find_identity(target)
+    assert identity is not None
+    large = [(b"f/z", b"x" * 17 * 1024 * 1024)]
+    backup = Backup(header_of(identity, 1, 1, 0), lambda: iter(large))
+    for address in (target, missing):
+        plan = plan_restore(backup, address, replace=True)
+        with pytest.raises(restoring.RestoreRefused, match=r"cannot hold the backup: key b'f/z' h"):
+            restoring.restore(plan)
+    assert held(target) == dict(some_rows(3))
+    assert find_identity(target) == identity
+    assert find_identity(missing) is None
 
 
 def test_a_cluster_is_restored_into_a_new_store(
