@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+from google.protobuf.message import DecodeError
 from kdir.v1 import admin_pb2, watch_pb2
 
 from directory.maintenance.registered_servers import stored_level
@@ -105,9 +106,11 @@ def excess_of_rows(rows: Iterable[Row], limits: Limits) -> str:
     return ""
 
 
-def fill_store(store: Store, rows: Iterable[Row]) -> int:
+def fill_store(
+    store: Store, rows: Iterable[Row], report: Callable[[str], None] = lambda _: None
+) -> int:
     """Puts these rows, in key order, and nothing else into a store that is sealed for filling, and
-    reads them back; returns the revision at which it has them.
+    reads them back; returns the revision at which it has them. Reports each row that is left out.
 
     Raises:
         NotAsFilled: the store has other rows, cannot hold these, or was opened meanwhile.
@@ -119,7 +122,7 @@ def fill_store(store: Store, rows: Iterable[Row]) -> int:
     except ValueError as error:
         raise NotAsFilled(f"another process opened the store: {error}") from error
     try:
-        store.fill(put.wrap(_fitting(rows, store.limits.max_bytes)))
+        store.fill(put.wrap(_fitting(rows, store.limits.max_bytes, report)))
         # History still reads the events that came, but no watch can resume before this.
         floor = store.load((FLOOR_KEY,)).revision
         store.fill([(FLOOR_KEY, b"%d" % floor)])
@@ -135,9 +138,11 @@ class NotAsFilled(Exception):
     """Error: a store that was filled has other rows; with the reason for people."""
 
 
-def _fitting(rows: Iterable[Row], max_bytes: int) -> Iterator[Row]:
+def _fitting(
+    rows: Iterable[Row], max_bytes: int, report: Callable[[str], None] = lambda _: None
+) -> Iterator[Row]:
     """Yields the rows for a store with other limits: the events of one large commit may need more
-    than one row there.
+    than one row there. Reports each such row that cannot be read, and leaves it out.
     """
     for key, value in rows:
         if key == FLOOR_KEY:
@@ -145,15 +150,22 @@ def _fitting(rows: Iterable[Row], max_bytes: int) -> Iterator[Row]:
         if not key.startswith(EVENT) or len(key) + len(value) <= max_bytes:
             yield key, value
             continue
-        for number, part in enumerate(_parted(value, max_bytes // 2)):
+        try:
+            row = watch_pb2.OutboxRow.FromString(value)
+        except DecodeError:
+            report(
+                f"left out of the history: {key.decode(errors='backslashreplace')}, whose "
+                f"{len(value)} bytes cannot be read, and which is too large for one row there"
+            )
+            continue
+        for number, part in enumerate(_parted(row, max_bytes // 2)):
             yield part_key(key, number, len(part.events)), part.SerializeToString()
 
 
-def _parted(value: bytes, most: int) -> Iterator[watch_pb2.OutboxRow]:
+def _parted(row: watch_pb2.OutboxRow, most: int) -> Iterator[watch_pb2.OutboxRow]:
     """Yields the contents of an ``o/`` row in parts of about ``most`` bytes, the facts in the first
     one.
     """
-    row = watch_pb2.OutboxRow.FromString(value)
     part = watch_pb2.OutboxRow(logged_facts=row.logged_facts)
     size = part.ByteSize()
     for event in row.events:

@@ -320,7 +320,7 @@ def _copy(source: Store, target: Store, report: Callable[[str], None]) -> int:
     """Returns the revision at which the target has all rows of the source."""
     report(f"filling {target.describe()}")
     try:
-        return fill_store(target, _all_rows(source))
+        return fill_store(target, _all_rows(source), report)
     except NotAsFilled as reason:
         raise RestoreRefused(
             f"{reason}; {source.describe()} is sealed: --abort opens it again"

@@ -453,7 +453,7 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
                     raise RestoreRefused("something came into the store meanwhile; look again")
             store.seal(why, expected=found)
             report(f"filling {store.describe()}")
-            return store.unseal(why, fill_store(store, backup.rows()))
+            return store.unseal(why, fill_store(store, backup.rows(), report))
         except (NotAsFilled, StoreChanged) as reason:
             partial = store.refresh_identity().partial
             stays = "; the store stays sealed until it is filled" if partial else ""

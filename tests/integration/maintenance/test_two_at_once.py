@@ -67,8 +67,8 @@ def after_filling(
 ) -> None:
     """Runs something once a store was filled and read back, and is not unsealed yet."""
 
-    def filled(store: Store, rows: Iterable[Row]) -> int:
-        revision = fill_store(store, rows)
+    def filled(store: Store, rows: Iterable[Row], report: Callable[[str], None]) -> int:
+        revision = fill_store(store, rows, report)
         run()
         return revision
 
@@ -139,10 +139,10 @@ def test_a_restore_whose_store_another_one_opened_says_so(
 ) -> None:
     backup, target = backup_of_rows(new_address()), new_address()
 
-    def late(store: Store, rows: Iterable[Row]) -> int:
+    def late(store: Store, rows: Iterable[Row], report: Callable[[str], None]) -> int:
         with closing(open_store(target, "la")) as other:
             other.unseal(other.identity.sealed, fill_store(other, backup.rows()))
-        return fill_store(store, rows)
+        return fill_store(store, rows, report)
 
     monkeypatch.setattr(restoring, "fill_store", late)
     with pytest.raises(RestoreRefused, match="another process opened the store") as refused:
