@@ -311,7 +311,8 @@ class EtcdConnection:
 
         Raises:
             StoreUnreachable: effect unknown.
-            EtcdRefused, StoreFull: no effect.
+            StoreFull: also unknown: etcd applies the one that exceeds its quota, and answers this.
+            EtcdRefused: no effect.
         """
         deadline = self._clock() + timeout_seconds
 

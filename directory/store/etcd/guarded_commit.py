@@ -15,6 +15,7 @@ from directory.store.base import (
     Committed,
     Conflict,
     Guard,
+    StoreFull,
     StoreIsSealed,
     StoreRefused,
     StoreUnreachable,
@@ -67,6 +68,7 @@ def commit_guarded(
 
     Raises:
         StoreUnreachable: effect unknown.
+        StoreFull: nothing was written.
         StoreIsSealed: the store is sealed and this is not ``filling``; nothing was written.
         ValueError: ``filling`` a store that is not sealed for that; or larger than etcd
             accepts.
@@ -82,9 +84,18 @@ def commit_guarded(
             [read(keyspace.layout.identity), read(keyspace.layout.commit), *one.reads],
         )
         before = keyspace.newest.before_reading()
-        answer = keyspace.connection.txn(request, max(0.001, deadline - keyspace.clock()))
+        try:
+            answer = keyspace.connection.txn(request, max(0.001, deadline - keyspace.clock()))
+        except StoreFull:
+            done = _committed_when_full(keyspace, incarnation, before, commit_id)
+            if done is None:
+                raise
+            return done
         if answer.succeeded:
-            return _committed(keyspace, incarnation, before, answer.header, commit_id)
+            header = answer.header
+            return _committed(
+                keyspace, incarnation, before, header.cluster_id, header.revision, commit_id
+            )
         identity, commit, *answers = answer.responses
         stored = identity.response_range.kvs
         if stored and stored[0].value == incarnation.stored:
@@ -110,12 +121,41 @@ def _writable(keyspace: Keyspace, *, filling: bool) -> Incarnation:
     return keyspace.incarnation
 
 
+def _committed_when_full(
+    keyspace: Keyspace, incarnation: Incarnation, before: Seen, commit_id: str
+) -> Committed | None:
+    """Returns the commit of a transaction to which etcd answered that its database is full, if it
+    applied it, as it does with the one that exceeds its quota; None: nothing was written.
+
+    Raises:
+        StoreUnreachable: effect unknown.
+    """
+    try:
+        head = keyspace.head()
+    except StoreRefused as error:  # which would promise that nothing was written
+        raise StoreUnreachable(str(error)) from error
+    if head.commit_id == commit_id:
+        return _committed(
+            keyspace, incarnation, before, head.etcd_cluster, head.commit_revision, commit_id
+        )
+    if head.commit_id == before.commit_id:
+        return None
+    if head.identity == incarnation.stored:
+        keyspace.note_commit(incarnation, head.commit_revision, head.commit_id)
+    raise StoreUnreachable(f"{keyspace.connection}: it became full while others wrote, too")
+
+
 def _committed(
-    keyspace: Keyspace, incarnation: Incarnation, before: Seen, header: Any, commit_id: str
+    keyspace: Keyspace,
+    incarnation: Incarnation,
+    before: Seen,
+    etcd_cluster: int,
+    etcd_revision: int,
+    commit_id: str,
 ) -> Committed:
-    revision = incarnation.revision(header.revision)
+    revision = incarnation.revision(etcd_revision)
     same_incarnation = before.incarnation == incarnation.identity.incarnation
-    if header.cluster_id != incarnation.etcd_cluster or (
+    if etcd_cluster != incarnation.etcd_cluster or (
         same_incarnation and revision <= before.revision
     ):
         try:
@@ -123,5 +163,5 @@ def _committed(
         except StoreRefused as error:  # which would promise that nothing was written
             raise StoreUnreachable(str(error)) from error
         raise StoreUnreachable(f"{keyspace.connection}: it was restored in this moment")
-    keyspace.note_commit(incarnation, header.revision, commit_id)
+    keyspace.note_commit(incarnation, etcd_revision, commit_id)
     return Committed(revision, commit_id)

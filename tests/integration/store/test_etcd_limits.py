@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
+from unittest import mock
 
 import pytest
 
@@ -189,6 +190,44 @@ def test_S20_a_full_etcd_takes_no_writes_and_goes_on_answering(
                 writer.commit_command(CreateTopic(path=Path.parse("/la/later")))
             finally:
                 replica.stop()
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "others-write"])
+@pytest.mark.parametrize("is_applied", [False, True], ids=["refused", "applied"])
+def test_S20_a_commit_that_etcd_applies_and_calls_full_is_not_called_unwritten(
+    store: EtcdStore, monkeypatch: pytest.MonkeyPatch, *, is_applied: bool, others: bool
+) -> None:
+    """etcd applies the transaction that exceeds its quota, and answers that it is full."""
+    put(store, (b"before", b""))
+    send = store.connection.txn
+
+    def full(request: object, seconds: float) -> object:
+        if is_applied:
+            send(request, seconds)
+        if others:
+            with closing(EtcdStore.open(store.describe(), "la")) as other:
+                put(other, (b"others", b""))
+        raise StoreFull("etcd's database is full")
+
+    transaction = Transaction((), (Put(b"k", b"v"),))
+    with monkeypatch.context() as patch:
+        patch.setattr(store.connection, "txn", full)
+        if others:
+            with pytest.raises(StoreUnreachable, match="while others wrote"):
+                store.commit(transaction)
+        elif is_applied:
+            done = store.commit(transaction)
+            assert isinstance(done, Committed)
+            assert done.revision == store.newest_revision()
+        else:
+            with pytest.raises(StoreFull):
+                store.commit(transaction)
+    assert (b"k" in everything(store)) == is_applied
+    with monkeypatch.context() as patch:  # now it knows what the others wrote
+        patch.setattr(store.connection, "txn", mock.Mock(side_effect=StoreFull("full")))
+        with pytest.raises(StoreFull):
+            store.commit(transaction)
+    put(store, (b"later", b""))
 
 
 def _fill(store: EtcdStore) -> None:
