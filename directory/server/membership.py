@@ -303,7 +303,7 @@ class Membership:
             return
         value = self._member().SerializeToString(deterministic=True)
         announcement = self.announcement
-        if announcement is None or not announcement.is_alive():
+        if announcement is None or not announcement.is_alive() or self._is_removed():
             self.announcement = self._announce(value)
             if announcement is not None:
                 # Its row belongs to the new one by now, but its lease or lock would last for ever,
@@ -317,6 +317,15 @@ class Membership:
         if now - self._swept_at >= (_ALONE_SECONDS if is_alone else _SWEEP_SECONDS):
             self._swept_at = now
             self._store.remove_expired(keys.MEMBER)
+
+    def _is_removed(self) -> bool:
+        """True if others removed this server's row: by hand, or because its liveness file was gone
+        with the folder.
+        """
+        if self._server_id in self._roster.servers:
+            return False
+        # The tree may only not show it yet.
+        return _read(self._store, keys.member_key(self._server_id)) is None
 
     def _announce(self, value: bytes) -> EphemeralKey:
         for _ in range(_TRIES):

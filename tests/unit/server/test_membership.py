@@ -9,12 +9,13 @@ import pytest
 from kdir.v1 import admin_pb2
 
 from directory.namespace.entry import Kind
-from directory.namespace.keys import LEVEL, entry_key, large_change_key, member_key
+from directory.namespace.keys import LEVEL, MEMBER, entry_key, large_change_key, member_key
 from directory.server import membership
 from directory.server.membership import ServerTooOld, check_level_at_startup, unreadable
 from directory.store.base import (
     Committed,
     Conflict,
+    Delete,
     EphemeralKey,
     Guard,
     Put,
@@ -150,6 +151,36 @@ def test_an_announcement_that_is_gone_from_the_tree_is_made_again_at_once(
     eventually(lambda: one.members.announcement is not held)
     eventually(lambda: two.names() == ["one", "two"])
     one.members.stop()
+
+
+def _lose_its_liveness_file(folder: Path, other: One) -> None:
+    (file,) = folder.glob("store.db-alive-*")
+    file.unlink()
+    assert other.store.remove_expired(MEMBER) == 1
+
+
+def _remove_its_row(_: Path, other: One) -> None:
+    other.store.commit(Transaction((), (Delete(member_key("one")),)))
+
+
+@pytest.mark.parametrize("remove", [_lose_its_liveness_file, _remove_its_row])
+def test_a_server_whose_row_was_removed_by_others_registers_again(
+    start: Start, tmp_path: Path, remove: Callable[[Path, One], None]
+) -> None:
+    one, two = start("one").join(), start("two")
+    first = one.members.announcement
+    one.join()
+    assert one.members.announcement is first
+    remove(tmp_path, two)
+    assert two.names() == ["two"]
+    one.see()
+    one.join()
+    again = one.members.announcement
+    assert again is not first
+    assert two.store.remove_expired(MEMBER) == 0
+    one.join()
+    assert one.members.announcement is again
+    assert two.names() == ["one", "two"]
 
 
 def test_the_dead_are_swept_by_the_living(start: Start) -> None:
