@@ -64,6 +64,7 @@ class Keyspace:
         """As found when it was opened: other clusters may have the same name."""
         self.clock: Final = clock
         self._incarnation = incarnation
+        self._identity_at = 0  # etcd's revision at which it was read
         self.newest: Final = Newest(incarnation.identity.incarnation)
         self._refreshing: Final = threading.Lock()
 
@@ -134,7 +135,7 @@ class Keyspace:
                 incarnation = self._read(head.identity)
                 why = why_restored(before, incarnation, head, self._commit_id_at)
                 if not why:
-                    self._incarnation = incarnation
+                    self._incarnation, self._identity_at = incarnation, head.revision
                     self.note_commit(incarnation, head.commit_revision, head.commit_id)
                     return incarnation
                 self._refuse_two_clusters(incarnation, head)
@@ -164,8 +165,9 @@ class Keyspace:
 
     # -- incarnations ------------------------------------------------------------------------
 
-    def note(self, stored: bytes) -> Identity:
-        """Parses the identity that a watch read; records it if it is of the same incarnation.
+    def note(self, stored: bytes, etcd_revision: int) -> Identity:
+        """Parses the identity that a watch read at a revision; records it if it is of the same
+        incarnation, and none was read at a later revision.
 
         Raises:
             ValueError: it cannot be read.
@@ -174,8 +176,11 @@ class Keyspace:
             incarnation = Incarnation.read(stored)
         except IncompatibleStore as error:
             raise ValueError(str(error)) from error
-        if incarnation.identity.incarnation == self._incarnation.identity.incarnation:
-            self._incarnation = incarnation
+        same_incarnation = (
+            incarnation.identity.incarnation == self._incarnation.identity.incarnation
+        )
+        if same_incarnation and etcd_revision >= self._identity_at:
+            self._incarnation, self._identity_at = incarnation, etcd_revision
         return incarnation.identity
 
     def note_commit(self, incarnation: Incarnation, etcd_revision: int, commit_id: str) -> None:

@@ -127,10 +127,10 @@ class Follower:
         after: int,
         commit_id: str,
         identity: Identity,
-        read_identity: Callable[[bytes], Identity],
+        read_identity: Callable[[bytes, int], Identity],
     ) -> None:
         """Begins after a revision at which ``commit_id`` was the newest commit, or empty.
-        ``read_identity`` parses the value of ``meta/identity`` and raises ValueError.
+        ``read_identity`` parses the value of ``meta/identity`` at a revision; raises ValueError.
         """
         self.revision = after
         self.commit_id = commit_id
@@ -214,7 +214,7 @@ class Follower:
         if value is None:
             return ReloadRequired("the cluster's identity was removed", alarm=True)
         try:
-            found = self._read_identity(value)
+            found = self._read_identity(value, revision)
         except ValueError as error:
             return ReloadRequired(f"the store's identity cannot be read: {error}", alarm=True)
         if found.incarnation != self.identity.incarnation:

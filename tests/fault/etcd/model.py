@@ -10,7 +10,7 @@ ETCD = 0xE7CD
 INCARNATION = Identity("store", "kc-fake000000", "la", "life-1", 1)
 
 
-def read_identity(value: bytes) -> Identity:
+def read_identity(value: bytes, _: int) -> Identity:
     """Returns the model's identity: ``incarnation|sealed``."""
     incarnation, bar, sealed = value.decode().partition("|")
     if not bar:

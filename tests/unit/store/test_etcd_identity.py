@@ -1,6 +1,7 @@
 """Lives of a store in etcd: revisions that only rise, whatever etcd's do."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from directory.store.base import FILLED_FROM, IncompatibleStore
+from directory.store.etcd.connection import EtcdConnection
+from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.incarnation import SCHEMA_VERSION, Incarnation
+from directory.store.etcd.keyspace import Keyspace
 from directory.store.identity import refuse_foreign
 
 revisions = st.integers(1, 10**12)
@@ -51,6 +55,22 @@ def test_nothing_committed_is_revision_zero_of_a_first_incarnation() -> None:
     incarnation = first()
     assert incarnation.revision(0) == 0
     assert incarnation.etcd_revision(0) == 0
+
+
+def test_an_answer_that_comes_late_does_not_replace_a_newer_identity() -> None:
+    connection = EtcdConnection(EtcdAddress.parse("etcd://127.0.0.1:1/la"))
+    before = first()
+    sealed, moved = before.sealed("being migrated to x"), before.sealed("moved to x")
+    keyspace = Keyspace(connection, "la", before, time.monotonic)
+    for one, revision, expected in (
+        (sealed, 12, sealed),
+        (before, 11, sealed),
+        (sealed, 12, sealed),
+        (moved, 13, moved),
+        (before.next(1, 5, 5, unseal=True), 14, moved),  # which only ``refresh`` begins
+    ):
+        assert keyspace.note(one.stored, revision) == one.identity
+        assert keyspace.incarnation == expected
 
 
 def test_an_incarnation_that_is_unsealed_is_another_and_open() -> None:
