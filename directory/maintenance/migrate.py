@@ -275,6 +275,12 @@ def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> I
             if one.stage is not Stage.DONE:
                 source.seal(sealed, expected=one.identity.sealed)
                 report(f"{source.describe()} takes no changes now")
+            # Opened again, the source is a new generation of the log, too: there is no way back.
+            if one.stage is Stage.NEW and not one.force and (late := _waiting_commits(source)):
+                report(
+                    f"{plural(late, 'commit')} came while this began: the change log has the "
+                    f"changes only as differences of the state"
+                )
             target = one.open_target()
             opened.callback(target.close)
             if one.stage in (Stage.OPENED, Stage.DONE):

@@ -334,6 +334,30 @@ def test_what_came_to_wait_for_the_change_log_while_it_asked_is_published_first(
     assert event_key("1") in held(target)
 
 
+def test_what_comes_to_wait_for_the_change_log_right_before_the_seal_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = addresses_of("sqlite", None, tmp_path)  # type: ignore[arg-type]
+    source, target = addresses(), addresses()
+    fill(source, ROWS)
+    with closing(open_store(source, "la")) as store:
+        state = watch_pb2.ChangeLogState(incarnation=store.identity.incarnation)
+        store.commit(Transaction((), (Put(CHANGE_LOG, state.SerializeToString()),)))
+
+    def late(*stores: str, force: bool) -> migrating.Migration:
+        plan = plan_migration(*stores, force=force)
+        with closing(open_store(source, "la")) as store:
+            store.commit(Transaction((), (Put(event_key("1"), b""),)))
+        return plan
+
+    reported: list[str] = []
+    asking = plan_migration(source, target)
+    monkeypatch.setattr(migrating, "plan_migration", late)
+    migrating.migrate(asking, reported.append)
+    assert "1 commit came while this began" in "\n".join(reported)
+    assert event_key("1") in held(target)
+
+
 @pytest.mark.parametrize("way", WAYS[:1], indirect=True, ids="-to-".join)
 def test_a_change_too_large_for_one_row_of_the_target_comes_as_several(
     way: tuple[str, str],
