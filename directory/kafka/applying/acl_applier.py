@@ -349,13 +349,15 @@ class AclApplier(Applier):
         outcomes: dict[AclBinding, Outcome] = {}
         try:
             for adding, permission in CALL_ORDER:
-                chosen = [
-                    AclBinding(one.resource, acl)
-                    for one in asks
-                    if _is_ready(adding, permission, one, outcomes)
-                    for acl in (one.add if adding else one.remove)
-                    if acl.permission is permission
-                ]
+                chosen: list[AclBinding] = []
+                for one in asks:
+                    acls = one.add if adding else one.remove
+                    stage = [acl for acl in acls if acl.permission is permission]
+                    about = [AclBinding(one.resource, acl) for acl in stage]
+                    if _is_ready(adding, permission, one, outcomes):
+                        chosen += about
+                    else:
+                        outcomes.update(dict.fromkeys(about, _BLOCKED))
                 ask = admin.add_acls if adding else admin.remove_acls
                 outcomes.update(ask(chosen, still) if chosen else {})
         except StaleObservation:
@@ -372,10 +374,11 @@ class AclApplier(Applier):
         writes = []
         for diff in asks:
             ours = dict(diff.asked.settings)
-            message, left = "", set[Acl]()
+            message, left, is_asked_again = "", set[Acl](), False
             for acl in (*diff.add, *diff.remove):
                 binding, adding = AclBinding(diff.resource, acl), acl in diff.add
-                match outcomes.get(binding, OutcomeUnknown("not asked yet")):
+                outcome = outcomes.get(binding, _NOT_ASKED)
+                match outcome:
                     case Succeeded() | AlreadyDone():
                         if adding:
                             ours[acl] = replace(ours[acl], done=True)
@@ -393,12 +396,15 @@ class AclApplier(Applier):
                     case OutcomeUnknown(why):
                         tally.unsure[diff.resource] = None
                         left.add(acl)
+                        is_asked_again |= outcome is not _BLOCKED
                         tally.undone[diff.resource] = why
                     case other:
                         assert_never(other)
             after = replace(diff.asked, settings=MappingProxyType(ours))
             if message:
                 refused = acl_calls_hash(left & set(diff.add), left & set(diff.remove))
+                # Without the hash the calls are made again, for the ACLs whose outcome is unknown.
+                refused = "" if is_asked_again else refused
                 after = replace(after, path=diff.path, refused=message, refused_calls=refused)
                 tally.undone[diff.resource] = message
             if after != diff.asked:
@@ -407,6 +413,8 @@ class AclApplier(Applier):
 
 
 _UNREADABLE: Final = "grants on its path cannot be read"
+_NOT_ASKED: Final = OutcomeUnknown("not asked yet")
+_BLOCKED: Final = OutcomeUnknown("it waits for what was not done before it")
 
 
 def _within_limit(diffs: Sequence[AclDiff], room: int) -> list[AclDiff]:

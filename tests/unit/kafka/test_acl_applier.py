@@ -640,6 +640,37 @@ def test_what_kafka_refuses_is_not_asked_again_until_a_person_does(
     assert counts(here) == (2, 0, 0, 0)
 
 
+@pytest.mark.parametrize("lost", ["answer", "request"])
+def test_what_kafka_did_not_answer_is_asked_again_beside_what_it_refused(
+    here: World, kafka: Kafka, lost: str
+) -> None:
+    grant(here, "search/clicks", "allow mallory read")
+    arm(here, "search")
+    (refused,), (revoked,) = on(CLICKS, "allow alice read"), on(CLICKS, "allow mallory read")
+    kafka.answers[refused] = Rejected("no such principal")
+
+    def is_away() -> None:
+        raise KafkaUnavailable("nobody answers")
+
+    if lost == "answer":
+        kafka.answers[revoked] = OutcomeUnknown("nobody answered")
+    else:
+        before_the_next(kafka, "remove_acls", is_away)
+    revoke(here, "search/clicks", "allow mallory read")
+    grant(here, "search/clicks", "allow alice read")
+    here.now += 5
+    here.reconciler.run_once()
+    assert kafka.bindings == {revoked}
+    kafka.answers.pop(revoked, None)
+    here.settle()
+    assert not kafka.bindings
+    assert counts(here) == (0, 0, 1, 0)
+    times = kafka.asked.count(("+", refused))
+    here.sweep()
+    here.settle()
+    assert kafka.asked.count(("+", refused)) == times, "what it refused is not asked again"
+
+
 def test_a_kafka_without_authorizer_stops_only_acls(here: World, kafka: Kafka) -> None:
     grant(here, "search", "allow alice read")
     arm(here, "search")
