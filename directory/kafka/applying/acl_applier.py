@@ -32,7 +32,6 @@ from directory.kafka.applying.acl_diff import (
     AclDiffOptions,
     AclDiffs,
     FoundAcls,
-    acl_calls_hash,
     arming_scope,
 )
 from directory.kafka.applying.applier import (
@@ -375,6 +374,7 @@ class AclApplier(Applier):
         for diff in asks:
             ours = dict(diff.asked.settings)
             message, left, is_asked_again = "", set[Acl](), False
+            shown = set(diff.found.acls)
             for acl in (*diff.add, *diff.remove):
                 binding, adding = AclBinding(diff.resource, acl), acl in diff.add
                 outcome = outcomes.get(binding, _NOT_ASKED)
@@ -382,8 +382,10 @@ class AclApplier(Applier):
                     case Succeeded() | AlreadyDone():
                         if adding:
                             ours[acl] = replace(ours[acl], done=True)
+                            shown.add(acl)
                         else:
                             ours.pop(acl, None)
+                            shown.discard(acl)
                         self._recent.note_acl(binding, added=adding)
                         tally.made[diff.resource] = tally.made.get(diff.resource, 0) + 1
                         _log.info("%s: ACL %s %s", self._cluster, "+" if adding else "-", binding)
@@ -402,9 +404,14 @@ class AclApplier(Applier):
                         assert_never(other)
             after = replace(diff.asked, settings=MappingProxyType(ours))
             if message:
-                refused = acl_calls_hash(left & set(diff.add), left & set(diff.remove))
+                rest = replace(
+                    diff,
+                    add=tuple(left & set(diff.add)),
+                    remove=tuple(left & set(diff.remove)),
+                    found=replace(diff.found, acls=frozenset(shown)),
+                )
                 # Without the hash the calls are made again, for the ACLs whose outcome is unknown.
-                refused = "" if is_asked_again else refused
+                refused = "" if is_asked_again else rest.calls_hash
                 after = replace(after, path=diff.path, refused=message, refused_calls=refused)
                 tally.undone[diff.resource] = message
             if after != diff.asked:
@@ -476,14 +483,15 @@ def _is_ready(
     found = {acl: outcomes.get(AclBinding(diff.resource, acl)) for acl in (*diff.add, *diff.remove)}
     left = {acl for acl, one in found.items() if not isinstance(one, Succeeded | AlreadyDone)}
     denies_left = any(acl.permission is Permission.DENY for acl in left & set(diff.add))
+    if not adding and diff.can_empty(permission) and left.issuperset(diff.add):
+        return False
     match adding, permission:
         case True, Permission.DENY:
             return True
         case True, _:
             return not denies_left
         case _, Permission.ALLOW:
-            # A resource that would lose its last ACL may be open to all then.
-            return not (diff.may_empty and diff.add) or not left.issuperset(diff.add)
+            return True
         case _:
             allows_left = any(acl.permission is Permission.ALLOW for acl in left & set(diff.remove))
             return not (denies_left or allows_left)

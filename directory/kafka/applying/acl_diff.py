@@ -114,7 +114,8 @@ class AclDiff:
     foreign: frozenset[Acl] = frozenset()
     """What Kafka has that is neither desired nor ours."""
     path: str = ""
-    may_empty: bool = False
+    found: ObservedResource = field(default_factory=ObservedResource)
+    open_to_all: bool = False
     """A resource without ACLs may be open to all."""
 
     def to_write(self, record: AppliedRecord[Acl]) -> Write:
@@ -133,10 +134,25 @@ class AclDiff:
             one.permission is Permission.ALLOW for one in self.remove
         )
 
+    def can_empty(self, permission: Permission) -> bool:
+        """True if the removals up to those of this permission (allows go before denies) leave the
+        resource without an ACL, and perhaps open to all, while nothing is added.
+        """
+        if not (self.add and self.open_to_all) or self.found.covered:
+            return False
+        is_last = permission is Permission.DENY
+        gone = {one for one in self.remove if is_last or one.permission is Permission.ALLOW}
+        return not self.found.acls - gone
+
+    @property
+    def calls_hash(self) -> str:
+        """Hash of the calls that Kafka can refuse: without removals that wait for an addition."""
+        remove = [one for one in self.remove if not self.can_empty(one.permission)]
+        return acl_calls_hash(self.add, remove)
+
     def waiting(self, why: str) -> AclDiff:
         """Returns a diff that adds nothing, and still removes ACLs that give rights."""
-        # Unless the resource may be open to all once it has no ACLs: then it removes none, either.
-        kept_on = frozenset() if self.may_empty else frozenset(self.remove)
+        kept_on = frozenset() if self.can_empty(Permission.ALLOW) else frozenset(self.remove)
         remove = tuple(one for one in kept_on if one.permission is Permission.ALLOW)
         asked = replace(self.asked, path=self.path, settings=self.before.settings, waits=why)
         return replace(self, asked=asked, add=(), remove=remove)
@@ -218,8 +234,8 @@ class _AclDiffer:
         )
         foreign = self.found.acls - self.acls - self.kept.settings.keys()
         changes = tuple(self.add), tuple(self.remove), opens, foreign, path
-        found = AclDiff(self.resource, self.kept, asked, *changes, may_empty=self.rules.open_to_all)
-        return self._unless_refused(found)
+        observed = self.found, self.rules.open_to_all
+        return self._unless_refused(AclDiff(self.resource, self.kept, asked, *changes, *observed))
 
     def _opens(self) -> bool:
         """True if these would be the first ACLs on what everybody uses."""
@@ -231,7 +247,7 @@ class _AclDiffer:
         return bool(self.add) and is_used_by_all and not self.rules.takeover
 
     def _unless_refused(self, verdict: AclDiff) -> AclDiff:
-        kept, calls = self.kept, acl_calls_hash(verdict.add, verdict.remove)
+        kept, calls = self.kept, verdict.calls_hash
         if not kept.refused or self.rules.released or kept.refused_calls != calls:
             return verdict
         reported = verdict.waiting("")

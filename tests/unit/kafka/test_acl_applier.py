@@ -595,6 +595,76 @@ def test_what_was_closed_does_not_open_with_the_last_grant(here: World, kafka: K
     assert not kafka.bindings
 
 
+def refuse(here: World, kafka: Kafka, path: str, argument: str) -> None:
+    """Grants what Kafka then refuses to add."""
+    (refused,) = on(CLICKS, argument)
+    kafka.answers[refused] = Rejected("no such principal")
+    grant(here, path, argument)
+    here.settle()
+
+
+def test_what_is_revoked_is_removed_while_another_grant_is_refused(
+    here: World, kafka: Kafka
+) -> None:
+    kafka.open_to_all = True
+    grant(here, "search/clicks", "allow mallory read", "allow bob read")
+    arm(here, "search", takeover=True)
+    refuse(here, kafka, "search/clicks", "allow alice read")
+    revoke(here, "search/clicks", "allow mallory read")
+    here.settle()
+    assert kafka.bindings == on(CLICKS, "allow bob read")
+    times = len(kafka.asked)
+    here.sweep()
+    here.settle()
+    assert len(kafka.asked) == times, "what it refused is not asked again"
+
+
+@pytest.mark.parametrize("open_to_all", [False, True])
+def test_what_is_revoked_is_removed_while_others_wait_for_room(
+    tmp_path: FilePath, kafka: Kafka, open_to_all: bool
+) -> None:
+    kafka.open_to_all = open_to_all
+    with started(tmp_path, kafka, max_acls=3) as here:
+        grant(here, "search/clicks", "allow mallory read", "allow bob read")
+        arm(here, "search", takeover=True)
+        grant(here, "search/clicks", "allow c read", "allow d read", "allow e read")
+        here.settle()
+        revoke(here, "search/clicks", "allow mallory read")
+        here.settle()
+        assert kafka.bindings == on(CLICKS, "allow bob read")
+        assert counts(here)[1] == 1
+
+
+@pytest.mark.parametrize("last", ["allow", "deny", "closed"])
+def test_the_last_acl_stays_while_what_replaces_it_is_refused(
+    here: World, kafka: Kafka, last: str
+) -> None:
+    kafka.open_to_all = True
+    granted = "deny mallory read" if last == "deny" else "allow mallory read"
+    grant(here, "search/clicks", granted)
+    arm(here, "search", takeover=True)
+    if last == "closed":
+        revoke(here, "search/clicks", granted)
+        here.settle()
+    before = set(kafka.bindings)
+    assert len(before) == 1
+    (refused,) = on(CLICKS, "allow alice read")
+    kafka.answers[refused] = Rejected("no such principal")
+    if last != "closed":
+        revoke(here, "search/clicks", granted)
+    grant(here, "search/clicks", "allow alice read")
+    here.settle()
+    here.sweep()
+    here.settle()
+    assert kafka.bindings == before, "without an ACL everybody may use it"
+    assert kafka.asked.count(("+", refused)) <= 2
+    eves = on(CLICKS, "allow eve read")
+    kafka.bindings |= eves
+    here.sweep()
+    here.settle()
+    assert kafka.bindings == eves
+
+
 # -- limits, refusals, outages ---------------------------------------------------------------------
 
 
