@@ -429,11 +429,10 @@ def _within_limit(diffs: Sequence[AclDiff], room: int) -> list[AclDiff]:
     found = []
     for diff in diffs:
         one = diff.waiting(TAKEOVER) if diff.opens else diff
-        room += len(one.remove)
-        if one.add and len(one.add) > room:
+        if one.add and one.growth > room:
             many = f"{len(one.add)} more ACLs would be more than [kafka] max_acls allows"
             one = one.waiting(many)
-        room -= len(one.add)
+        room -= one.growth
         found.append(one)
     return found
 

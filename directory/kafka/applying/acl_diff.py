@@ -128,6 +128,11 @@ class AclDiff:
         return len(self.add) + len(self.remove)
 
     @property
+    def growth(self) -> int:
+        """How many more ACLs Kafka has once the calls are made."""
+        return len(self.add) - len(self.found.acls.intersection(self.remove))
+
+    @property
     def takes(self) -> bool:
         """Whether it takes rights from a principal: that goes before what gives some."""
         return any(one.permission is Permission.DENY for one in self.add) or any(
@@ -288,10 +293,9 @@ class _AclDiffer:
         self.lost.add(acl)
 
     def _judge_unwished(self, acl: Acl) -> None:
-        ours = self.kept.settings[acl]
-        if ours.done and acl not in self.found.acls:
-            return  # another client was quicker
-        self.ours[acl] = ours
+        # Also where Kafka does not show it: a broker that is behind may not, and to remove what
+        # another client removed before changes nothing.
+        self.ours[acl] = self.kept.settings[acl]
         if self._must_wait(acl, gives_more=acl.permission is Permission.DENY):
             self.held.add(acl)
         else:

@@ -142,6 +142,8 @@ class _ConfigDiffer:
         if desired is None:
             if push is not None and _is_own(key, push, found):
                 self._add_change(key, None, push, push)
+            elif push is not None and found is None and self._may_be_set(key, push):
+                self._add_change(key, None, push, push, found=push.value)
             return  # else it is another client's value, now or all along: forgotten, left alone
         known = push if push is not None and same_value(key, push.value, desired) else None
         if same_value(key, desired, found):
@@ -169,10 +171,22 @@ class _ConfigDiffer:
             self.contested.add(key)
         self._keep(key, push)
 
+    def _may_be_set(self, key: str, push: AppliedSetting) -> bool:
+        """True if Kafka may have a value of kdir's that it does not show: a broker that is behind
+        may not. To take back what another client took back before changes nothing.
+        """
+        is_known = push.done or not self.pushed.refused
+        return push.ours and is_known and key != PARTITIONS
+
     def _add_change(
-        self, key: str, value: str | None, ask: AppliedSetting, before: AppliedSetting | None
+        self,
+        key: str,
+        value: str | None,
+        ask: AppliedSetting,
+        before: AppliedSetting | None,
+        found: str | None = None,
     ) -> None:
-        found = self.found.configs.get(key)
+        found = self.found.configs.get(key, found)
         if not self.subject.released and deletes_data(key, found, value):
             self.held.add(key)
             if before is not None:

@@ -346,7 +346,7 @@ class ArmingService:
         changes = [(one.resource, one.add, one.remove) for one in diffs]
         calls = tuple(ordered_calls(changes, {one.resource for one in diffs if one.opens}))
         made = [one for one in diffs if asked.takeover or not one.opens]
-        after = view.count + sum(len(one.add) - len(one.remove) for one in made)
+        after = view.count + sum(one.growth for one in made)
         if after > limit and after > view.count:
             raise LimitExceeded(
                 f"Kafka would have {after} ACLs, it has {view.count} now, and {limit} is the most "

@@ -54,6 +54,8 @@ class Kafka(FakeAcls, FakeKafka):
         self.before_look: Callable[[], object] = lambda: None
         self.away = False
         self.order: list[str] = []
+        self.behind: set[AclBinding] | None = None
+        """What the broker that is asked shows, where it is behind."""
 
     def cluster_id(self) -> str:
         if self.away:
@@ -64,6 +66,8 @@ class Kafka(FakeAcls, FakeKafka):
         self.before_look()
         if self.refuses:
             raise KafkaRejected(self.refuses)
+        if self.behind is not None:
+            return ObservedAcls(frozenset(self.behind), len(self.behind), self.open_to_all)
         return super().acls()
 
     def add_acls(
@@ -369,6 +373,57 @@ def test_what_was_revoked_and_granted_at_once_is_ours_still(here: World, kafka: 
     revoke(here, "search/clicks", "allow alice read")
     here.settle()
     assert not kafka.bindings
+
+
+def test_what_a_broker_that_is_behind_does_not_show_is_taken_back_by_the_next_leader(
+    tmp_path: FilePath, kafka: Kafka
+) -> None:
+    settings: Any = {"ceiling": CEILING, "split_on": "."}
+    with (
+        started(tmp_path, kafka) as here,
+        world(tmp_path / "store.db", lambda: kafka, **settings) as later,
+    ):
+        arm(here, "search")
+        kafka.behind = set(kafka.bindings)
+        grant(here, "search/clicks", "allow mallory read")
+        here.settle()
+        assert kafka.bindings == on(CLICKS, "allow mallory read")
+        revoke(here, "search/clicks", "allow mallory read")
+        here.reconciler.resign()
+        later.settle()
+        kafka.behind = None
+        later.sweep()
+        later.settle()
+        assert not kafka.bindings
+        assert not list(later.replica.snapshot.facts(ACL_ROWS))
+
+
+def test_what_another_client_removed_is_asked_about_once(here: World, kafka: Kafka) -> None:
+    grant(here, "search/clicks", "allow alice read")
+    arm(here, "search")
+    kafka.bindings.clear()
+    here.now += 60
+    revoke(here, "search/clicks", "allow alice read")
+    kafka.asked.clear()
+    for _ in range(3):
+        here.settle()
+        here.sweep()
+    assert kafka.asked == [("-", one) for one in on(CLICKS, "allow alice read")]
+    assert not list(here.replica.snapshot.facts(ACL_ROWS))
+
+
+def test_a_removal_of_what_is_not_there_makes_no_room(tmp_path: FilePath, kafka: Kafka) -> None:
+    with started(tmp_path, kafka, max_acls=2) as here:
+        grant(here, "search/clicks", "allow alice read", "allow bob read")
+        arm(here, "search")
+        kafka.bindings = on("topic x", "allow eve read", "allow eve write")
+        here.now += 60
+        revoke(here, "search/clicks", "allow alice read", "allow bob read")
+        grant(here, "search/clicks", "allow carol read")
+        with pytest.raises(LimitExceeded, match="would have 3 ACLs, it has 2 now"):
+            plan(here, "search")
+        here.settle()
+        assert len(kafka.bindings) == 2
 
 
 def test_a_group_is_desired_by_several_directories(here: World, kafka: Kafka) -> None:

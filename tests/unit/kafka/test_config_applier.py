@@ -327,6 +327,50 @@ def lagging(here: World, kafka: SlowKafka, *changes: Callable[[], None]) -> None
     here.settle(1_000)
 
 
+def test_what_a_broker_that_is_behind_does_not_show_is_taken_back_by_the_next_leader(
+    tmp_path: FilePath,
+) -> None:
+    kafka, file = SlowKafka("a", "b"), tmp_path / "s.db"
+    settings: Any = {"ceiling": frozenset({"configs"}), "split_on": "."}
+    with armed(file, lambda: kafka) as here, world(file, lambda: kafka, **settings) as later:
+        kafka.lags = True
+        retention(here, WEEK)
+        step(here)
+        assert all_have(kafka, WEEK)
+        retention(here, None)
+        here.reconciler.resign()
+        step(later)
+        kafka.lags = False
+        later.settle()
+        later.sweep()
+        later.settle()
+        assert all_have(kafka, None)
+        for one in later.topics().values():
+            assert load_applied_configs(later.replica.snapshot, one.entry_id).is_empty
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_another_client_took_back_is_asked_about_once(
+    tmp_path: FilePath, refused: bool
+) -> None:
+    """And what Kafka refused to set was never there."""
+    kafka = SlowKafka("a")
+    with armed(tmp_path / "s.db", lambda: kafka) as here:
+        kafka.refused = WEEK if refused else ""
+        retention(here, WEEK)
+        here.settle()
+        kafka.truth["a"].clear()
+        here.now += 200
+        kafka.altered.clear()
+        retention(here, None)
+        for _ in range(3):
+            here.settle()
+            here.sweep()
+        assert kafka.altered == ([] if refused else [["a"]])
+        known = load_applied_configs(here.replica.snapshot, here.topics()["a"].entry_id)
+        assert known.is_empty
+
+
 @pytest.mark.parametrize("values", [(WEEK, DAY), (WEEK, None), (WEEK, MONTH, WEEK), (None, WEEK)])
 def test_what_is_changed_back_before_kafka_shows_it_is_changed_back(
     tmp_path: FilePath, values: Sequence[str | None]
