@@ -340,7 +340,8 @@ class ConfigApplier(Applier):
             if isinstance(found, Rejected):
                 result.undone[subject.place] = f"configs of {name}: {found.message}"
             elif not isinstance(seen, KafkaTopic) or not _is_same(subject, seen) or found is None:
-                if _may_come(seen):
+                # The broker that was asked for the configs may not have the topic yet, either.
+                if _may_come(seen) or _is_same(subject, seen):
                     result.unsure[subject.place] = None
             else:
                 known = self._recent.correct_configs(seen.topic_id, found)

@@ -41,14 +41,21 @@ class SlowKafka(FakeKafka):
     """Its controller does at once what it is asked; its brokers show it when they come to it."""
 
     def __init__(self, *names: str) -> None:
+        self.truth: dict[str, dict[str, str]] = {}
+        self.shown: dict[str, dict[str, str]] = {}
         super().__init__(*names)
-        self.truth: dict[str, dict[str, str]] = {name: {} for name in names}
-        self.shown: dict[str, dict[str, str]] = {name: {} for name in names}
         self.hidden: set[str] = set()
+        self.without_configs: set[str] = set()
+        """Topics that the broker which is asked for configs does not have yet."""
         self.lags = False
         self.refused = ""
         """A value that it does not take."""
         self.altered: list[list[str]] = []
+
+    def add(self, *names: str) -> None:
+        super().add(*names)
+        self.truth |= {name: {} for name in names}
+        self.catch_up()
 
     def catch_up(self) -> None:
         """Makes the brokers show all changes."""
@@ -65,7 +72,7 @@ class SlowKafka(FakeKafka):
         return {
             name: self.shown[name]
             for name in names
-            if name in self.shown and name not in self.hidden
+            if name in self.shown and name not in self.hidden | self.without_configs
         }
 
     def alter_configs(
@@ -181,6 +188,26 @@ def test_K7_a_topic_that_a_broker_does_not_show_yet_is_pushed_once_it_does(
         kafka.hidden = set()
         here.settle()
         assert kafka.truth["a"] == {"retention.ms": WEEK}
+
+
+def test_K7_a_topic_that_only_some_brokers_have_is_pushed_once_all_do(tmp_path: FilePath) -> None:
+    kafka = SlowKafka("a", "b")
+    with armed(tmp_path / "s.db", lambda: kafka) as here:
+        kafka.without_configs = {"a"}
+        retention(here, WEEK)
+        begin_arming(here)
+        for _ in range(5):
+            here.now += here.reconciler.run_once()
+        assert kafka.truth == {"a": {}, "b": {"retention.ms": WEEK}}
+        mark = load_armed_record(here.replica.snapshot, "configs", ROOT_ID)
+        assert mark is not None
+        assert mark.pending
+        kafka.without_configs = set()
+        here.settle()
+        assert all_have(kafka, WEEK)
+        mark = load_armed_record(here.replica.snapshot, "configs", ROOT_ID)
+        assert mark is not None
+        assert not mark.pending
 
 
 def test_unset_takes_back_what_kdir_set_before_a_change_that_kafka_refused(
