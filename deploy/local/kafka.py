@@ -318,8 +318,9 @@ class KafkaCluster:
     ends. Topics and transactions go on while one broker is down.
     """
 
-    def __init__(self, count: int = 3) -> None:
+    def __init__(self, count: int = 3, properties: Mapping[str, str] | None = None) -> None:
         self._count = count
+        self._properties = properties or {}
         self.cluster_id = _new_id()
         self.brokers: list[KafkaBroker] = []
 
@@ -366,6 +367,7 @@ class KafkaCluster:
             "offsets.topic.replication.factor": copies,
             "transaction.state.log.replication.factor": copies,
             "transaction.state.log.min.isr": most,
+            **self._properties,
         }
         return [
             KafkaBroker(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -248,7 +249,7 @@ class ConfluentAdmin:
         with self._asking() as client:
             asked = {"include_authorized_operations": True, "request_timeout": self._timeout}
             cluster = self._wait(client.describe_cluster(**asked))
-        settings = list(self._broker_settings([str(node.id) for node in cluster.nodes]))
+        settings = self._broker_settings([str(node.id) for node in cluster.nodes])
         if any(one is not None and not one.get(_AUTHORIZER, "?") for one in settings):
             raise self._acls_refused(_NO_AUTHORIZER)
         if not any(one.name == "DESCRIBE" for one in cluster.authorized_operations or ()):
@@ -256,20 +257,29 @@ class ConfluentAdmin:
         self._open_to_all = any(one is None or _OPEN in one for one in settings)
         self._settings_read_at = now
 
-    def _broker_settings(self, brokers: Sequence[str]) -> Iterator[Mapping[str, str | None] | None]:
-        """Yields the settings of each broker; None where they cannot be read."""
+    def _broker_settings(self, brokers: Sequence[str]) -> list[Mapping[str, str | None] | None]:
+        """Returns the settings of each broker; None where they cannot be read. Raises if no broker
+        answers.
+        """
         kind = ConfigResource.Type.BROKER
+        found: list[Mapping[str, str | None] | None] = []
+        failed: list[KafkaException | TimeoutError] = []
         with self._asking() as client:
-            futures = client.describe_configs(
-                [ConfigResource(kind, name) for name in brokers], request_timeout=self._timeout
-            )
-            for future in futures.values():
+            # librdkafka takes one broker a call.
+            asked = [[ConfigResource(kind, name)] for name in brokers]
+            each = [client.describe_configs(one, request_timeout=self._timeout) for one in asked]
+            for future in chain.from_iterable(futures.values() for futures in each):
                 try:
-                    yield {name: entry.value for name, entry in self._wait(future).items()}
-                except KafkaException as raised:
-                    if raised.args[0].code() != _CLUSTER_DENIED:
-                        raise
-                    yield None
+                    settings = {name: entry.value for name, entry in self._wait(future).items()}
+                except (KafkaException, TimeoutError) as raised:
+                    if not _is_denied(raised):
+                        failed.append(raised)
+                    found.append(None)
+                else:
+                    found.append(settings)
+            if failed and len(failed) == len(found):
+                raise failed[0]
+        return found
 
     # -- what changes it ---------------------------------------------------------------------------
 
@@ -488,6 +498,10 @@ def _failure(error: KafkaError, already: int | None = None) -> Outcome:
     if error.code() == already:
         return AlreadyDone()
     return OutcomeUnknown(error.str()) if _is_passing(error) else Rejected(error.str())
+
+
+def _is_denied(raised: KafkaException | TimeoutError) -> bool:
+    return isinstance(raised, KafkaException) and raised.args[0].code() == _CLUSTER_DENIED
 
 
 def _is_passing(error: KafkaError) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from deploy.local.kafka import KafkaBroker
+from deploy.local.kafka import KafkaBroker, KafkaCluster
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import AclBinding
 from resolver.errors import KafkaRejected
@@ -183,6 +183,26 @@ def test_a_broker_without_authorizer_is_a_clear_error(
             grant(here, "search", "allow alice read")
             with pytest.raises(KafkaRejected, match=r"authorizer\.class\.name"):
                 plan(here, "search")
+
+
+@pytest.mark.slow
+def test_grants_reach_a_cluster_of_three_brokers_also_while_one_is_down(
+    kafka_clusters: Callable[..., KafkaCluster], tmp_path: FilePath
+) -> None:
+    with kafka_clusters(properties=dict(KafkaBroker.AUTHORIZER)) as cluster:
+        kafka = ConfluentAdmin([cluster.bootstrap])
+        make(kafka, "search.clicks")
+        with world(tmp_path / "store.db", admin_of(cluster.bootstrap), **SETTINGS) as here:
+            here.sweep()
+            grant(here, "search", "allow alice read")
+            arm(here, "search")
+            expect(kafka, on("topic search.clicks", "allow alice read"))
+            cluster.broker(3).kill()
+            here.now += 60  # the settings of the brokers are read again
+            revoke(here, "search", "allow alice read")
+            grant(here, "search", "allow bob read")
+            here.settle()
+            expect(kafka, on("topic search.clicks", "allow bob read"))
 
 
 def test_addresses_and_names_as_kafka_writes_them(here: World, kafka: ConfluentAdmin) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from directory.access.grants import Operation, Permission, ResourceType
 from directory.kafka import admin_client
@@ -24,6 +28,7 @@ from directory.kafka.admin_contract import (
 from directory.server.toml_table import ConfigError
 from resolver.errors import KafkaRejected, KafkaUnavailable
 
+TIMED_OUT, CONFLICT = -185, -173  # librdkafka's own
 READ = Acl(Permission.ALLOW, "User:ana", Operation.READ, "*")
 BINDINGS = [AclBinding(Resource(ResourceType.TOPIC, name), READ) for name in "ab"]
 
@@ -100,3 +105,84 @@ def test_a_kafka_that_does_not_answer_is_reported_within_the_budget_of_all_reque
         now[0] = 0.3
         with pytest.raises(KafkaUnavailable, match=r"answered within 0\.3 s"):
             admin.list_all()
+
+
+def answered(result: object) -> Future[Any]:
+    """Returns the future of a request that was answered; with an exception, that failed."""
+    future: Future[Any] = Future()
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+    return future
+
+
+def failure(code: int, text: str) -> KafkaException:
+    return KafkaException(KafkaError(code, text))
+
+
+class Client:
+    """Client of confluent-kafka for a Kafka of three brokers without ACLs."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, object] = {
+            name: {"authorizer.class.name": SimpleNamespace(value="Standard")} for name in "123"
+        }
+        """By broker; or what its request fails with."""
+
+    def describe_cluster(self, **_: object) -> Future[Any]:
+        nodes = [SimpleNamespace(id=int(name)) for name in self.settings]
+        operations = [SimpleNamespace(name="DESCRIBE")]
+        return answered(SimpleNamespace(nodes=nodes, authorized_operations=operations))
+
+    def describe_configs(
+        self, resources: Sequence[ConfigResource], request_timeout: float
+    ) -> Mapping[ConfigResource, Future[Any]]:
+        if len(resources) > 1:
+            conflict = failure(CONFLICT, "Only one BROKER is allowed per call")
+            return {one: answered(conflict) for one in resources}
+        return {one: answered(self.settings[one.name]) for one in resources}
+
+    def describe_acls(self, *_: object, **__: object) -> Future[Any]:
+        return answered([])
+
+    def poll(self, _: float) -> None:
+        pass
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Client:
+    made = Client()
+    monkeypatch.setattr("directory.kafka.admin_client.AdminClient", lambda _: made)
+    return made
+
+
+UNANSWERED = [failure(TIMED_OUT, "Timed out"), TimeoutError()]
+
+
+def test_brokers_are_asked_for_their_settings_one_a_call(client: Client) -> None:
+    assert not ConfluentAdmin(["unused:1"]).acls().open_to_all
+
+
+@pytest.mark.parametrize("unanswered", UNANSWERED)
+def test_a_broker_that_does_not_answer_may_be_open_to_all(
+    client: Client, unanswered: Exception
+) -> None:
+    client.settings["3"] = unanswered
+    assert ConfluentAdmin(["unused:1"]).acls().open_to_all
+
+
+def test_an_authorizer_is_missed_though_another_broker_does_not_answer(client: Client) -> None:
+    client.settings |= {
+        "1": UNANSWERED[0],
+        "2": {"authorizer.class.name": SimpleNamespace(value="")},
+    }
+    with pytest.raises(KafkaRejected, match="keeps no ACLs"):
+        ConfluentAdmin(["unused:1"]).acls()
+
+
+@pytest.mark.parametrize("unanswered", UNANSWERED)
+def test_brokers_of_which_none_answers_are_away(client: Client, unanswered: Exception) -> None:
+    client.settings = dict.fromkeys("123", unanswered)
+    with pytest.raises(KafkaUnavailable):
+        ConfluentAdmin(["unused:1"]).acls()
