@@ -97,6 +97,7 @@ _AUTHORIZER: Final = "authorizer.class.name"
 _OPEN: Final = "allow.everyone.if.no.acl.found"
 
 # Codes of Kafka's protocol (org.apache.kafka.common.protocol.Errors).
+_UNKNOWN_ERROR: Final = -1
 _UNKNOWN_TOPIC: Final = 3
 _CLUSTER_DENIED: Final = 31
 _TOPIC_EXISTS: Final = 36
@@ -207,7 +208,14 @@ class ConfluentAdmin:
     def _read_configs(self, futures: Mapping[Any, Future[Any]]) -> _Configs:
         found: _Configs = {}
         for resource, future in futures.items():
-            match self._each(future):
+            try:
+                answer = self._each(future)
+            except KafkaException as raised:
+                error = raised.args[0]
+                if error.code() < _UNKNOWN_ERROR:
+                    raise  # librdkafka's own: it is about the whole request
+                answer = _config_failure(error)
+            match answer:
                 case Rejected() as refused:
                     found[resource.name] = refused
                 case OutcomeUnknown() | None:
@@ -498,6 +506,15 @@ def _failure(error: KafkaError, already: int | None = None) -> Outcome:
     if error.code() == already:
         return AlreadyDone()
     return OutcomeUnknown(error.str()) if _is_passing(error) else Rejected(error.str())
+
+
+def _config_failure(error: KafkaError) -> Rejected | OutcomeUnknown:
+    """Returns what Kafka's error means for the configs of one topic. A value that a broker takes
+    for invalid by now is an unknown error, which does not pass.
+    """
+    if error.code() != _UNKNOWN_ERROR and _is_passing(error):
+        return OutcomeUnknown(error.str())
+    return Rejected(error.str())
 
 
 def _is_denied(raised: KafkaException | TimeoutError) -> bool:

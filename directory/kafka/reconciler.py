@@ -249,17 +249,25 @@ class Reconciler:
         if term.admin is None:
             term.admin = self._context.admin(inf)
         self._work(term, term.admin)
-        self._push(term, term.admin)
-        if self._adopt_on(term, term.admin):
-            return
-        if self._clock() >= term.sweeper.look_due:
+        adopts = self._adopt_on(term, term.admin)
+        looks = not adopts and self._clock() >= term.sweeper.look_due
+        # First: where pushing fails for good, sweeps go on.
+        if looks:
             self._look(term, term.admin)
-        term.sweeper.read_configs(term.admin, term.commits)
+        self._push(term, term.admin)
+        if looks:
+            self._answered(term)
+        if not adopts:
+            term.sweeper.read_configs(term.admin, term.commits)
 
     def _look(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
         """Looks at what Kafka has, and begins what follows."""
-        waiting = term.sweeper.run_look(admin, term.commits)
-        self._answered(term)
+        try:
+            waiting = term.sweeper.run_look(admin, term.commits)
+        except (KafkaUnavailable, KafkaRejected):
+            term.sweeper.due = 0.0  # what was due is due still
+            raise
+        self.health = replace(self.health, swept_at=self._clock())
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
         places = (recorded_topics.place_of(snapshot, mount, one) for one in waiting)
@@ -352,7 +360,7 @@ class Reconciler:
         if not before.reachable:
             _log.info("%s: Kafka %s answers", self._cluster, seen_id)
         since = before.since if before.reachable else self._context.now()
-        self.health = KafkaHealth(True, "", since, seen_id, self._clock())
+        self.health = KafkaHealth(True, "", since, seen_id, before.swept_at)
 
     def _went_away(self, reason: KafkaUnavailable | KafkaRejected) -> float:
         health, term = self.health, self.term
@@ -365,8 +373,9 @@ class Reconciler:
         term.close_admin()
         delay = term.retry.next()
         term.kafka_due = self._clock() + delay
-        # What was due is due still: the sweep that failed, too.
-        term.sweeper.due = min(term.sweeper.due, term.kafka_due)
+        if health.reachable:
+            # A sweep finds out whether Kafka is away. While others fail, it keeps its pace.
+            term.sweeper.due = 0.0
         return delay
 
     # -- for the services, in any thread -----------------------------------------------------------

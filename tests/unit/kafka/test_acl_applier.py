@@ -14,6 +14,7 @@ from directory.federation import inheritance, parent_state
 from directory.kafka.admin_contract import (
     CLOSED,
     AclBinding,
+    KafkaMetadata,
     ObservedAcls,
     Outcome,
     OutcomeUnknown,
@@ -809,6 +810,39 @@ def test_a_kafka_without_authorizer_stops_only_acls(here: World, kafka: Kafka) -
     here.settle()
     assert on(CLICKS, "allow bob read") <= kafka.bindings
     assert here.reconciler.status().message == ""
+
+
+def test_sweeps_keep_their_pace_while_pushing_fails(
+    here: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweeps, describe_all = [0], kafka.describe_all
+
+    def sweep() -> KafkaMetadata:
+        sweeps[0] += 1
+        return describe_all()
+
+    def not_answered() -> None:
+        raise KafkaUnavailable("no broker answered")
+
+    grant(here, "search", "allow alice read")
+    arm(here, "search")
+    here.settle()
+    monkeypatch.setattr(kafka, "describe_all", sweep)
+    kafka.before_look = not_answered
+    grant(here, "search", "allow bob read")
+    kafka.add("other.new")
+    until = here.now + 1_200
+    while here.now < until:
+        here.now += here.reconciler.run_once()
+    assert here.states()["other/new"] == "ACTIVE"
+    assert not here.reconciler.status().reachable
+    assert (here.reconciler.status().last_sweep_seconds or 1e9) < 60
+    assert 4 <= sweeps[0] <= 6, "one each 300 s, and one as it began"
+    kafka.before_look = lambda: None
+    here.sweep()
+    here.settle()
+    assert on(CLICKS, "allow bob read") <= kafka.bindings
+    assert here.reconciler.status().reachable
 
 
 # -- what others change ----------------------------------------------------------------------------

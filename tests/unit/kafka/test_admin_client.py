@@ -22,6 +22,7 @@ from directory.kafka.admin_contract import (
     AclBinding,
     ConfigChange,
     Outcome,
+    Rejected,
     Resource,
     TopicToCreate,
 )
@@ -128,17 +129,18 @@ class Client:
         self.settings: dict[str, object] = {
             name: {"authorizer.class.name": SimpleNamespace(value="Standard")} for name in "123"
         }
-        """By broker; or what its request fails with."""
+        """By broker or topic; or what its request fails with."""
 
     def describe_cluster(self, **_: object) -> Future[Any]:
-        nodes = [SimpleNamespace(id=int(name)) for name in self.settings]
+        nodes = [SimpleNamespace(id=int(name)) for name in self.settings if name.isdigit()]
         operations = [SimpleNamespace(name="DESCRIBE")]
         return answered(SimpleNamespace(nodes=nodes, authorized_operations=operations))
 
     def describe_configs(
         self, resources: Sequence[ConfigResource], request_timeout: float
     ) -> Mapping[ConfigResource, Future[Any]]:
-        if len(resources) > 1:
+        is_broker = resources[0].restype is ConfigResource.Type.BROKER
+        if is_broker and len(resources) > 1:
             conflict = failure(CONFLICT, "Only one BROKER is allowed per call")
             return {one: answered(conflict) for one in resources}
         return {one: answered(self.settings[one.name]) for one in resources}
@@ -186,3 +188,23 @@ def test_brokers_of_which_none_answers_are_away(client: Client, unanswered: Exce
     client.settings = dict.fromkeys("123", unanswered)
     with pytest.raises(KafkaUnavailable):
         ConfluentAdmin(["unused:1"]).acls()
+
+
+@pytest.mark.parametrize("code", [-1, 40])
+def test_a_topic_whose_configs_cannot_be_read_is_left_out_alone(client: Client, code: int) -> None:
+    client.settings |= {"a": {}, "b": failure(code, "Invalid value"), "c": {}}
+    shown = ConfluentAdmin(["unused:1"]).configs(["a", "b", "c"])
+    assert shown == {"a": {}, "b": Rejected("Invalid value"), "c": {}}
+
+
+def test_a_topic_whose_configs_a_broker_cannot_read_now_is_as_one_that_may_come(
+    client: Client,
+) -> None:
+    client.settings |= {"a": {}, "b": failure(7, "Request timed out")}
+    assert ConfluentAdmin(["unused:1"]).configs(["a", "b"]) == {"a": {}}
+
+
+def test_a_request_for_configs_without_an_answer_is_about_no_topic(client: Client) -> None:
+    client.settings |= dict.fromkeys("ab", UNANSWERED[0])
+    with pytest.raises(KafkaUnavailable):
+        ConfluentAdmin(["unused:1"]).configs(["a", "b"])
