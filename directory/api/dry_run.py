@@ -154,10 +154,10 @@ class _ChangePlanBuilder:
 
     @property
     def _shown(self) -> Shown | None:
-        """Filter of the topics that may be shown; None = all."""
+        """Filter of the topics and mounts that may be shown; None = all."""
         if not isinstance(self._was.entry, Directory):
             return None
-        return self._tree.shown_topics(self._here)
+        return self._tree.shown_below(self._here)
 
     def _kafka_topics(self, out: access_pb2.ChangePlan) -> None:
         path, kind = self._command.path, self._was.entry.kind

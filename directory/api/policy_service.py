@@ -258,7 +258,7 @@ def _topics_changed(
         call.check()
         return True
 
-    shown = tree.shown_topics(relative)
+    shown = tree.shown_below(relative)
     return count_inheritors(tree.snapshot, node.entry_id, names, TimeBudget(go_on), shown).topics
 
 

@@ -289,8 +289,10 @@ class OpenTree:
         """Returns the amount of a quota used by entries that the caller sees."""
         return quota.used(self.snapshot)
 
-    def shown_topics(self, relative: Segments) -> Shown | None:
-        """Returns a filter of the topics below a directory that may be shown; None = all."""
+    def shown_below(self, relative: Segments) -> Shown | None:
+        """Returns a filter of the topics and mounts below a directory that may be shown; None =
+        all.
+        """
         return None
 
 
@@ -547,16 +549,18 @@ class VisibleTree(OpenTree):
             used = used.plus(Amount(-part.topics, -part.partitions))
         return quota.amount_counted(used)
 
-    def shown_topics(self, relative: Segments) -> Shown | None:
+    def shown_below(self, relative: Segments) -> Shown | None:
         if self.can_describe_all_below(relative):
             return None
         paths: dict[int, Segments | None] = {}
 
-        def shown(directory_id: int, name: str) -> bool:
+        def shown(directory_id: int, name: str, kind: Kind) -> bool:
             if directory_id not in paths:
                 paths[directory_id] = self.snapshot.path_of(directory_id)
             above = paths[directory_id]
-            return above is not None and self.can_describe((*above, name), is_topic=True)
+            return above is not None and self.can_describe(
+                (*above, name), is_topic=kind is Kind.TOPIC
+            )
 
         return shown
 

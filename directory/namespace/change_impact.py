@@ -22,7 +22,7 @@ from directory.namespace.effective_policies import (
     levels_of,
     set_fields,
 )
-from directory.namespace.entry import Directory, Entry, Link, Mount, Provision, Topic
+from directory.namespace.entry import Directory, Entry, Kind, Link, Mount, Provision, Topic
 from directory.namespace.plan_delete import KafkaFate, kafka_fate_of
 from directory.namespace.plan_reap import is_kept_in_kafka
 from directory.namespace.quotas import Quota, quotas_at
@@ -170,7 +170,7 @@ def _topics(
         for name, record in node.topics.items():
             if not budget.spend():
                 return
-            if shown is not None and not shown(node.entry_id, name):
+            if shown is not None and not shown(node.entry_id, name, Kind.TOPIC):
                 continue
             try:
                 topic = snapshot.codec.decode(record)
@@ -202,7 +202,7 @@ def diff_effective_policies(
     topics at and below it that inherit the change.
 
     ``above`` are the policies of the ancestors above the mount, outermost first. With ``shown``
-    only topics for which it is true are counted.
+    only topics and mounts for which it is true are counted.
     """
     was, now = _effective(before, above), _effective(after, above)
     names = {name for name in was.keys() | now.keys() if was.get(name) != now.get(name)}

@@ -18,6 +18,7 @@ from directory.namespace.command import EntryChange
 from directory.namespace.entry import (
     NO_POLICIES,
     Directory,
+    Kind,
     Mount,
     Policies,
     PolicyLevel,
@@ -277,8 +278,8 @@ def _bare(policies: Policies) -> Policies | None:
     return None if holds == NO_POLICIES else holds
 
 
-Shown = Callable[[int, str], bool]
-"""True if a topic is counted, by the id of its directory and its name."""
+Shown = Callable[[int, str, Kind], bool]
+"""True if a topic or mount is counted, by the id of its directory, its name and its kind."""
 
 
 @dataclass(slots=True)
@@ -303,7 +304,7 @@ def count_inheritors(
     """Counts the inheritors below a directory, within the cluster.
 
     Visits each topic below: when the time budget is spent, the count is a lower bound. Only topics
-    for which ``shown`` is true are counted.
+    and mounts for which ``shown`` is true are counted.
     """
     budget = budget or TimeBudget()
     found = InheritorCounts()
@@ -314,11 +315,12 @@ def count_inheritors(
         if node is None:
             continue
         _topics(snapshot, node, open_names, found, budget, shown)
-        for container in node.containers.values():
+        for name, container in node.containers.items():
             if not budget.spend():
                 return found
             if isinstance(container, Mount):
-                found.clusters.update(open_names)
+                if shown is None or shown(at, name, Kind.MOUNT):
+                    found.clusters.update(open_names)
             elif isinstance(container, Directory):
                 left = open_names - set_fields(container.policies).keys()
                 if left:
@@ -339,7 +341,7 @@ def _topics(
     for name, record in node.topics.items():
         if not budget.spend():
             break
-        if shown is not None and not shown(node.entry_id, name):
+        if shown is not None and not shown(node.entry_id, name, Kind.TOPIC):
             continue
         own = policies(record)
         if own is NO_POLICIES:

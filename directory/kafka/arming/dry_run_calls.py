@@ -34,7 +34,7 @@ from directory.kafka.applying.last_applied import (
 )
 from directory.kafka.kafka_context import ACLS, CONFIGS
 from directory.namespace.effective_policies import Shown
-from directory.namespace.entry import Directory, Policies, Topic
+from directory.namespace.entry import Directory, Kind, Policies, Topic
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.time_budget import TimeBudget
 from directory.namespace.traversal import LocatedEntry
@@ -84,7 +84,7 @@ def predict_topics(
         if is_topic
         else armed_after.below(entry.entry_id, budget)
     ):
-        if shown is not None and not shown(*now.place):
+        if shown is not None and not shown(*now.place, Kind.TOPIC):
             continue
         was = armed_before.at_place(_place(before.standing) if is_topic else now.place)
         known, kept_back = _diff(before.snapshot, was)

@@ -402,6 +402,34 @@ def test_A12_a_plan_counts_only_what_is_seen(la: House) -> None:
         assert (answer.topics_changed, answer.caller_view) == (topics, who != ADMIN)
 
 
+@pytest.mark.parametrize("hidden", ["hidd", "hidt", "hidl", "hidm"])
+def test_A12_a_plan_is_the_same_without_what_is_hidden(la: House, hidden: str) -> None:
+    la.grant("bob", "alter,alter-configs", "/la/p")
+
+    def plans(who: str) -> list[Any]:
+        update = directory_pb2.UpdateEntryRequest(
+            path="/la/p",
+            entry={"policies": {"owner": "x", "topic_config": {"retention.ms": {"value": "1"}}}},
+            update_mask=FieldMask(paths=[CONFIG, "policies.topic_config.retention.ms"]),
+            validate_only=True,
+        )
+        grant = access_pb2.AddGrantsRequest(
+            path="/la/p", grants=grants("carol", "read"), validate_only=True
+        )
+        asked = (("UpdateEntry", update), ("AddGrants", grant))
+        return [la.ask(who, method, request).plan for method, request in asked]
+
+    was = {who: plans(who) for who in ("bob", "alice", ADMIN)}
+    if hidden == "hidm":
+        assert {one.cluster_count for one in was[ADMIN][0].policies} == {1}
+    kind: Any = KINDS[["hidd", "hidt", "hidl", "hidm"].index(hidden) + 1]
+    gone = directory_pb2.DeleteEntryRequest(path=f"/la/p/{hidden}", kind=kind, recursive=True)
+    la.ask(ADMIN, "DeleteEntry", gone)
+    assert plans(ADMIN) != was[ADMIN]
+    for who in ("bob", "alice"):
+        assert plans(who) == was[who]
+
+
 def test_a_hidden_topic_below_the_root_is_hidden_however_its_path_is_spelled(house: Make) -> None:
     made = house(mount="/")
     topic(made, "/la/hidt")  # at /hidt: the helper leaves out the first segment
