@@ -25,6 +25,8 @@ from resolver.errors import (
     InvalidPath,
     KafkaReplaced,
     KdirError,
+    MountLoop,
+    MountOverlaps,
     MountShadows,
     NotEmpty,
     PhysicalNameCollides,
@@ -136,10 +138,38 @@ def redact(tree: OpenTree, error: KdirError, command: Command) -> KdirError:
             "mount" in facts and not _may_name_mount(tree, facts["mount"])
         ):
             return InvalidPath("what lies below would get too long a path", rule="length")
-        case HasMounts() if not all(
-            _may_name_mount(tree, one) for one in facts.get("mounts", "").split(", ") if one
-        ):
+        case HasMounts() | MountOverlaps() | MountLoop():
+            return _without_hidden_mounts(tree, error)
+        case _:
+            return error
+
+
+def _without_hidden_mounts(
+    tree: OpenTree, error: HasMounts | MountOverlaps | MountLoop
+) -> KdirError:
+    facts = error.metadata
+    named = [facts.get(key, "") for key in ("mounts", "overlaps", "mounted_at")]
+    mounts = [one for text in named for one in text.split(", ") if one]
+    is_shown = all(_may_name_mount(tree, one) for one in mounts)
+    match error:
+        case HasMounts() if not is_shown:
             return HasMounts("clusters are mounted below it; unmount them first")
+        case MountOverlaps() if not is_shown:
+            path = facts.get("path", "")
+            return MountOverlaps(
+                f"{path} lies above or below another mount: one cluster's mounts never enclose "
+                f"each other",
+                path=path,
+            )
+        case MountLoop() if not is_shown:
+            return MountLoop("the cluster is mounted already; it cannot be at another path too")
+        case MountLoop() if not (
+            mounts or "ancestors" in facts or tree.can_describe_all_below(())
+        ):  # names records that cannot be read
+            return MountLoop(
+                "the cluster may be mounted already: it has a claim, and some records cannot be "
+                f"read; repair or remove them first: kdir verify {tree.mount}"
+            )
         case _:
             return error
 

@@ -13,20 +13,26 @@ from kdir.v1 import (
     access_pb2,
     directory_pb2,
     entry_pb2,
+    federation_pb2,
     policies_pb2,
     resolve_pb2,
     scan_pb2,
     watch_pb2,
 )
 
+from directory.federation.child_state import below_writes
 from directory.federation.inheritance import inherited_writes
-from directory.federation.parent_state import welcome_writes
-from directory.namespace.entry import Kind
+from directory.federation.parent_state import TableRow, welcome_writes
+from directory.namespace.entry import ROOT_ID, Kind
+from directory.namespace.keys import entry_key, mounted_key
+from directory.store.base import Put
 from resolver.errors import (
     Absent,
     AlreadyExists,
     InvalidNamespace,
     KdirError,
+    MountLoop,
+    MountOverlaps,
     NotEmpty,
     PermissionDenied,
     PhysicalNameTaken,
@@ -254,6 +260,48 @@ def test_A12_a_hidden_mount_that_is_too_deep_is_not_named(
         assert isinstance(refused, PermissionDenied) == (denied == "-all")
         for who in ("carol", ADMIN):
             assert "d/secret" in la.refusal(who, method, request).message
+    for at, cluster_id in ((f"/us/la{top}", "kc-other"), ("/us/la/new", "kc-cret")):
+        refused = mount_refusal(la, "bob", at, cluster_id)
+        assert isinstance(refused, (MountOverlaps, MountLoop))
+        assert "secret" not in f"{refused.message} {refused.metadata}"
+        for who in ("carol", ADMIN):
+            assert "d/secret" in mount_refusal(la, who, at, cluster_id).message
+
+
+def mount_refusal(la: House, who: str, path: str, cluster_id: str) -> KdirError:
+    entry = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id=cluster_id))
+    request = directory_pb2.CreateEntryRequest(path=path, entry=entry, validate_only=True)
+    return la.refusal(who, "CreateEntry", request)
+
+
+def test_A12_a_mount_is_refused_without_the_hidden_one_that_is_in_the_way(house: Make) -> None:
+    la = house()
+    secret = with_two_mounts(la, "/la/d/in")
+    below = TableRow(federation_pb2.MountRow(mount=f"{secret}/x", cluster_id="kc-below"), 1)
+    la.put(*below_writes(la.cluster.replica.snapshot, "kc-cret", [below], 1))
+    for who in ("bob", "carol"):
+        la.grant(who, "all", "/la")
+        la.grant(who, "alter", "/la", kind=access_pb2.RESOURCE_TYPE_CLUSTER)
+    hidden: Any = {"path": secret, "kind": KINDS[4], "grants": grants("bob", "-all")}
+    la.ask(ADMIN, "AddGrants", access_pb2.AddGrantsRequest(**hidden))
+    for at, cluster_id in (
+        ("/la/d/in", "kc-other"),
+        ("/la/d", "kc-other"),
+        ("/la/new", "kc-cret"),
+        ("/la/new", "kc-below"),
+    ):
+        refused = mount_refusal(la, "bob", at, cluster_id)
+        seen = mount_refusal(la, "carol", at, cluster_id)
+        assert type(refused) is type(seen)
+        assert "secret" not in f"{refused.message} {refused.metadata}"
+        assert secret in seen.message
+    assert "/la/d/in/seen" in mount_refusal(la, "bob", "/la/new", "kc-seen").message
+    la.put(Put(mounted_key("kc-lost"), b"1 2 /la/x"))
+    la.put(Put(entry_key(ROOT_ID, Kind.LINK, "torn"), b"\xff"))
+    assert "/la/torn" in mount_refusal(la, "carol", "/la/new", "kc-lost").message
+    refused = mount_refusal(la, "bob", "/la/new", "kc-lost")
+    assert isinstance(refused, MountLoop)
+    assert "torn" not in refused.message
 
 
 def test_a_mount_as_deep_as_any_is_named_to_who_may_see_it(house: Make) -> None:
