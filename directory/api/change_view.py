@@ -19,7 +19,7 @@ from directory.namespace.entry import Kind, etag_of
 from directory.namespace.removal_progress import DELETED
 from directory.server.access_history import AccessHistory
 from resolver.errors import KdirError, NotReady, Resync
-from resolver.path import Path
+from resolver.path import ROOT, Path
 
 __all__ = ["ChangeView"]
 
@@ -295,8 +295,8 @@ class _Step:
     def __init__(self, event: Event) -> None:
         self.event: Final = event
         self.kind: Final = Kind(event.kind) if event.kind else None
-        self.new: Final = Path.parse(event.path)
-        self.old: Final = Path.parse(event.path_before) if event.path_before else self.new
+        self.new: Final = _path_of(event.path)
+        self.old: Final = _path_of(event.path_before) if event.path_before else self.new
         self.has_before: Final = event.HasField("before")
         self.has_after: Final = event.HasField("after")
 
@@ -368,6 +368,13 @@ def _is_reaped(event: Event) -> bool:
     return f"/{DELETED}/" in event.path
 
 
+def _path_of(text: str) -> Path:
+    """Returns a path of an event. It may be beyond the limits of a path, if the cluster came to a
+    longer mount since the entry was made.
+    """
+    return ROOT if text == "/" else Path(tuple(text[1:].split("/")))
+
+
 def _concerns(event: Event, path: Path) -> bool:
     """True if the change is at or below the path, before or after it, or moves or removes a
     directory above the path.
@@ -375,7 +382,7 @@ def _concerns(event: Event, path: Path) -> bool:
     for text in (event.path, event.path_before):
         if not text:
             continue
-        changed = Path.parse(text)
+        changed = _path_of(text)
         if path.is_prefix_of(changed):
             return True
         moved = bool(event.path_before) or not event.HasField("after")

@@ -38,7 +38,7 @@ from directory.namespace.entry import Directory, Topic, etag_of
 from directory.namespace.quotas import Quota
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.time_budget import TimeBudget
-from directory.namespace.traversal import LocatedEntry, locate_entry
+from directory.namespace.traversal import LocatedEntry, entry_path, locate_entry
 from directory.store.writer import CommitResult
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class _ChangePlanBuilder:
             host=row.caller.host,
             resource_type=cast("access_pb2.ResourceType", row.kind.value),
             resource_name=row.name,
-            path=str(self._mount.join(row.place.relative)),
+            path=str(entry_path(self._mount, row.place.relative)),
             kind=entry_pb2.ENTRY_KIND_TOPIC if row.place.is_topic else None,
             gained=_operations(row.gained),
             lost=_operations(row.lost),

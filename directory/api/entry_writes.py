@@ -45,7 +45,7 @@ from directory.namespace.command import (
 from directory.namespace.entry import Kind, Mount
 from directory.namespace.keys import INHERITED
 from directory.namespace.snapshot import Snapshot
-from directory.namespace.traversal import traverse
+from directory.namespace.traversal import entry_path, traverse
 from directory.server.cluster import Cluster
 from directory.store.base import Guard, KeyEquals, UnchangedSince
 from directory.store.writer import CommitResult
@@ -204,7 +204,7 @@ def complete_removal(cluster: Cluster, snapshot: Snapshot, command: DeleteEntry)
     below = () if directory_id is None else snapshot.directories_below(snapshot.nodes[directory_id])
     for one in below:
         if one.directory.policies.manage.get("delete") is False:
-            where = mount.join(snapshot.path_of(one.entry_id) or ())
+            where = entry_path(mount, snapshot.path_of(one.entry_id) or ())
             raise AboveCeiling(
                 f"{where} says manage.delete=false: its topics are not deleted in Kafka; remove or "
                 f"move it first, by itself",

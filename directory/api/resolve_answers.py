@@ -36,6 +36,7 @@ from directory.namespace.lookup import (
     Unreadable,
 )
 from directory.namespace.snapshot import Node, Snapshot
+from directory.namespace.traversal import entry_path
 from directory.server.cluster import Cluster
 from directory.server.config import SiteLink
 from directory.wire.entry_codec import (
@@ -79,7 +80,7 @@ def directory_to_proto(
     tree: OpenTree, relative: tuple[str, ...], node: Node, out: entry_pb2.Entry
 ) -> None:
     """Fills in a directory with the counts of its entries that the caller may see."""
-    entry_to_proto(node.directory, str(tree.mount.join(relative)), node, out)
+    entry_to_proto(node.directory, str(entry_path(tree.mount, relative)), node, out)
     seen = tree.count(relative, node)
     out.directory.topic_count, out.directory.container_count = seen.topics, seen.containers
     out.directory.total_topic_count = tree.count_below(relative, node).topics

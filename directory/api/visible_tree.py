@@ -36,7 +36,13 @@ from directory.namespace.lookup import (
 )
 from directory.namespace.quotas import Amount, Quota, system_directories, topic_amount
 from directory.namespace.snapshot import Node, Snapshot
-from directory.namespace.traversal import LocatedEntry, describe_kind, locate_entry, traverse
+from directory.namespace.traversal import (
+    LocatedEntry,
+    describe_kind,
+    entry_path,
+    locate_entry,
+    traverse,
+)
 from resolver.errors import Absent, Internal, KdirError, NotAuthoritative
 from resolver.glob import Glob
 from resolver.path import Path
@@ -223,7 +229,7 @@ class OpenTree:
         if found is None or found.relative is None:
             return None
         shown = self.can_describe(found.relative, is_topic=True)
-        return self.mount.join(found.relative) if shown else None
+        return entry_path(self.mount, found.relative) if shown else None
 
     def meant_kind(self, path: Path, kind: Kind | None) -> Kind | None:
         """Returns the kind of entry that a request means: ``kind``, if the request has one; the

@@ -32,6 +32,7 @@ from directory.namespace.keys import (
     parse_grants_key,
 )
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.traversal import entry_path
 from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.event_rows import OutboxCommit
 from directory.wire.entry_codec import ProtoCodec
@@ -289,7 +290,7 @@ def snapshot_records(
     @lru_cache(1)  # entries of one directory follow each other
     def directory_path(directory_id: int) -> Path | None:
         above = snapshot.path_of(directory_id)
-        return None if above is None else mount.join(above)
+        return None if above is None else entry_path(mount, above)
 
     for row in snapshot_rows(snapshot, cluster_id) if keys is None or keys else ():
         if keys is not None and row.state_key not in keys:
@@ -329,7 +330,7 @@ def _fields_of_row(
     if row.key and row.key != ROOT_KEY:
         parent_id, _, name = parse_entry_key(row.key)
         above = directory_path(parent_id)
-        path = "" if above is None else str(above.child(name))
+        path = "" if above is None else str(entry_path(above, (name,)))
     try:
         after = record.fields_of(entry_pb2.Entry.FromString(row.value))
     except DecodeError:

@@ -24,8 +24,8 @@ from directory.federation.inheritance import inherited_change_event
 from directory.federation.link_groups import LINK_GROUPS, LinkGroup, LinkGroups, LinkPace
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.keys import PARENT
-from directory.namespace.mounted import mounts_with_paths
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.traversal import first_outgrown
 from directory.server.certificates import PeerCredentials
 from directory.server.logs import with_log_context
 from directory.server.shared_channels import SharedChannel
@@ -35,7 +35,6 @@ from directory.store.replica import Replica, ReplicaState
 from directory.store.writer import Writer
 from resolver.error_status import from_rpc_error
 from resolver.errors import (
-    InvalidPath,
     KdirError,
     LimitExceeded,
     MountLoop,
@@ -45,7 +44,7 @@ from resolver.errors import (
     UnknownChild,
 )
 from resolver.host_port import plain_endpoints
-from resolver.path import Path
+from resolver.path import MAX_PATH_BYTES, MAX_SEGMENTS, Path
 
 __all__ = ["LinkStatus", "ParentLink"]
 
@@ -550,26 +549,22 @@ class ParentLink:
         self._news.set()
 
     def _refuse_too_deep(self, parent: str, mount: Path) -> None:
-        """Checks that each mount in this tree with a valid path now has one at a new mount of this
-        cluster too. A mount that has none now is no reason: the cluster would never link again.
+        """Checks that each entry of this tree with a valid path now has one at a new mount of this
+        cluster too. An entry that has none now is no reason: the cluster would never link again.
 
         Raises:
-            MountMismatch: names a mount that would have none.
+            MountMismatch: names an entry that would have none.
         """
-        here = self._federation.mount
-        for relative, path, _ in mounts_with_paths(self._replica.snapshot, here):
-            if path is None:
-                continue
-            try:
-                mount.join(relative)
-            except InvalidPath as error:
-                raise MountMismatch(
-                    f"the parent {parent} mounts this cluster at {mount}, where its mount {path} "
-                    f"has no valid path ({error}); move that mount or this cluster's to a shorter "
-                    f"path: kdir mv",
-                    parent_mount=mount,
-                    child_mount=here,
-                ) from None
+        here, snapshot = self._federation.mount, self._replica.snapshot
+        outgrown = first_outgrown(snapshot, snapshot.root, here, mount)
+        if outgrown is not None:
+            raise MountMismatch(
+                f"the parent {parent} mounts this cluster at {mount}, where {outgrown} has no "
+                f"valid path (at most {MAX_SEGMENTS} segments and {MAX_PATH_BYTES} bytes are "
+                f"allowed); move that entry or this cluster's mount to a shorter path: kdir mv",
+                parent_mount=mount,
+                child_mount=here,
+            )
 
     def _refuse_reported(self, welcome: federation_pb2.Welcome) -> None:
         """Removes the endpoints that the parent reported and that may not be called."""

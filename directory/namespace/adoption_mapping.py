@@ -23,7 +23,7 @@ from directory.namespace.keys import (
 )
 from directory.namespace.protected_topics import is_protected
 from directory.namespace.snapshot import LocatedTopic, Node, Snapshot
-from directory.namespace.traversal import describe_kind, traverse
+from directory.namespace.traversal import describe_kind, entry_path, traverse
 from resolver.errors import Internal, InvalidArgument, InvalidPath
 from resolver.glob import Glob
 from resolver.path import MAX_SEGMENT_LENGTH, ROOT, Path, check_segment, is_system
@@ -153,7 +153,7 @@ class PlacementSet:
         return None
 
     def _path_text(self, relative: tuple[str, ...]) -> str:
-        return str(Path((*self._mount.segments, *relative)))
+        return str(entry_path(self._mount, relative))
 
 
 class AdoptionAction(enum.Enum):

@@ -27,6 +27,7 @@ from directory.namespace.entry import (
 )
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
+from directory.namespace.traversal import entry_path
 
 if TYPE_CHECKING:
     from resolver.path import Path
@@ -186,7 +187,7 @@ def path_levels(snapshot: Snapshot, mount: Path, directory_id: int) -> list[Poli
     path = snapshot.path_of(directory_id)
     if path is None:
         return levels
-    here = str(mount.join(path))
+    here = str(entry_path(mount, path))
     node = snapshot.nodes.get(directory_id)
     while node is not None:
         policies = node.directory.policies

@@ -50,7 +50,7 @@ from directory.namespace.keys import (
 )
 from directory.namespace.removal_progress import DELETED
 from directory.namespace.snapshot import Node, Snapshot
-from directory.namespace.traversal import LocatedEntry, locate_entry
+from directory.namespace.traversal import LocatedEntry, entry_path, locate_entry
 from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Delete, Guard, KeyEquals, Put, UnchangedSince, Write
 from resolver.errors import AlreadyExists, ReadOnly
@@ -85,7 +85,7 @@ class PlanBuilder:
     def directory_path(self, node: Node) -> Path:
         """Returns the absolute path of a directory in the tree."""
         relative = self.snapshot.path_of(node.entry_id)
-        return Path((*self.mount.segments, *(relative or ())))
+        return entry_path(self.mount, relative or ())
 
     def inherited_policies(self, node: Node) -> Policies:
         """Returns the effective policies that an entry directly in a directory inherits."""

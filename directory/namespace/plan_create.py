@@ -47,6 +47,7 @@ from directory.namespace.quotas import (
 from directory.namespace.snapshot import Node
 from directory.namespace.traversal import (
     describe_kind,
+    entry_path,
     raise_not_reachable,
     relative_to_mount,
     require_directory,
@@ -366,7 +367,7 @@ def _place_of(draft: PlanBuilder, key: bytes) -> str:
     except ValueError:
         return repr(key)
     above = draft.snapshot.path_of(place.parent_id)
-    return repr(key) if above is None else str(Path((*draft.mount.segments, *above, place.name)))
+    return repr(key) if above is None else str(entry_path(draft.mount, (*above, place.name)))
 
 
 def mounts_below(

@@ -37,7 +37,7 @@ from directory.namespace.plan_create import mounts_below
 from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.protected_topics import is_protected
 from directory.namespace.removal_progress import DELETED, Removal
-from directory.namespace.traversal import LocatedEntry
+from directory.namespace.traversal import LocatedEntry, entry_path
 from resolver.errors import HasMounts, InvalidArgument, NotEmpty, ReadOnly
 from resolver.path import Path
 from resolver.units import plural
@@ -193,7 +193,7 @@ def _refuse_read_only_below(draft: PlanBuilder, path: Path) -> None:
     for key, value in draft.snapshot.facts(READ_ONLY):
         at = read_only_place(draft.snapshot, key, value)
         if at is not None and at[: len(prefix)] == prefix and at != prefix:
-            where = draft.mount.join(at)
+            where = entry_path(draft.mount, at)
             raise ReadOnly(f"{where} is read-only", path=where)
 
 

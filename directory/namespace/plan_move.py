@@ -37,6 +37,7 @@ from directory.namespace.traversal import (
     LocatedEntry,
     Route,
     describe_kind,
+    first_outgrown,
     raise_not_reachable,
     traverse,
 )
@@ -146,24 +147,14 @@ def _check_fits(draft: PlanBuilder, found: LocatedEntry, new_path: Path) -> None
     node = draft.snapshot.nodes.get(found.entry.entry_id)
     if not isinstance(found.entry, Directory) or node is None:
         return
-    deeper = len(new_path) - len(found.path)
-    longer = len(str(new_path)) - len(str(found.path))
-    if deeper <= 0 and longer <= 0:
-        return
-    for here in draft.snapshot.directories_below(node):
-        path = draft.directory_path(here)
-        longest = max((len(name) for name in (*here.topics, *here.containers)), default=-1)
-        held = longest >= 0
-        if (
-            len(path) + held + deeper > MAX_SEGMENTS
-            or len(str(path)) + (1 + longest if held else 0) + longer > MAX_PATH_BYTES
-        ):
-            raise InvalidPath(
-                f"what lies in {path} would get paths of more than {MAX_SEGMENTS} segments or "
-                f"{MAX_PATH_BYTES} bytes below {new_path}",
-                path=path,
-                rule="length",
-            )
+    outgrown = first_outgrown(draft.snapshot, node, found.path, new_path)
+    if outgrown is not None:
+        raise InvalidPath(
+            f"what lies in {outgrown.parent} would get paths of more than {MAX_SEGMENTS} segments "
+            f"or {MAX_PATH_BYTES} bytes below {new_path}",
+            path=outgrown.parent,
+            rule="length",
+        )
 
 
 def _check_quota(draft: PlanBuilder, found: LocatedEntry, target: Node) -> None:

@@ -6,21 +6,24 @@ cluster's, and writes do not follow links.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import chain
 from typing import NoReturn, assert_never
 
 from directory.namespace.entry import Directory, Entry, Kind, Link, Mount, Topic
 from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Node, Snapshot
 from resolver.errors import Absent, Internal, InvalidNamespace, InvalidPath, NotAuthoritative
-from resolver.path import Path
+from resolver.path import MAX_PATH_BYTES, MAX_SEGMENT_LENGTH, MAX_SEGMENTS, Path
 
 __all__ = [
     "LocatedEntry",
     "Route",
     "describe_kind",
+    "entry_path",
+    "first_outgrown",
     "locate_entry",
     "raise_not_reachable",
     "relative_to_mount",
@@ -89,6 +92,53 @@ def relative_to_mount(mount: Path, path: Path) -> tuple[str, ...]:
             mount=mount,
         )
     return path.below(mount)
+
+
+def entry_path(mount: Path, relative: Iterable[str]) -> Path:
+    """Returns the path of an entry of the tree. It may be beyond the limits of a path, if the
+    cluster came to a longer mount since the entry was made.
+    """
+    return Path((*mount.segments, *relative))
+
+
+def first_outgrown(snapshot: Snapshot, top: Node, path: Path, new_path: Path) -> Path | None:
+    """Returns the first path at or below a directory that is valid now, and beyond the limits of a
+    path once the directory is at ``new_path``; None if there is none.
+
+    Only if the new path is longer, it visits every directory below, and the names of those whose
+    entries may be near a limit.
+    """
+    deeper, longer = len(new_path) - len(path), _size_of(new_path) - _size_of(path)
+    if deeper <= 0 and longer <= 0:
+        return None
+
+    def is_outgrown(depth: int, size: int) -> bool:
+        return _fits(depth, size) and not _fits(depth + deeper, size + longer)
+
+    stack = [(top, path)]
+    while stack:
+        node, at = stack.pop()
+        depth, size = len(at), _size_of(at)
+        if is_outgrown(depth, size):
+            return at
+        if not _fits(depth + 1 + deeper, size + 1 + MAX_SEGMENT_LENGTH + longer):
+            for name in chain(node.topics, node.containers):
+                if is_outgrown(depth + 1, size + 1 + len(name)):
+                    return Path((*at.segments, name))
+        stack.extend(
+            (snapshot.nodes[one.entry_id], Path((*at.segments, name)))
+            for name, one in node.containers.items()
+            if isinstance(one, Directory)
+        )
+    return None
+
+
+def _size_of(path: Path) -> int:
+    return sum(len(one) + 1 for one in path.segments)
+
+
+def _fits(depth: int, size: int) -> bool:
+    return depth <= MAX_SEGMENTS and size <= MAX_PATH_BYTES
 
 
 def traverse(snapshot: Snapshot, relative: Sequence[str]) -> Route:
@@ -223,7 +273,7 @@ def _similar(name: str, node: Node, path: Path) -> str:
     if len(node.containers) > _SEARCHED:
         return ""
     found = get_close_matches(name, list(node.containers), n=1)
-    return str(path.child(found[0])) if found else ""
+    return str(entry_path(path, found[:1])) if found else ""
 
 
 def _rewritten(target: Path, rest: Sequence[str]) -> Path:

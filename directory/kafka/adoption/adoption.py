@@ -26,6 +26,7 @@ from directory.namespace.entry import Provision
 from directory.namespace.plan_create import TAKEN_OVER
 from directory.namespace.protected_topics import is_protected
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.traversal import entry_path
 from directory.store.large_change_records import LargeAdoption
 from resolver.path import Path
 
@@ -119,14 +120,14 @@ def plan(
 
 def _to_row(row: Adoption, snapshot: Snapshot, mount: Path) -> AdoptionRow:
     name = row.observed.physical_name
-    path = mount.join(row.segments) if row.segments else None
+    path = entry_path(mount, row.segments) if row.segments else None
     plain = AdoptionRow(name, path, row.rule, row.action.value, row.message)
     if row.is_new:
         return replace(plain, step=CreateStep(row.segments, row.observed))
     located = snapshot.locate(name)
     if located is None or located.relative is None:
         return plain
-    here = mount.join(located.relative)
+    here = entry_path(mount, located.relative)
     if row.action is AdoptionAction.MOVE:
         return replace(plain, step=MoveStep(here, located.topic.entry_id))
     topic = located.topic

@@ -14,6 +14,7 @@ from directory.kafka.applying.desired_configs import DesiredConfigs, RecordedTop
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Provision
 from directory.namespace.plan_delete import DELETED
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.traversal import entry_path
 from resolver.path import Path
 
 __all__ = [
@@ -74,7 +75,7 @@ def pending_deletions(
     names = () if node is None else node.topics.items(after, inclusive=False)
     found = ((name, snapshot.readable_topic(DELETED_ID, name)) for name, _ in names)
     waiting = (
-        RecordedTopic(mount.join((DELETED, name)), topic)
+        RecordedTopic(entry_path(mount, (DELETED, name)), topic)
         for name, topic in found
         if topic is not None and topic.provision is Provision.DELETING
     )
@@ -88,7 +89,7 @@ def pending(snapshot: Snapshot, mount: Path, place: tuple[int, str]) -> Recorded
     above = snapshot.path_of(parent_id)
     if topic is None or above is None or topic.provision is not Provision.PENDING:
         return None
-    return RecordedTopic(mount.join((*above, name)), topic)
+    return RecordedTopic(entry_path(mount, (*above, name)), topic)
 
 
 def place_of(snapshot: Snapshot, mount: Path, one: RecordedTopic) -> tuple[int, str] | None:

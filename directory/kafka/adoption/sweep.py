@@ -33,6 +33,7 @@ from directory.namespace.keys import (
 )
 from directory.namespace.physical_names import RETIRED_FOR_MS
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.traversal import entry_path
 from directory.store.base import Delete, Guard, KeyEquals, Put, Write
 from directory.store.large_change_records import LARGE, SWEEP, LargeAdoption, adoptions
 from resolver.units import plural
@@ -349,7 +350,7 @@ class KafkaSweep:
             topic = located.topic
             # Else these are the configs of another topic of that name.
             if topic.provision is Provision.ACTIVE and not is_other(topic, topics[name]):
-                path = mount.join(located.relative)
+                path = entry_path(mount, located.relative)
                 desired_config = desired_configs.for_topic(located.parent_id, topic)
                 known = self._recent.correct_configs(topic.topic_id, configs)
                 news.append(config_news(RecordedTopic(path, topic, desired_config), known))

@@ -40,6 +40,7 @@ from directory.namespace.keys import PUSHED
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
 from directory.namespace.topic_configs import same_value
+from directory.namespace.traversal import entry_path
 from resolver.errors import InvalidPath, NotReady
 from resolver.path import Path
 
@@ -188,7 +189,7 @@ def _path_of(
     if resource.kind is ResourceType.TOPIC:
         located = snapshot.locate(resource.name)
         relative = None if located is None else located.relative
-        return None if relative is None else mount.join(relative)
+        return None if relative is None else entry_path(mount, relative)
     try:
         return Path.parse(kept.path)
     except InvalidPath:

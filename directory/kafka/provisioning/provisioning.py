@@ -33,6 +33,7 @@ from directory.namespace.effective_policies import effective, levels_of
 from directory.namespace.entry import Policies, Provision, Topic
 from directory.namespace.plan_delete import DELETED
 from directory.namespace.protected_topics import is_protected
+from directory.namespace.traversal import entry_path
 from resolver.path import Path
 
 __all__ = ["Attempt", "Provisioner", "new_topic_of"]
@@ -273,7 +274,7 @@ class Provisioner:
             located = snapshot.locate(one.name)
             if located is None or located.topic.entry_id != one.topic.entry_id:
                 continue
-            path = self.mount.join(located.relative or (DELETED, located.name))
+            path = entry_path(self.mount, located.relative or (DELETED, located.name))
             if located.topic.provision_attempt:
                 now = RecordedTopic(path, located.topic)
                 news.append(now.observation(provision_attempt=""))

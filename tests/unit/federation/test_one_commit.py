@@ -13,7 +13,7 @@ from kdir.v1 import federation_pb2
 from directory.federation import inheritance, parent_state
 from directory.federation.inheritance import parent_of, read_inherited
 from directory.namespace import keys
-from directory.namespace.command import CreateDirectory, CreateMount
+from directory.namespace.command import CreateDirectory, CreateMount, DeleteEntry
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
@@ -21,7 +21,7 @@ from directory.store.base import Put
 from directory.store.replica import AppliedCommit
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import NotReady
-from resolver.path import MAX_SEGMENTS
+from resolver.path import MAX_PATH_BYTES, MAX_SEGMENTS
 from resolver.path import Path as Path_
 from tests.conftest import SharedEtcd
 from tests.support.federation import eventually
@@ -207,12 +207,32 @@ def test_a_mount_below_which_a_mount_has_no_valid_path_is_refused_and_not_kept(
     writer.commit_command(CreateMount(path=deep, cluster_id="kc-d"))
     parent.say(remounted=welcome("/b/c", 2))
     eventually(lambda: parent.links == 2)
-    assert f"its mount {deep} has no valid path" in child.cluster.link_status().message
+    assert f"where {deep} has no valid path" in child.cluster.link_status().message
     assert child.trees == [("", "", 0), ("/a", "/a", 1)]
     assert child.cluster.federation.view().mounts["kc-d"][0] == deep
     parent.say(welcome=welcome("/b", 3))
     parent.say(inherited=inherited("/two", "/b", 3))
     eventually(lambda: child.holds("/b"))
+
+
+def test_a_mount_at_which_a_directory_has_no_valid_path_is_refused_and_not_kept(
+    child: Child, parent: Parent
+) -> None:
+    deep = Path_.parse("/a" + "/d" * (MAX_SEGMENTS - 1))
+    long = Path_(("a", *["n" * 249] * 4, "n" * (MAX_PATH_BYTES - 2 - 4 * 250 - 1)))
+    assert len(str(long)) == MAX_PATH_BYTES
+    writer = child.cluster.writer
+    for at, mount in ((deep, "/b/c"), (long, "/bc")):
+        links = parent.links
+        writer.commit_command(CreateDirectory(path=at, make_parents=True))
+        parent.say(remounted=welcome(mount, 2))
+        eventually(lambda before=links: parent.links > before)  # type: ignore[misc]
+        assert f"where {at} has no valid path" in child.cluster.link_status().message
+        writer.commit_command(DeleteEntry(path=Path_(at.segments[:2]), recursive=True))
+    assert child.trees == [("", "", 0), ("/a", "/a", 1)]
+    parent.say(welcome=welcome("/b/c", 3))
+    parent.say(inherited=inherited("/two", "/b/c", 3))
+    eventually(lambda: child.holds("/b/c"))
 
 
 def test_rows_of_two_mounts_are_not_ready() -> None:
