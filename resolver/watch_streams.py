@@ -75,8 +75,9 @@ class Watching:
 
     A broken connection is made again, to any server of the owner, after the last token: no change
     is lost or given twice. Iteration raises ``Resync`` if the changes after the token are no longer
-    stored (list again, then watch), ``Closed`` if the resolver was closed, and other errors that a
-    retry cannot mend. After ``close`` it ends without an error.
+    stored, or if the path belongs to another cluster now (list again, then watch), ``Closed`` if
+    the resolver was closed, and other errors that a retry cannot mend. After ``close`` it ends
+    without an error.
     """
 
     def __init__(
@@ -105,16 +106,21 @@ class Watching:
         pause = _FIRST_PAUSE_SECONDS
         position = 0
         owner: Owner | None = None
-        has_begun = False
+        begun_at = ""  # the cluster that answered first
         while not self._closed.is_set():
             has_answered = False
             try:
                 if owner is None:
                     owner = self._find_owner(position > 0)
+                if begun_at not in {"", owner.cluster_id}:
+                    raise errors.Resync(
+                        f"{self.path} belongs to cluster {owner.cluster_id} now, before to "
+                        f"{begun_at}: list again, then watch"
+                    )
                 endpoint = owner.endpoints[position % len(owner.endpoints)]
                 for changes in self._follow(endpoint, owner):
                     pause = _FIRST_PAUSE_SECONDS
-                    has_begun = has_answered = True
+                    begun_at, has_answered = owner.cluster_id, True
                     yield changes
                 failure: KdirError = errors.Unreachable(f"{endpoint} ended the stream")
             except KdirError as error:
@@ -122,8 +128,8 @@ class Watching:
             if self._closed.is_set():
                 return
             # A server without a free stream ends no watch that another one has begun.
-            is_full = isinstance(failure, errors.LimitExceeded) and has_begun and not has_answered
-            if not is_full and not _may_come_back(failure):
+            is_full = isinstance(failure, errors.LimitExceeded) and not has_answered
+            if not (is_full and begun_at) and not _may_come_back(failure):
                 raise failure
             position += 1
             if owner is not None and position % len(owner.endpoints) == 0:

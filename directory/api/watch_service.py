@@ -55,17 +55,24 @@ class WatchService(Service):
         """Streams the changes at or below a path, one response for each revision, with checkpoints
         when idle.
 
-        Ends with RESYNC if the changes after the token, or the rights by which they are shown, are
-        not kept any more, if the watcher lags too far behind, or if the caller's view changed in a
-        way that no events express.
+        Ends with RESYNC if the token is of other clusters only, if the changes after it, or the
+        rights by which they are shown, are not kept any more, if the watcher lags too far behind,
+        or if the caller's view changed in a way that no events express.
         """
         path = Path.parse(request.path)
         cluster, tree = self._router.read_owned(
             path, request.after_token, call, or_above=True, streams=True, past=True
         )
         _require_visible(tree, path)
-        position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
-        after = position.revision if position is not None else tree.snapshot.revision
+        after = tree.snapshot.revision
+        if request.after_token:
+            position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
+            if position is None:
+                raise Resync(
+                    f"after_token: it has no position of cluster {cluster.config.cluster}, which "
+                    f"{path} belongs to now: list again, then watch"
+                )
+            after = position.revision
         ChangeView(tree, cluster.access_history, path).refuse_unknown(after)
         return _Watching(self._router, self._responses, cluster, tree, path, after, request, call)
 

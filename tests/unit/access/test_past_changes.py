@@ -13,6 +13,7 @@ from kdir.v1 import directory_pb2, entry_pb2, policies_pb2, watch_pb2
 
 from directory.store.event_rows import Operation
 from resolver.errors import Absent, Resync
+from resolver.revision_token import Token
 from tests.unit.access.conftest import ADMIN, House, topic
 
 Make = Callable[..., House]
@@ -36,6 +37,19 @@ def watched(la: House, who: str, after: str, path: str = "/la") -> list[watch_pb
             break  # a checkpoint: nothing more is there
     stream.close()
     return found
+
+
+def test_a_token_of_other_clusters_only_is_no_place_to_go_on_after(house: Make) -> None:
+    la = house()
+    foreign = Token.from_position("kc-other", "i", 5)
+    for who in (ADMIN, "bob"):
+        la.grant("bob", "read", "/la")
+        request = watch_pb2.WatchRequest(path="/la", after_token=str(foreign))
+        with pytest.raises(Resync, match="no position of cluster la"):
+            next(la.ask(who, "Watch", request))
+    both = str(Token.merge([foreign, Token.parse(token(la))]))
+    la.mkdir("/la/new")
+    assert [one.path for one in watched(la, ADMIN, both)] == ["/la/new"]
 
 
 def listed(la: House, who: str, path: str = "/la") -> list[watch_pb2.ChangeEvent]:
