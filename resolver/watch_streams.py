@@ -75,7 +75,7 @@ class Watching:
 
     A broken connection is made again, to any server of the owner, after the last token: no change
     is lost or given twice. Iteration raises ``Resync`` if the changes after the token are no longer
-    stored, or if the path belongs to another cluster now (list again, then watch), ``Closed`` if
+    stored, or if the path leads elsewhere now (list again, then watch), ``Closed`` if
     the resolver was closed, and other errors that a retry cannot mend. After ``close`` it ends
     without an error.
     """
@@ -106,21 +106,21 @@ class Watching:
         pause = _FIRST_PAUSE_SECONDS
         position = 0
         owner: Owner | None = None
-        begun_at = ""  # the cluster that answered first
+        begun_at: tuple[str, Path] | None = None
         while not self._closed.is_set():
             has_answered = False
             try:
                 if owner is None:
                     owner = self._find_owner(position > 0)
-                if begun_at not in {"", owner.cluster_id}:
+                if begun_at is not None and begun_at != (owner.cluster_id, owner.path):
                     raise errors.Resync(
-                        f"{self.path} belongs to cluster {owner.cluster_id} now, before to "
-                        f"{begun_at}: list again, then watch"
+                        f"{self.path} is {owner.path} of cluster {owner.cluster_id} now, before "
+                        f"{begun_at[1]} of {begun_at[0]}: list again, then watch"
                     )
                 endpoint = owner.endpoints[position % len(owner.endpoints)]
                 for changes in self._follow(endpoint, owner):
                     pause = _FIRST_PAUSE_SECONDS
-                    begun_at, has_answered = owner.cluster_id, True
+                    begun_at, has_answered = (owner.cluster_id, owner.path), True
                     yield changes
                 failure: KdirError = errors.Unreachable(f"{endpoint} ended the stream")
             except KdirError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kdir.v1 import watch_pb2
+from kdir.v1 import entry_pb2, watch_pb2
 
 from directory.access.authorizer import Authorizer
 from directory.api.visible_tree import OpenTree, VisibleTree
@@ -21,7 +21,7 @@ from directory.server.access_history import AccessHistory
 from resolver.errors import KdirError, NotReady, Resync
 from resolver.path import ROOT, Path
 
-__all__ = ["ChangeView"]
+__all__ = ["ChangeView", "may_change_way"]
 
 Event = watch_pb2.ChangeEvent
 
@@ -359,6 +359,19 @@ def _is_unchanged(now: VisibleTree, event: Event, step: _Step) -> bool:
     except KdirError:
         return False
     return entry.entry_id == event.entry_id and etag_of(entry) == event.after.etag
+
+
+def may_change_way(events: Iterable[Event], path: Path) -> bool:
+    """True if a path may lead through, or to, another link or mount since these changes: a
+    container came to it or above it.
+    """
+    return any(
+        event.kind != entry_pb2.ENTRY_KIND_TOPIC
+        and event.HasField("after")
+        and (event.path_before or not event.HasField("before"))
+        and _path_of(event.path).is_prefix_of(path)
+        for event in events
+    )
 
 
 def _is_reaped(event: Event) -> bool:

@@ -9,7 +9,7 @@ from typing import Final
 
 from kdir.v1 import watch_pb2
 
-from directory.api.change_view import ChangeView
+from directory.api.change_view import ChangeView, may_change_way
 from directory.api.cluster_router import ClusterRouter
 from directory.api.page_tokens import PageToken, page_size
 from directory.api.rpc.call_context import Call
@@ -25,8 +25,9 @@ from directory.change_log.log_state import (
 )
 from directory.maintenance.watch_history import Revised
 from directory.namespace.entry import Kind
+from directory.namespace.lookup import LinkAt, MountAt
 from directory.server.cluster import Cluster
-from resolver.errors import Resync, Unmounted, Unreachable
+from resolver.errors import NotAuthoritative, Resync, Unmounted, Unreachable
 from resolver.path import Path
 from resolver.revision_token import Token
 
@@ -57,13 +58,15 @@ class WatchService(Service):
 
         Ends with RESYNC if the token is of other clusters only, if the changes after it, or the
         rights by which they are shown, are not kept any more, if the watcher lags too far behind,
-        or if the caller's view changed in a way that no events express.
+        or if the caller's view changed in a way that no events express; with
+        NOT_AUTHORITATIVE once the path leads through a link or mount.
         """
         path = Path.parse(request.path)
         cluster, tree = self._router.read_owned(
             path, request.after_token, call, or_above=True, streams=True, past=True
         )
         _require_visible(tree, path)
+        _refuse_elsewhere(tree, path)
         after = tree.snapshot.revision
         if request.after_token:
             position = Token.parse(request.after_token).positions.get(cluster.cluster_id)
@@ -173,6 +176,8 @@ class _Watching(PolledSource):
         self._sent_at = self._looked_at = time.monotonic()
         self._taken: deque[Revised] = deque()
         """Changes taken from the subscription, of which none was sent yet."""
+        self._is_way_changed = False
+        """True if the path may lead elsewhere since a change that was taken."""
         self._subscription: Final = cluster.history.follow(after)
 
     def poll(self) -> watch_pb2.WatchResponse | bytes | None:
@@ -214,6 +219,7 @@ class _Watching(PolledSource):
         before = self._tree
         tree = self._tree = self._router.tree(cluster, replica.snapshot, self._call, past=True)
         _require_visible(tree, self._path)
+        self._refuse_changed_way(tree)
         view = ChangeView(tree, cluster.access_history, self._path)
         view.refuse_other_age(before)
         if had_none and not self._taken and delivered > self._reached:
@@ -223,9 +229,19 @@ class _Watching(PolledSource):
             revised = self._taken.popleft()
             reached, self._reached = self._reached, revised[0]
             response = self._response(tree, view, reached, revised)
+            self._is_way_changed |= may_change_way(revised[1], self._path)
             if response:
                 return response
+        self._refuse_changed_way(tree)
         return None
+
+    def _refuse_changed_way(self, tree: OpenTree) -> None:
+        """Raises ``NotAuthoritative`` if a change led the path through a link or mount, or to one:
+        its changes are those of another place now.
+        """
+        if self._is_way_changed:
+            self._is_way_changed = False
+            _refuse_elsewhere(tree, self._path, at_path=True)
 
     def _response(self, tree: OpenTree, view: ChangeView, reached: int, revised: Revised) -> bytes:
         """Returns the encoded response of one revision, for a watch that has reached an earlier
@@ -269,7 +285,7 @@ class _Watching(PolledSource):
 
     @property
     def has_more(self) -> bool:
-        return bool(self._taken) or self._subscription.is_ready
+        return bool(self._taken) or self._is_way_changed or self._subscription.is_ready
 
     @property
     def may_wait(self) -> bool:
@@ -311,6 +327,20 @@ _MOST_REVISIONS: Final = 200
 """Revisions without events to show that one watch reads before others are polled."""
 _MOST_KEPT: Final = 512
 _MOST_KEPT_BYTES: Final = 8 << 20
+
+
+def _refuse_elsewhere(tree: OpenTree, path: Path, *, at_path: bool = False) -> None:
+    """Checks that a path does not lead through a link or mount; with ``at_path``, nor to one.
+
+    Raises:
+        NotAuthoritative: it does.
+    """
+    found = tree.lookup(path, Kind.DIRECTORY)
+    if isinstance(found, LinkAt | MountAt) and (found.rest or at_path):
+        raise NotAuthoritative(
+            f"{path} leads through a link or mount of cluster {tree.cluster}; resolve it first",
+            path=path,
+        )
 
 
 def _require_visible(tree: OpenTree, path: Path) -> None:

@@ -12,7 +12,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from kdir.v1 import directory_pb2, entry_pb2, policies_pb2, watch_pb2
 
 from directory.store.event_rows import Operation
-from resolver.errors import Absent, Resync
+from resolver.errors import Absent, NotAuthoritative, Resync
 from resolver.revision_token import Token
 from tests.unit.access.conftest import ADMIN, House, topic
 
@@ -37,6 +37,62 @@ def watched(la: House, who: str, after: str, path: str = "/la") -> list[watch_pb
             break  # a checkpoint: nothing more is there
     stream.close()
     return found
+
+
+def mount(la: House, path: str) -> None:
+    entry = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id=f"kc{path.replace('/', '-')}"))
+    la.ask(ADMIN, "CreateEntry", directory_pb2.CreateEntryRequest(path=path, entry=entry))
+
+
+@pytest.mark.parametrize(
+    ("way", "path", "shown"),
+    [
+        (lambda la: mount(la, "/la/d/m"), "/la/d/m/in/x", []),
+        (lambda la: mount(la, "/la/d/m"), "/la/d/m", ["/la/d/m"]),
+        (lambda la: la.link("/la/d/l", "/la/other"), "/la/d/l/x", []),
+        (lambda la: la.link("/la/d/l", "/la/other"), "/la/d/l", ["/la/d/l"]),
+        (lambda la: move(la, "/la/other", "/la/d/o"), "/la/d/o/m/x", ["/la/d/o/m", "/la/d/o"]),
+    ],
+)
+@pytest.mark.parametrize("who", [ADMIN, "bob"])
+def test_a_watch_ends_when_its_path_comes_to_lead_elsewhere(
+    house: Make, who: str, way: Callable[[House], None], path: str, shown: list[str]
+) -> None:
+    la = house()
+    la.mkdir("/la/d")
+    la.mkdir("/la/other")
+    mount(la, "/la/other/m")
+    la.grant("bob", "read", "/la")
+    request = watch_pb2.WatchRequest(path=path, checkpoint_seconds=1)
+    watch = la.ask(who, "Watch", request)
+    next(watch)
+    topic(la, "/la/d/t")
+    la.mkdir("/la/d/new")
+    assert not next(watch).events, "a checkpoint"
+    way(la)
+    if shown:
+        assert [event.path for event in next(watch).events] == shown
+    with pytest.raises(NotAuthoritative, match=f"{path} leads through a link or mount"):
+        next(watch)
+    if path.endswith("x"):
+        with pytest.raises(NotAuthoritative):
+            next(la.ask(who, "Watch", request))
+
+
+def test_a_link_itself_is_watched(house: Make) -> None:
+    la = house()
+    la.mkdir("/la/d")
+    la.link("/la/l", "/la/d")
+    watch = la.ask(ADMIN, "Watch", watch_pb2.WatchRequest(path="/la/l", checkpoint_seconds=1))
+    next(watch)
+    update = directory_pb2.UpdateEntryRequest(
+        path="/la/l",
+        entry={"link": {"targets": ["/la/other"]}},
+        update_mask=FieldMask(paths=["link.targets"]),
+    )
+    la.ask(ADMIN, "UpdateEntry", update)
+    assert [event.path for event in next(watch).events] == ["/la/l"]
+    assert not next(watch).events, "a checkpoint"
 
 
 def test_a_token_of_other_clusters_only_is_no_place_to_go_on_after(house: Make) -> None:

@@ -197,24 +197,27 @@ def test_another_cluster_at_the_address_is_not_believed() -> None:
     assert seen == []
 
 
-def test_a_path_that_comes_to_another_cluster_resyncs() -> None:
-    """A token of one cluster is no place in the changes of the other."""
+@pytest.mark.parametrize("second", [("kc-other", "/"), (ID, "/other")])
+def test_a_path_that_comes_to_lead_elsewhere_resyncs(second: tuple[str, str]) -> None:
+    """A token is no place in the changes of another cluster, nor in those of another directory."""
     log, transport = Log(3), MemoryTransport()
     log.breaks = [2]
     transport.serve("127.0.0.1:20000", lambda _, request: log.watch(request))
     owners = iter(
-        Owner(Path(), True, one, one, Path(), ("127.0.0.1:20000",), "directory")
-        for one in (ID, "kc-other")
+        Owner(Path.parse(at), True, one, one, Path(), ("127.0.0.1:20000",), "directory")
+        for one, at in ((ID, "/"), second)
     )
     watch = Watching(Path(), "", lambda _: next(owners), transport)
     seen: list[int] = []
 
     def look() -> None:
         for changes in watch:
-            log.cluster_id = "kc-other"
+            log.cluster_id = second[0]
             seen.extend(one.revision for one in changes.events)
 
-    with pytest.raises(errors.Resync, match=f"belongs to cluster kc-other now, before to {ID}"):
+    with pytest.raises(
+        errors.Resync, match=f"{second[1]} of cluster {second[0]} now, before / of {ID}"
+    ):
         look()
     assert seen == [1, 2]
     assert log.after == [0]
