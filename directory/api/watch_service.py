@@ -11,7 +11,7 @@ from kdir.v1 import watch_pb2
 
 from directory.api.change_view import ChangeView, may_change_way
 from directory.api.cluster_router import ClusterRouter
-from directory.api.page_tokens import PageToken, page_size
+from directory.api.page_tokens import MAX_PAGE, PageToken, page_size
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.rpc.polled_streams import PolledSource
@@ -82,7 +82,9 @@ class WatchService(Service):
     def list_changes(
         self, request: watch_pb2.ListChangesRequest, call: Call
     ) -> watch_pb2.ListChangesResponse:
-        """Returns past changes, newest first."""
+        """Returns past changes, newest first. A page is short if half of the caller's time is over:
+        the next one goes on.
+        """
         path = Path.parse(request.path)
         cluster, tree = self._router.read_owned(path, "", call, or_above=True, past=True)
         _require_visible(tree, path)
@@ -99,12 +101,15 @@ class WatchService(Service):
         )
         events: list[watch_pb2.ChangeEvent] = []
         left = cluster.config.limits.answer_bytes
-        while len(events) < size and left > 0:
+        read_count, least = size, call.seconds_left() / 2
+        while len(events) < size and left > 0 and call.seconds_left() > least:
             call.check()
-            older = cluster.history.page_before(before, size)
+            older = cluster.history.page_before(before, read_count)
             if not older:
                 before = 0
                 break
+            # More at a time, the fewer of them are shown: a path may have changed seldom.
+            read_count = min(2 * read_count, MAX_PAGE)
             for revision, group in older:
                 if len(events) >= size or left <= 0:
                     break
@@ -113,7 +118,7 @@ class WatchService(Service):
                     left -= event.ByteSize()
                     events.append(event)
         response.events.extend(events)
-        if before > 0 and (len(events) >= size or left <= 0):
+        if before > 0:
             response.next_page_token = str(
                 PageToken("changes", str(path), snapshot.incarnation, before, "")
             )

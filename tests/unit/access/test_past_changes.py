@@ -4,6 +4,7 @@ begins with, however late it is read, and whatever was closed or denied in betwe
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 from kdir.v1 import directory_pb2, entry_pb2, policies_pb2, watch_pb2
 
+from directory.api.rpc.call_context import Call
 from directory.store.event_rows import Operation
 from resolver.errors import Absent, NotAuthoritative, Resync
 from resolver.revision_token import Token
@@ -93,6 +95,41 @@ def test_a_link_itself_is_watched(house: Make) -> None:
     la.ask(ADMIN, "UpdateEntry", update)
     assert [event.path for event in next(watch).events] == ["/la/l"]
     assert not next(watch).events, "a checkpoint"
+
+
+def test_a_path_that_changed_seldom_is_listed_in_few_reads_and_in_time(
+    house: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    la = house()
+    la.mkdir("/la/seldom")
+    la.mkdir("/la/often")
+    for number in range(100):
+        la.grant("bob", "read" if number % 2 else "describe", "/la/often")
+        la.revoke("bob", "read" if number % 2 else "describe", "/la/often")
+    history, reads, pause = la.cluster.history, [], [0.0]
+    page_before = history.page_before
+
+    def counted(before: int, limit: int) -> Any:
+        reads.append(limit)
+        time.sleep(pause[0])
+        return page_before(before, limit)
+
+    monkeypatch.setattr(history, "page_before", counted)
+    request = watch_pb2.ListChangesRequest(path="/la/seldom", page_size=2)
+    answer = la.ask(ADMIN, "ListChanges", request)
+    assert [one.path for one in answer.events] == ["/la/seldom"]
+    assert not answer.next_page_token
+    assert len(reads) < 12
+    pause[0] = 0.1
+    paths, pages = [], 0
+    while pages == 0 or request.page_token:
+        call = Call(time.monotonic() + 0.4, principal=ADMIN, is_active=lambda: True)
+        answer = la.handlers["ListChanges"](request, call)
+        paths += [one.path for one in answer.events]
+        request.page_token = answer.next_page_token
+        pages += 1
+    assert paths == ["/la/seldom"]
+    assert pages > 1
 
 
 def test_a_token_of_other_clusters_only_is_no_place_to_go_on_after(house: Make) -> None:
