@@ -250,8 +250,8 @@ def _without_use(error: QuotaExceeded | InvalidArgument) -> KdirError:
 
 
 def _rows_below(tree: OpenTree, text: str) -> Path | None:
-    try:
-        path = Path.parse(text)
-    except InvalidPath:
+    """Returns a path at or below the mount; it may be beyond the limits of a path."""
+    if not text.startswith("/"):
         return None
+    path = Path(tuple(one for one in text.split("/") if one))
     return path if tree.mount.is_prefix_of(path) else None

@@ -164,7 +164,7 @@ class OpenTree:
         if way.depth < len(relative) - 1:
             stop, at = way.stopped_by, relative[: way.depth + 1]
             if isinstance(stop, Mount):
-                return self.can_refer_to(self.mount.join(at))
+                return self.can_refer_to(entry_path(self.mount, at))
             return stop is not None and self.can_describe(at, is_topic=False)
         if relative[-1] in way.node.topics and self.can_describe(relative, is_topic=True):
             return True

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
 from kdir.v1 import access_pb2, directory_pb2, resolve_pb2, watch_pb2
 
 from directory.access.grants import Operation
@@ -17,6 +18,7 @@ from directory.federation.parent_state import welcome_writes
 from directory.kafka.adoption import recorded_topics
 from directory.namespace.command import RecordObservations, TopicObservation
 from directory.namespace.entry import Provision
+from resolver.errors import ReadOnly
 from resolver.path import MAX_SEGMENTS, Path
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 from tests.unit.federation.test_one_commit import inherited, welcome
@@ -33,13 +35,17 @@ def la(house: Callable[..., House]) -> House:
     topic(made, TOPIC.removeprefix("/us"), provision=Provision.PENDING)
     made.mkdir("/la/other")
     made.mkdir("/la/hidden")
-    snapshot = made.cluster.replica.snapshot
-    writes = inherited_writes(snapshot, inherited("/", "/us/la", 1), 1)
-    made.put(*writes, *welcome_writes(snapshot, welcome("/us/la", 1), 1))
+    come_to_a_longer_mount(made)
     for who in ("bob", "carol"):
         made.grant(who, "all", "/us/la")
     made.grant("carol", "-describe", "/us/la/hidden")
     return made
+
+
+def come_to_a_longer_mount(la: House) -> None:
+    snapshot = la.cluster.replica.snapshot
+    writes = inherited_writes(snapshot, inherited("/", "/us/la", 1), 1)
+    la.put(*writes, *welcome_writes(snapshot, welcome("/us/la", 1), 1))
 
 
 def observe(la: House) -> None:
@@ -96,3 +102,24 @@ def test_the_change_log_and_the_reconciler_have_what_is_too_deep(la: House) -> N
     pending = recorded_topics.pending(snapshot, mount, (parent_id, "t"))
     assert pending is not None
     assert str(pending.path) == TOPIC
+
+
+def test_A12_what_is_hidden_and_too_deep_is_not_named(house: Callable[..., House]) -> None:
+    la = house()
+    secret = f"{DEEP.removeprefix('/us')[:-2]}/secret"
+    la.mkdir(secret)
+    la.grant("bob", "all", "/la")
+    la.grant("carol", "all", "/la")
+    la.grant("bob", "-describe", secret)
+    update = directory_pb2.UpdateEntryRequest(
+        path=secret,
+        entry={"policies": {"read_only": True}},
+        update_mask=FieldMask(paths=["policies.read_only"]),
+    )
+    la.ask(ADMIN, "UpdateEntry", update)
+    come_to_a_longer_mount(la)
+    removal = directory_pb2.DeleteEntryRequest(path="/us/la/d", recursive=True)
+    refused = la.refusal("bob", "DeleteEntry", removal)
+    assert isinstance(refused, ReadOnly)
+    assert "secret" not in f"{refused.message} {refused.metadata}"
+    assert f"/us{secret} is read-only" in la.refusal("carol", "DeleteEntry", removal).message
