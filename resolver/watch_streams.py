@@ -496,7 +496,7 @@ class FollowedCluster:
         from kdir.v1 import entry_pb2
 
         for text in filter(None, (event.path, event.path_before)):
-            self._cache.drop_above(Path.parse(text), self.mount)
+            self._cache.drop_above(_path_of_event(text), self.mount)
         if event.kind == entry_pb2.ENTRY_KIND_TOPIC:
             self._cache.drop_at(event.path)
             if event.path_before:
@@ -512,7 +512,7 @@ class FollowedCluster:
             if is_new_directory:
                 self._cache.drop_at(text)  # only absences can be cached below it
             else:
-                self._cache.evict_below(Path.parse(text))
+                self._cache.evict_below(_path_of_event(text))
 
     def _renew(self) -> bool:
         """Asks the parent again before its confirmation ends; False: stop following the cluster."""
@@ -537,3 +537,10 @@ def _listeners_of(authority: Any) -> tuple[bytes, ...]:
     if authority is None:
         return ()
     return tuple(one.SerializeToString(deterministic=True) for one in authority.cluster.listeners)
+
+
+def _path_of_event(text: str) -> Path:
+    """Returns the path of an event's entry. It may be beyond the limits of a path, if the cluster
+    came to a longer mount since the entry was made.
+    """
+    return Path(tuple(text[1:].split("/"))) if text != "/" else Path()

@@ -473,6 +473,28 @@ def test_the_counts_of_a_directory_follow_the_changes_below_it(live: Live, path:
     assert live.calls() == 0
 
 
+def test_an_event_of_a_path_beyond_the_limits_ends_no_following(live: Live) -> None:
+    """The cluster came to a longer mount since the entry was made."""
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    cluster = followed(live, client)
+    live.report(
+        event(
+            "/a" + 80 * "/long",
+            live.cluster.revision,
+            kind=entry_pb2.ENTRY_KIND_DIRECTORY,
+            action=watch_pb2.CHANGE_ACTION_DELETE,
+        )
+    )
+    live.directory.topic("/a/s/two")
+    before = topic_count(client, "/a")
+    live.directory.topic("/a/s/three")
+    insert = watch_pb2.CHANGE_ACTION_INSERT
+    live.report(event("/a/s/three", live.cluster.revision, action=insert))
+    eventually(lambda: topic_count(client, "/a") == before + 1)
+    assert followed(live, client) is cluster
+
+
 def test_an_absence_ends_when_the_topic_is_made(live: Live) -> None:
     client = live.resolver(watch=True)
     client.resolve("/a/b")
