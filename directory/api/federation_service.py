@@ -13,12 +13,14 @@ from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.rpc.interceptors.malformed_request import MalformedRequest
 from directory.api.rpc.polled_streams import PolledExchange, StreamEnded
+from directory.api.visible_tree import OpenTree
 from directory.federation.child_links import ChildLink
 from directory.federation.federation_state import unix_ms
 from directory.federation.kafka_claims import check_kafka_claim
 from directory.namespace.bounds import Bounds, check_count, check_endpoint, check_text
+from directory.server.cluster import Cluster
 from directory.server.config_security import TlsConfig
-from resolver.errors import InvalidArgument, KdirError, PermissionDenied
+from resolver.errors import InvalidArgument, KdirError, NotReady, PermissionDenied
 from resolver.path import Path
 
 __all__ = ["FederationService"]
@@ -56,18 +58,29 @@ class FederationService(Service):
         self, request: federation_pb2.ListMountsRequest, call: Call
     ) -> federation_pb2.ListMountsResponse:
         """Returns the mounts known here that the caller may see; with DESCRIBE on the cluster, also
-        the clusters that wait to be mounted. Those of a cluster that is not loaded are left out.
+        the clusters that wait to be mounted. Those of a cluster that is not loaded, or whose
+        inherited grants are not, are left out.
 
         Raises:
-            NotReady: no cluster is loaded.
+            NotReady: that is so of all clusters.
         """
         del request
         call.check()
         response = federation_pb2.ListMountsResponse()
         now = unix_ms()
         seen: set[str] = set()
-        for cluster in self._router.loaded() or self._router.clusters:
-            tree = self._router.tree(cluster, cluster.replica.snapshot, call)
+        trees: list[tuple[Cluster, OpenTree]] = []
+        refused: NotReady | None = None
+        for cluster in self._router.clusters:
+            try:
+                tree = self._router.tree(cluster, cluster.replica.snapshot, call)
+            except NotReady as error:
+                refused = refused or error
+            else:
+                trees.append((cluster, tree))
+        if refused is not None and not trees:
+            raise refused
+        for cluster, tree in trees:
             for row in cluster.federation.rows_everywhere():
                 if not tree.can_refer_to(row.mount):
                     continue

@@ -21,6 +21,7 @@ import pytest
 from kdir.v1 import admin_pb2, federation_pb2, federation_pb2_grpc
 
 from deploy.local.ports import LOOPBACK
+from directory.access.compiled_grants import AccessMode
 from directory.api.cluster_router import ClusterRouter
 from directory.api.federation_service import FederationService
 from directory.api.grpc_server import DirectoryServer
@@ -1026,6 +1027,30 @@ def test_a_cluster_that_is_not_loaded_is_in_nobody_s_way(cluster: Cluster, tmp_p
     unloaded.start()
     assert eventually(lambda: router.mounting_cluster(LATE) is cluster)
     unloaded.stop()
+
+
+def test_a_cluster_that_has_never_linked_is_in_nobody_s_way(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """It enforces access, and its parent's grants are not known yet: the mounts of the others are
+    listed, to every caller.
+    """
+    config = ServerConfig.quick(
+        path("/zz"),
+        cluster="zz",
+        store=f"sqlite:///{tmp_path / 'zz.sqlite'}",
+        access=AccessMode.ENFORCE,
+        parent=("127.0.0.1:1",),
+    )
+    waiting = started(config)
+    call = Call(time.monotonic() + 60, is_active=lambda: True)
+    request = federation_pb2.ListMountsRequest()
+    for clusters in ((cluster, waiting), (waiting, cluster)):
+        listed = FederationService(ClusterRouter(clusters)).list_mounts(request, call)
+        assert [one.mount for one in listed.rows] == ["/la"]
+    with pytest.raises(NotReady):
+        FederationService(ClusterRouter([waiting])).list_mounts(request, call)
+    waiting.stop()
 
 
 def test_a_child_that_no_mount_names_is_refused_for_good(cluster: Cluster) -> None:
