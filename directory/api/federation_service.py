@@ -59,7 +59,7 @@ class FederationService(Service):
     ) -> federation_pb2.ListMountsResponse:
         """Returns the mounts known here that the caller may see; with DESCRIBE on the cluster, also
         the clusters that wait to be mounted. Those of a cluster that is not loaded, or whose
-        inherited grants are not, are left out.
+        inherited grants are not, are left out; it is named, as one with an unreadable mount is.
 
         Raises:
             NotReady: that is so of all clusters.
@@ -76,11 +76,14 @@ class FederationService(Service):
                 tree = self._router.tree(cluster, cluster.replica.snapshot, call)
             except NotReady as error:
                 refused = refused or error
+                response.incomplete_cluster_ids.append(cluster.cluster_id)
             else:
                 trees.append((cluster, tree))
         if refused is not None and not trees:
             raise refused
         for cluster, tree in trees:
+            if not cluster.federation.view().has_all_mounts():
+                response.incomplete_cluster_ids.append(cluster.cluster_id)
             for row in cluster.federation.rows_everywhere():
                 if not tree.can_refer_to(row.mount):
                     continue

@@ -48,7 +48,12 @@ from directory.namespace.keys import (
     member_key,
     parse_entry_key,
 )
-from directory.namespace.mounted import mounts_with_paths, path_text_below
+from directory.namespace.mounted import (
+    claimed_cluster_ids,
+    is_mount_unreadable,
+    mounts_with_paths,
+    path_text_below,
+)
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Write
 from directory.store.replica import AppliedCommit, Replica
@@ -107,6 +112,15 @@ class FederationView:
         """
         here = {} if self.here is None else {self.here.mount: self.here}
         return {**self.above, **here, **self.below, **self.own}
+
+    def has_all_mounts(self) -> bool:
+        """True if ``mounts`` has every child that is mounted here: each mount has a valid path, and
+        no record of a mount, or of a directory above one, is unreadable (S21).
+        """
+        others = claimed_cluster_ids(self.snapshot) - self.mounts.keys()
+        return not self.too_deep and not any(
+            is_mount_unreadable(self.snapshot, one) for one in others
+        )
 
     def deepest(self, path: Path) -> TableRow | None:
         """Returns the row of the parent's table whose mount is the longest prefix of ``path``."""

@@ -79,6 +79,8 @@ class ReachableCluster:
     asked_at: datetime
     named: tuple[str, ...] = ()
     """Endpoints that the caller named itself; a part of ``endpoints``."""
+    has_all_mounts: bool = True
+    """False: a child that ``mounts`` does not have may still be mounted (S21)."""
 
     @property
     def mount(self) -> Path:
@@ -106,9 +108,12 @@ class FederationClusters:
     silent: Mapping[str, UnreachableCluster] = field(default_factory=dict)
     """A parent whose id is not known has its mount as key."""
 
-    def owner_of(self, mount: Path, also: Iterable[Path] = ()) -> ReachableCluster | None:
+    def owner_of(
+        self, mount: Path, also: Iterable[Path] = (), cluster_id: str = ""
+    ) -> ReachableCluster | None:
         """Returns the cluster whose answer decides what is mounted at ``mount``: the known cluster
-        that is mounted deepest above. None if it did not answer, or is stale.
+        that is mounted deepest above. None if it did not answer, or is stale; or if its list may
+        lack mounts, and does not have ``cluster_id``.
 
         ``also`` has the mount points of further known clusters that did not answer.
         """
@@ -118,7 +123,7 @@ class FederationClusters:
         owner = max(owners, key=lambda one: len(one.mount), default=None)
         if owner is None or len(owner.mount) <= above or owner.state.stale:
             return None
-        return owner
+        return owner if owner.has_all_mounts or cluster_id in owner.mounts.values() else None
 
     def mounts_at(self, below: Path) -> set[Path]:
         """Returns the mounts of the cluster that owns a path and of those at or below it.
@@ -355,12 +360,10 @@ class _ClusterCrawl:
                     raise Lame(f"{endpoint} does not serve {target.cluster_id}") from None
                 raise error from None
             _check(status, target)
-            rows = (
-                federation_pb2_grpc.FederationServiceStub(channel)
-                .ListMounts(federation_pb2.ListMountsRequest(), timeout=self.ask_seconds)
-                .rows
+            listed = federation_pb2_grpc.FederationServiceStub(channel).ListMounts(
+                federation_pb2.ListMountsRequest(), timeout=self.ask_seconds
             )
-            others = [_target(row) for row in rows]
+            others = [_target(row) for row in listed.rows]
             if status.parent.configured and status.parent.cluster_id not in self.answered:
                 others += self._upwards(channel, endpoint, status.authority.cluster.cluster_id)
         now = self.clock()
@@ -368,9 +371,10 @@ class _ClusterCrawl:
             state=cluster_state_from_authority(status.authority, now),
             endpoints=tuple(dict.fromkeys((endpoint, *target.endpoints))),
             topic_count=status.topic_count,
-            mounts={row.mount: row.cluster_id for row in rows},
+            mounts={row.mount: row.cluster_id for row in listed.rows},
             asked_at=now,
             named=tuple(one for one in (endpoint, *target.endpoints) if one in self.named),
+            has_all_mounts=status.authority.cluster.cluster_id not in listed.incomplete_cluster_ids,
         )
         return answer, others
 
@@ -410,7 +414,9 @@ class _ClusterCrawl:
         """
         silent: dict[str, UnreachableCluster] = {}
         for cluster_id, mount in self._unanswered():
-            owner = FederationClusters(self.started_at, self.answered, silent).owner_of(mount)
+            owner = FederationClusters(self.started_at, self.answered, silent).owner_of(
+                mount, cluster_id=cluster_id
+            )
             if owner is None or cluster_id in owner.mounts.values():
                 name = self.targets[cluster_id].cluster
                 silent[cluster_id] = UnreachableCluster(
@@ -424,7 +430,7 @@ class _ClusterCrawl:
             # At one mount, a cluster that its owner lists there goes before a moved one.
             owner = FederationClusters(
                 self.started_at, {**kept, **self.answered}, unanswered
-            ).owner_of(one.mount)
+            ).owner_of(one.mount, cluster_id=cluster_id)
             if owner is None or (
                 owner.state.cluster_id not in moved
                 and owner.mounts.get(one.state.mount) == cluster_id
@@ -441,7 +447,7 @@ class _ClusterCrawl:
         for cluster_id, away in unanswered.items():
             owner = FederationClusters(
                 self.started_at, {**kept, **self.answered}, unanswered
-            ).owner_of(away.mount)
+            ).owner_of(away.mount, cluster_id=cluster_id)
             if owner is not None and owner.state.cluster_id in moved:
                 mount, why_not = _rebased(away.mount, owner, silent)
                 reason = f"{away.reason}; it {why_not}" if why_not else away.reason

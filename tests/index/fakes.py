@@ -66,6 +66,8 @@ class FakeCluster:
     incarnation: str = "life-1"
     state: admin_pb2.ReplicaState = admin_pb2.REPLICA_STATE_SERVING
     unmounted: bool = False
+    has_all_mounts: bool = True
+    """Whether ``ListMounts`` says that it lists all that this cluster mounts."""
     store_away_seconds: float = 0.0
     before_page: Callable[["FakeCluster", scan_pb2.ScanTopicsRequest], None] | None = None
     change_log: watch_pb2.GetChangeLogResponse = field(
@@ -161,7 +163,8 @@ class FakeCluster:
             )
             for mount, one in sorted({**self.known, **self.children}.items())
         ]
-        return federation_pb2.ListMountsResponse(rows=rows)
+        incomplete = [] if self.has_all_mounts else [self.cluster_id]
+        return federation_pb2.ListMountsResponse(rows=rows, incomplete_cluster_ids=incomplete)
 
     def GetChangeLog(
         self, request: watch_pb2.GetChangeLogRequest, context: grpc.ServicerContext

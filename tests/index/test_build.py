@@ -218,6 +218,18 @@ def test_an_unmounted_cluster_goes_when_its_parent_says_so_and_only_then(
     assert "/ny/ads" not in outcomes(run())
 
 
+def test_S21_the_rows_of_a_cluster_whose_mount_cannot_be_read_stay(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    forget(tree, "/ny/ads")
+    tree["/ny"].has_all_mounts = False
+    assert outcomes(run())["/ny/ads"] is Outcome.STALE
+    assert topics(table) == below(*TREE)
+    tree["/ny"].has_all_mounts = True
+    assert outcomes(run())["/ny/ads"] is Outcome.REMOVED
+
+
 def test_a_whole_branch_goes_with_its_mount(
     run: Build, tree: dict[str, FakeCluster], table: str
 ) -> None:

@@ -194,6 +194,22 @@ def test_a_cluster_that_its_owner_does_not_list_is_not_of_the_tree(
     assert "/ny/tracking" in set().union(*found(discover_clusters([tree["/"].endpoint])))
 
 
+@pytest.mark.parametrize("down", [True, False])
+def test_S21_a_cluster_whose_mount_its_owner_cannot_read_is_still_of_the_tree(
+    tree: dict[str, FakeCluster], down: bool
+) -> None:
+    del tree["/ny"].children["/ny/tracking"], tree["/ny"].known["/ny/tracking"]
+    tree["/ny"].has_all_mounts = False
+    if down:
+        tree["/ny/tracking"].stop()
+    found_clusters = discover_clusters([tree["/"].endpoint])
+    silent = {"/ny/tracking"} if down else set()
+    assert found(found_clusters) == (set(TREE) - silent, silent)
+    tree["/ny"].children["/ny/moved"] = tree["/ny/tracking"]
+    if not down:  # what the owner lists, it decides about
+        assert "/ny/moved" in found(discover_clusters([tree["/"].endpoint]))[1]
+
+
 def test_a_server_of_another_cluster_at_a_known_address_is_named_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

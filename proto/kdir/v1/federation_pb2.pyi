@@ -197,12 +197,14 @@ class ListMountsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListMountsResponse(_message.Message):
-    __slots__ = ("rows", "pending_children")
+    __slots__ = ("rows", "pending_children", "incomplete_cluster_ids")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     PENDING_CHILDREN_FIELD_NUMBER: _ClassVar[int]
+    INCOMPLETE_CLUSTER_IDS_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedCompositeFieldContainer[MountRow]
     pending_children: _containers.RepeatedCompositeFieldContainer[PendingChild]
-    def __init__(self, rows: _Optional[_Iterable[_Union[MountRow, _Mapping]]] = ..., pending_children: _Optional[_Iterable[_Union[PendingChild, _Mapping]]] = ...) -> None: ...
+    incomplete_cluster_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, rows: _Optional[_Iterable[_Union[MountRow, _Mapping]]] = ..., pending_children: _Optional[_Iterable[_Union[PendingChild, _Mapping]]] = ..., incomplete_cluster_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PendingChild(_message.Message):
     __slots__ = ("cluster_id", "cluster", "mount", "endpoints", "age_seconds", "message")

@@ -822,6 +822,15 @@ def child_at(mount: str) -> federation_pb2.Hello:
     return federation_pb2.Hello(cluster_id="kc-deep", cluster="deep", mount=mount, epoch=1)
 
 
+def incomplete(*clusters: Cluster) -> list[str]:
+    """Returns the clusters of which a server says that they may have more mounts than it lists."""
+    call = Call(time.monotonic() + 60, is_active=lambda: True)
+    listed = FederationService(ClusterRouter(clusters)).list_mounts(
+        federation_pb2.ListMountsRequest(), call
+    )
+    return list(listed.incomplete_cluster_ids)
+
+
 @pytest.mark.parametrize("broken", ["mount", "directory"])
 def test_S21_a_child_whose_mount_cannot_be_read_is_not_unmounted(
     cluster: Cluster, broken: str
@@ -839,6 +848,7 @@ def test_S21_a_child_whose_mount_cannot_be_read_is_not_unmounted(
     (record,) = [row.value for row in cluster.store.read(key) if row.key == key]
     cluster.writer.put_facts((Put(key, b"\xff\xfe\0nonsense"),))
     assert not cluster.federation.view().mounts.keys() & {"kc-deep"}
+    assert incomplete(cluster) == [cluster.cluster_id]
     ended = polled(link)
     assert link.is_over
     assert not any(one.HasField("unmounted") for one in ended)
@@ -847,6 +857,7 @@ def test_S21_a_child_whose_mount_cannot_be_read_is_not_unmounted(
     children.forget()
     assert child_hello(cluster.replica.snapshot, "kc-deep") is not None
     cluster.writer.put_facts((Put(key, record),))
+    assert incomplete(cluster) == []
     link.close()
     opened(children, child_at("/d/e/deep")).close()
     cluster.writer.commit_command(DeleteEntry(path=path("/d/e/deep"), kind=Kind.MOUNT))
@@ -874,6 +885,7 @@ def test_S21_a_child_whose_mount_is_too_deep_at_the_clusters_new_mount_is_not_un
     view = cluster.federation.view()
     assert view.mounts["kc-near"][0] == path("/b/near")
     assert view.mounts.keys().isdisjoint({"kc-deep"})
+    assert incomplete(cluster) == [cluster.cluster_id]
     ((key, why),) = view.too_deep.values()
     assert cluster.store.read(key)
     assert why == f"{deep} has no valid path at the mount /b"
@@ -1048,6 +1060,7 @@ def test_a_cluster_that_has_never_linked_is_in_nobody_s_way(
     for clusters in ((cluster, waiting), (waiting, cluster)):
         listed = FederationService(ClusterRouter(clusters)).list_mounts(request, call)
         assert [one.mount for one in listed.rows] == ["/la"]
+        assert incomplete(*clusters) == [waiting.cluster_id]
     with pytest.raises(NotReady):
         FederationService(ClusterRouter([waiting])).list_mounts(request, call)
     waiting.stop()
