@@ -43,9 +43,10 @@ _LOOK: Final = 512
 """Topics that are visited between two checks whether the caller still waits."""
 
 _DirectorySegments = tuple[str, ...]
-_Key = tuple[str, str, str, str, int]
-"""Principal, host, path, incarnation and revision. Page tokens are not signed, so a held scan is
-used for its own caller only.
+_Key = tuple[str, str, bool, str, str, int]
+"""Principal, host, whether inherited grants have expired, path, incarnation and revision. Page
+tokens are not signed, so a held scan is used for its own caller only; and one that began while
+inherited grants did not count ends when they count again.
 """
 
 
@@ -121,7 +122,7 @@ class ScanService(Service):
         self, path: Path, token: PageToken, newest: OpenTree, call: Call
     ) -> _ScanSnapshot | None:
         """Returns the held scan of a token; None if it is not held any more."""
-        key = (call.principal, newest.caller.host, str(path), token.incarnation, token.revision)
+        key = _key(call, newest, path, token.incarnation, token.revision)
         self.end_late()
         with self._lock:
             scan = self._held.get(key)
@@ -146,13 +147,7 @@ class ScanService(Service):
         directory_id = snapshot.find_directory(start)
         if directory_id is None:
             return None
-        key = (
-            call.principal,
-            newest.caller.host,
-            str(path),
-            snapshot.incarnation,
-            snapshot.revision,
-        )
+        key = _key(call, newest, path, snapshot.incarnation, snapshot.revision)
         with self._lock:
             scan = self._held.get(key)
         if scan is None:
@@ -164,6 +159,11 @@ class ScanService(Service):
             while len(self._held) > _HELD:
                 self._held.popitem(last=False)
         return scan
+
+
+def _key(call: Call, newest: OpenTree, path: Path, incarnation: str, revision: int) -> _Key:
+    caller = (call.principal, newest.caller.host, newest.is_expired)
+    return (*caller, str(path), incarnation, revision)
 
 
 def _directories(

@@ -105,6 +105,11 @@ class OpenTree:
         """The same tree with nothing hidden, for what is cached for all callers."""
         return self
 
+    @property
+    def is_expired(self) -> bool:
+        """True if the inherited grants were confirmed too long ago to allow anything."""
+        return False
+
     # -- what may be seen ------------------------------------------------------------------------
 
     def can_describe(self, relative: Segments, *, is_topic: bool) -> bool:
@@ -574,7 +579,6 @@ class VisibleTree(OpenTree):
 
     @property
     def is_expired(self) -> bool:
-        """True if the inherited grants were confirmed too long ago to allow anything."""
         return self.age_seconds > 0.0
 
     def aged(self, *, expired: bool) -> VisibleTree:

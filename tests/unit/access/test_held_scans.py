@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from kdir.v1 import directory_pb2, scan_pb2
+from kdir.v1 import directory_pb2, federation_pb2, scan_pb2
 
 from directory.api import scan_service
 from directory.api.scan_service import ScanService
-from tests.unit.access.conftest import ADMIN, House, topic
+from directory.federation import inheritance
+from directory.federation.federation_state import unix_ms
+from tests.unit.access.conftest import ADMIN, House, grants, topic
 
 Make = Callable[..., House]
 
@@ -93,3 +95,38 @@ def test_a_scan_that_nobody_continues_is_dropped_without_another_call(
         scans.end_late()
     again = page(la, "bob", begun.next_page_token)
     assert again.authority.revision > begun.authority.revision
+
+
+@pytest.fixture
+def unconfirmed_seconds() -> list[float]:
+    """Returns the time since the parent confirmed what ``child`` inherits."""
+    return [0.0]
+
+
+@pytest.fixture
+def child(house: Make, unconfirmed_seconds: list[float]) -> House:
+    """A cluster that inherits a right of bob on all of it, and gives a right on ``b`` itself."""
+    limits = {"inherited_grants_max_age_seconds": 60.0}
+    made = house(parent=["127.0.0.1:1"], limits=limits)
+    made.mkdir("/la/p")
+    for path in ("/la/p/a", "/la/p/b", "/la/p/z"):
+        topic(made, path)
+    made.grant("bob", "describe", "/la/p/b")
+    message = federation_pb2.Inherited(revision=1, incarnation="i")
+    message.levels.add(path="/", grants=grants("bob", "describe", host="*"))
+    made.put(*inheritance.inherited_writes(made.cluster.replica.snapshot, message, unix_ms()))
+    made.cluster.unconfirmed_seconds = lambda: unconfirmed_seconds[0]  # type: ignore[method-assign]
+    return made
+
+
+def test_a_scan_that_began_while_inherited_grants_did_not_count_ends_when_they_do(
+    child: House, unconfirmed_seconds: list[float]
+) -> None:
+    unconfirmed_seconds[0] = 1000.0
+    begun = page(child, "bob")
+    assert [one.path for one in begun.entries] == ["/la/p/b"]
+    unconfirmed_seconds[0] = 0.0
+    again = page(child, "bob")
+    assert again.authority.revision == begun.authority.revision
+    assert [one.path for one in again.entries] == ["/la/p/a"]
+    assert paths(child, "bob", again.next_page_token) == ["/la/p/b", "/la/p/z"]
