@@ -31,7 +31,7 @@ from directory.change_log.log_state import (
 )
 from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
-from directory.federation.link_records import BELOW, is_path
+from directory.federation.link_records import is_path
 from directory.kafka.adoption.recorded_topics import recorded_at
 from directory.kafka.applying.desired_configs import DesiredConfigs
 from directory.kafka.arming.drift import NOT_ARMED, Drift, topic_drift, topic_issues
@@ -41,6 +41,7 @@ from directory.maintenance.verify_store import Difference
 from directory.namespace.adoption_mapping import AdoptionAction
 from directory.namespace.entry import Kind, Provision
 from directory.namespace.keys import (
+    BELOW,
     CHANGE_LOG,
     CHANGE_LOG_RESYNC,
     CHANGE_LOG_SKIP,
@@ -157,6 +158,7 @@ class AdminService(Service):
             response.authority.CopyFrom(cluster.authority(snapshot))
             seen = view.count_below((), snapshot.root)
             response.topic_count, response.directory_count = seen.topics, seen.containers
+            response.topics_unchanged_since = snapshot.topics_unchanged_since
             if (log := noted_state(snapshot)) is not None:
                 is_configured = cluster.change_log is not None
                 unpublished = unpublished_reason(snapshot, is_configured=is_configured)

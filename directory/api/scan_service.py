@@ -95,7 +95,10 @@ class ScanService(Service):
         if scan is None:
             raise newest.absent_error(path)
         snapshot = scan.tree.snapshot
-        response = scan_pb2.ScanTopicsResponse(authority=cluster.authority(snapshot))
+        response = scan_pb2.ScanTopicsResponse(
+            authority=cluster.authority(snapshot),
+            inherited_grants_expired=newest.is_reduced_below(path),
+        )
         last = _fill(response, request, cluster, scan, token, call, newest)
         if last:
             response.next_page_token = str(

@@ -110,6 +110,12 @@ class OpenTree:
         """True if the inherited grants were confirmed too long ago to allow anything."""
         return False
 
+    def is_reduced_below(self, path: Path) -> bool:
+        """True if the caller would see other names at and below a directory if the inherited grants
+        had not expired.
+        """
+        return False
+
     # -- what may be seen ------------------------------------------------------------------------
 
     def can_describe(self, relative: Segments, *, is_topic: bool) -> bool:
@@ -584,6 +590,9 @@ class VisibleTree(OpenTree):
     def aged(self, *, expired: bool) -> VisibleTree:
         """Returns the same caller's tree with the inherited grants expired, or not."""
         return VisibleTree(self.snapshot, self.access, self.caller, self.cluster, expired=expired)
+
+    def is_reduced_below(self, path: Path) -> bool:
+        return self.is_expired and not self.sees_same_below(path, self.aged(expired=False), path)
 
     def by_rights(self, access: Authorizer) -> VisibleTree:
         """Returns the same caller's tree by the grants of another revision."""

@@ -13,7 +13,6 @@ from typing import Final
 from kdir.v1 import federation_pb2
 
 from directory.federation.link_records import (
-    BELOW,
     encode_record,
     is_path,
     split_record,
@@ -26,7 +25,6 @@ from directory.store.base import Delete, Put, Write
 from resolver.errors import InvalidArgument, KdirError
 
 __all__ = [
-    "LINKS",
     "LinkedChild",
     "WaitingChildren",
     "below_rows",
@@ -38,9 +36,6 @@ __all__ = [
     "link_of",
     "link_write",
 ]
-
-
-LINKS: Final = b"f/linked/"
 
 
 def child_hello(snapshot: Snapshot, cluster_id: str) -> tuple[federation_pb2.Hello, int] | None:
@@ -73,7 +68,7 @@ class LinkedChild:
 
 def link_of(snapshot: Snapshot, cluster_id: str) -> LinkedChild | None:
     """Returns the record of the link to a child, as stored; None: there is none."""
-    value = snapshot.fact(LINKS + cluster_id.encode())
+    value = snapshot.fact(keys.LINKED + cluster_id.encode())
     if value is None:
         return None
     count, body = split_record(value)
@@ -82,13 +77,13 @@ def link_of(snapshot: Snapshot, cluster_id: str) -> LinkedChild | None:
 
 def link_write(cluster_id: str, server_id: str, topic_count: int) -> Put:
     """Returns the write that stores the link to a child, for the cluster's other servers."""
-    return Put(LINKS + cluster_id.encode(), encode_record(topic_count, server_id.encode()))
+    return Put(keys.LINKED + cluster_id.encode(), encode_record(topic_count, server_id.encode()))
 
 
 def below_rows(snapshot: Snapshot, cluster_id: str) -> list[TableRow]:
     """Returns the mounts below a child, as it last reported."""
     reported = try_decode_record(
-        federation_pb2.MountTable, snapshot.fact(BELOW + cluster_id.encode())
+        federation_pb2.MountTable, snapshot.fact(keys.BELOW + cluster_id.encode())
     )
     if reported is None:
         return []
@@ -103,7 +98,7 @@ def below_writes(
     """Returns the writes that store the mounts below a child, where they differ in more than age
     and counts.
     """
-    key = BELOW + cluster_id.encode()
+    key = keys.BELOW + cluster_id.encode()
     fresh = list(rows)
     value = snapshot.fact(key)
     known = try_decode_record(federation_pb2.MountTable, value)
@@ -122,7 +117,7 @@ def forget_writes(snapshot: Snapshot, mounted: Collection[str]) -> tuple[Write, 
     """Returns the writes that remove the reports of clusters that are not ``mounted`` any more."""
     return tuple(
         Delete(key)
-        for prefix in (keys.CHILD, BELOW, LINKS)
+        for prefix in (keys.CHILD, keys.BELOW, keys.LINKED)
         for key, _ in snapshot.facts(prefix)
         if key.removeprefix(prefix).decode(errors="replace") not in mounted
     )

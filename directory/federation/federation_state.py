@@ -18,7 +18,6 @@ from typing import Final, NamedTuple, Self
 from kdir.v1 import federation_pb2
 
 from directory.federation import child_state, parent_state
-from directory.federation.link_records import BELOW
 from directory.federation.mount_table import MountTable
 from directory.federation.parent_state import Position, TableRow
 from directory.federation.referral import (
@@ -33,10 +32,13 @@ from directory.federation.table_sizes import fit_rows
 from directory.namespace.bounds import DEFAULT_TABLE_BOUNDS, TableBounds
 from directory.namespace.entry import ROOT_ID, Kind, Mount
 from directory.namespace.keys import (
+    BELOW,
     CHILD,
+    CONTACT,
     ENTRY,
     FEDERATION,
     GRANTS,
+    LINKED,
     MEMBER,
     MOUNT_ROW,
     MOUNTED,
@@ -580,13 +582,13 @@ class _Touched(enum.Flag):
 
 
 _ROWS: Final = (
-    (parent_state.CONTACT_KEY, _Touched.NOTHING),
+    (CONTACT, _Touched.NOTHING),
     (QUOTA, _Touched.NOTHING),
     (READ_ONLY, _Touched.NOTHING),
     (MOUNT_ROW, _Touched.TABLE),
     (CHILD, _Touched.CHILDREN),
     (BELOW, _Touched.CHILDREN),
-    (child_state.LINKS, _Touched.LINKS),
+    (LINKED, _Touched.LINKS),
     (MEMBER, _Touched.LINKS),
     (PARENT, _Touched.EVERYTHING),
     (parent_state.PARENT_CONFIG_KEY, _Touched.EVERYTHING),

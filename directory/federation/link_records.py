@@ -15,7 +15,6 @@ from resolver.errors import InvalidPath
 from resolver.path import Path
 
 __all__ = [
-    "BELOW",
     "READERS",
     "check_plausible",
     "decode_record",
@@ -25,7 +24,6 @@ __all__ = [
     "try_decode_record",
 ]
 
-BELOW: Final = b"f/below/"
 _TIME_BYTES: Final = 8
 _Reported = TypeVar("_Reported", bound=Message)
 
@@ -106,7 +104,7 @@ READERS: Final[Mapping[bytes, Callable[[bytes], Any]]] = {
     keys.PARENT: _of(federation_pb2.Welcome),
     keys.MOUNT_ROW: _of(federation_pb2.MountRow),
     keys.CHILD: _of(federation_pb2.Hello),
-    BELOW: _of(federation_pb2.MountTable),
+    keys.BELOW: _of(federation_pb2.MountTable),
 }
 """Parsers of the rows with a key prefix, which raise ValueError. ``inheritance`` has one
 more.

@@ -37,7 +37,6 @@ from resolver.path import Path
 
 __all__ = [
     "ATTACHED_KEY",
-    "CONTACT_KEY",
     "DETACHED_KEY",
     "FIRST_RECEIPT_KEY",
     "INHERITED_KEY",
@@ -71,7 +70,6 @@ ATTACHED_KEY: Final = b"f/attached"
 FIRST_RECEIPT_KEY: Final = b"f/first_receipt"
 UNMOUNTED_KEY: Final = b"f/unmounted"
 PARENT_CONFIG_KEY: Final = b"f/configured_parent"
-CONTACT_KEY: Final = b"f/contact"
 _LINKED: Final = b"linked"
 INHERITED_KEY: Final = keys.INHERITED
 _STEP_BYTES: Final = 256 * 1024
@@ -247,7 +245,7 @@ def is_of_parent_config(snapshot: Snapshot, configured: Iterable[str]) -> bool:
 
 def parent_contact(snapshot: Snapshot) -> ParentContact | None:
     """Returns when the parent last confirmed everything; None: no link was ever open."""
-    value = snapshot.fact(CONTACT_KEY)
+    value = snapshot.fact(keys.CONTACT)
     if value is None:
         return None
     at_ms, body = split_record(value)
@@ -256,7 +254,7 @@ def parent_contact(snapshot: Snapshot) -> ParentContact | None:
 
 def parent_contact_write(at_ms: int, *, linked: bool) -> Write:
     """Returns the write that stores when the parent last confirmed everything, for restarts."""
-    return Put(CONTACT_KEY, encode_record(at_ms, _LINKED if linked else b""))
+    return Put(keys.CONTACT, encode_record(at_ms, _LINKED if linked else b""))
 
 
 def table_rows(snapshot: Snapshot) -> Iterator[TableRow]:

@@ -27,17 +27,19 @@ from typing import Any, Final
 from kdir.v1 import admin_pb2
 
 from directory.change_log.settings import ChangeLogConfig
-from directory.federation.link_records import BELOW
 from directory.kafka.own_client_settings import OWN
 from directory.maintenance.backup_stream import Row, header_of
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import (
+    BELOW,
     CHANGE_LOG,
     CHILD,
+    CONTACT,
     ENTRY,
     EVENT,
     GRANTS,
     GRANTS_MARK,
+    LINKED,
     MEMBER,
     MOUNT_ROW,
     QUOTA,
@@ -83,7 +85,7 @@ __all__ = [
 
 NOT_HELD: Final = (
     *(REQUEST, EVENT, MEMBER, ROLE, CHANGE_LOG),
-    *(MOUNT_ROW, CHILD, BELOW, b"f/linked/", b"f/contact", b"f/configured_parent"),
+    *(MOUNT_ROW, CHILD, BELOW, LINKED, CONTACT, b"f/configured_parent"),
     *(GRANTS_MARK, QUOTA),
 )
 """Prefixes of the rows of a store that its log does not hold: answered requests, history, servers

@@ -96,11 +96,13 @@ from typing import Final, NamedTuple
 from directory.namespace.entry import DELETED_ID, Kind
 
 __all__ = [
+    "BELOW",
     "CHANGE_LOG",
     "CHANGE_LOG_RESYNC",
     "CHANGE_LOG_SKIP",
     "CHILD",
     "CLAIM",
+    "CONTACT",
     "DETACHED",
     "ENTRY",
     "EVENT",
@@ -111,6 +113,7 @@ __all__ = [
     "KAFKA",
     "LARGE_CHANGE",
     "LEVEL",
+    "LINKED",
     "LOGGED_PREFIXES",
     "MEMBER",
     "MOUNTED",
@@ -139,6 +142,7 @@ __all__ = [
     "is_topic_key",
     "kafka_key",
     "large_change_key",
+    "may_change_topics",
     "member_key",
     "mount_row_key",
     "mounted_key",
@@ -174,6 +178,9 @@ GRANTS_MARK: Final = b"f/grants"
 MOVED: Final = b"f/moved"
 MOUNT_ROW: Final = b"f/mount/"
 CHILD: Final = b"f/child/"
+LINKED: Final = b"f/linked/"
+BELOW: Final = b"f/below/"
+CONTACT: Final = b"f/contact"
 MOUNTED: Final = b"f/mounted/"
 READ_ONLY: Final = b"f/read_only/"
 QUOTA: Final = b"f/quota/"
@@ -189,6 +196,13 @@ CHANGE_LOG_RESYNC: Final = b"k/log_resync"
 CHANGE_LOG_SKIP: Final = b"k/log_skip"
 LOGGED_PREFIXES: Final = (GRANTS, RETIRED, DETACHED, FEDERATION, KAFKA)
 """Prefixes of the grants of entries, and of ``is_logged_fact`` rows other than entries."""
+_NOT_OF_TOPICS: Final = (
+    *(EVENT, REQUEST, ROLE, MEMBER, KAFKA),
+    *(CONTACT, MOUNT_ROW, CHILD, LINKED, BELOW),
+)
+"""Prefixes of rows that change nothing of topics, such as those that servers write while nobody
+changes anything.
+"""
 _LOGGED_KINDS: Final = (RETIRED, DETACHED, KAFKA, MOUNTED)
 _LOGGED_FACTS: Final = frozenset(
     (
@@ -391,6 +405,13 @@ def large_change_key(change_id: str) -> bytes:
 def member_key(server_id: str) -> bytes:
     """Returns the key of a live server of the cluster."""
     return MEMBER + server_id.encode()
+
+
+def may_change_topics(key: bytes) -> bool:
+    """True if a write of this key may change which topics there are, what is recorded or inherited
+    for them, or who may see them.
+    """
+    return not key.startswith(_NOT_OF_TOPICS)
 
 
 def is_logged_fact(key: bytes) -> bool:

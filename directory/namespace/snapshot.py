@@ -6,13 +6,19 @@ with a path: those below ``DELETED_ID`` have none, and count only for ``DELETED_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from directory.access.grant_tree import GrantTree
 from directory.namespace import snapshot_load, snapshot_update
 from directory.namespace.entry import ROOT_ID, Codec, Directory, Kind, Mount, Topic
-from directory.namespace.keys import EntryKey, directory_range, entry_key, unify
+from directory.namespace.keys import (
+    EntryKey,
+    directory_range,
+    entry_key,
+    may_change_topics,
+    unify,
+)
 from directory.namespace.physical_name_index import TopicKey, why_no_topic
 from directory.namespace.tree_nodes import Container, Contents, Counts, Node, Tree, path_in
 from directory.store.base import Write
@@ -38,15 +44,22 @@ class Snapshot:
     ``root`` is the node of the directory at the mount point, ``nodes`` all nodes by id, of which
     those of ``ROOT_ID`` and ``DELETED_ID`` always exist, ``grants`` the tree of grants.
     ``fact`` returns the value of a key that is not an entry's; claims, requests and events are not
-    kept here.
+    kept here. From ``topics_unchanged_since`` to ``revision``, no commit changed which topics there
+    are, what is recorded or inherited for them, or who may see them, as far as is known.
     """
 
-    __slots__ = ("codec", "fact", "grants", "incarnation", "nodes", "revision", "root", "tree")
+    __slots__ = (
+        *("codec", "fact", "grants", "incarnation", "nodes", "revision", "root"),
+        *("topics_unchanged_since", "tree"),
+    )
 
-    def __init__(self, codec: Codec, incarnation: str, revision: int, tree: Tree) -> None:
+    def __init__(
+        self, codec: Codec, incarnation: str, revision: int, tree: Tree, unchanged_since: int
+    ) -> None:
         self.codec = codec
         self.incarnation = incarnation
         self.revision = revision
+        self.topics_unchanged_since = unchanged_since
         self.tree = tree
         # Plain attributes, not properties: every lookup begins with them.
         self.nodes: Mapping[int, Node] = tree.nodes
@@ -71,12 +84,14 @@ class Snapshot:
 
         Unreadable records are in ``unreadable_values``; the rest is served.
         """
-        return cls(codec, incarnation, revision, snapshot_load.load(codec, pages))
+        return cls(codec, incarnation, revision, snapshot_load.load(codec, pages), revision)
 
-    def apply(self, revision: int, writes: Iterable[Write]) -> Snapshot:
+    def apply(self, revision: int, writes: Collection[Write]) -> Snapshot:
         """Returns the snapshot after a commit."""
         tree = snapshot_update.apply(self.tree, self.codec, writes)
-        return Snapshot(self.codec, self.incarnation, revision, tree)
+        is_changed = any(may_change_topics(one.key) for one in writes)
+        since = revision if is_changed else self.topics_unchanged_since
+        return Snapshot(self.codec, self.incarnation, revision, tree, since)
 
     # Counts and unreadable records.
 

@@ -368,7 +368,10 @@ class _ClusterCrawl:
                 others += self._upwards(channel, endpoint, status.authority.cluster.cluster_id)
         now = self.clock()
         answer = ReachableCluster(
-            state=cluster_state_from_authority(status.authority, now),
+            state=replace(
+                cluster_state_from_authority(status.authority, now),
+                unchanged_since=status.topics_unchanged_since or None,
+            ),
             endpoints=tuple(dict.fromkeys((endpoint, *target.endpoints))),
             topic_count=status.topic_count,
             mounts={row.mount: row.cluster_id for row in listed.rows},

@@ -65,6 +65,8 @@ class Page:
 
     batch: pa.RecordBatch
     state: ClusterState
+    grants_expired: bool = False
+    """True if inherited grants would show other topics, and do not count now."""
 
 
 def shards_of(
@@ -120,7 +122,11 @@ def read_pages(
             if state.incarnation != shard.state.incarnation:
                 raise Unavailable("its store was restored or migrated while it was read")
             # ``as_of`` stays the time of the discovery: what is read later is at least as new.
-            yield Page(_batch(response), replace(shard.state, revision=state.revision))
+            yield Page(
+                _batch(response),
+                replace(shard.state, revision=state.revision),
+                response.inherited_grants_expired,
+            )
             if not token:
                 return
 

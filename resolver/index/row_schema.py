@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -127,22 +127,27 @@ class ClusterState:
     stale: bool = False
     stale_since: datetime | None = None
     stale_reason: str = ""
+    unchanged_since: int | None = field(default=None, compare=False)
+    """Revision since which the rows are the same, up to ``revision``; not in the table."""
 
     @property
     def bootstrap_servers(self) -> tuple[str, ...]:
         """The brokers of the first listener; none for a cluster with no Kafka behind it."""
         return self.listeners[0].bootstrap_servers if self.listeners else ()
 
-    def same_rows(self, other: ClusterState) -> bool:
-        """True if the cluster has the same rows in both states.
+    def same_rows(self, newer: ClusterState) -> bool:
+        """True if the rows that were read in this state are those of a newer one.
 
-        Paths depend on the mount, the rest of a row on the store's incarnation and revision.
+        Paths depend on the mount, the rest of a row on the store's incarnation and on revisions
+        that change topics.
         """
-        return (
-            self.as_of is not None
-            and other.as_of is not None
-            and (self.incarnation, self.revision, self.mount)
-            == (other.incarnation, other.revision, other.mount)
+        if self.as_of is None or newer.as_of is None:
+            return False
+        if self.revision is None or newer.revision is None:
+            return False
+        since = newer.revision if newer.unchanged_since is None else newer.unchanged_since
+        return (self.incarnation, self.mount) == (newer.incarnation, newer.mount) and (
+            since <= self.revision <= newer.revision
         )
 
     def silent(self, since: datetime, reason: str) -> ClusterState:

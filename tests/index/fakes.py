@@ -63,6 +63,10 @@ class FakeCluster:
     hosts_parent: bool = False
     """Whether its process hosts its parent, too; the parent must not be started then."""
     revision: int = 1
+    unchanged_since: int = 0
+    """Revision since which its topics are the same; 0: it does not say."""
+    grants_expired: bool = False
+    """Whether a scan says that inherited grants would show other topics."""
     incarnation: str = "life-1"
     state: admin_pb2.ReplicaState = admin_pb2.REPLICA_STATE_SERVING
     unmounted: bool = False
@@ -143,6 +147,7 @@ class FakeCluster:
             authority=self.authority(),
             replica_state=self.state,
             topic_count=len(self.topics),
+            topics_unchanged_since=self.unchanged_since,
             parent=admin_pb2.ParentStatus(
                 configured=self.parent is not None,
                 cluster_id=self.parent.cluster_id if self.parent else "",
@@ -218,6 +223,7 @@ class FakeCluster:
         start = int(request.page_token or 0)
         end = start + (request.page_size or 5_000)
         return scan_pb2.ScanTopicsResponse(
+            inherited_grants_expired=self.grants_expired,
             authority=self.authority(),
             entries=[entry for entry, _ in mine[start:end]],
             owners=[owner for _, owner in mine[start:end]],

@@ -117,6 +117,41 @@ def test_nothing_changed_needs_no_spark(
     assert set(outcomes(report).values()) == {Outcome.UNCHANGED}
 
 
+def test_a_commit_that_changes_no_topic_needs_no_spark(
+    tree: dict[str, FakeCluster], run: Build, table: str
+) -> None:
+    """Such as the time of the parent's last contact, each minute."""
+    run()
+    ny = tree["/ny"]
+    no_such = SparkSettings("spark://127.0.0.1:1")
+    for _ in range(2):
+        ny.unchanged_since = ny.unchanged_since or ny.revision
+        ny.touch()
+        report = build([tree["/"].endpoint], table, spark=no_such)
+        assert set(outcomes(report).values()) == {Outcome.UNCHANGED}
+        (line,) = [one for one in report.lines if one.mount == "/ny"]
+        assert line.revision == ny.revision
+    ny.add("/ny/new")
+    ny.unchanged_since = ny.revision
+    ny.touch()
+    assert outcomes(run())["/ny"] is Outcome.READ
+
+
+def test_rows_stay_while_inherited_grants_do_not_count(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    ads = tree["/ny/ads"]
+    whole, ads.topics = ads.topics, ads.topics[:1]
+    ads.touch()
+    ads.grants_expired = True
+    report = run()
+    assert outcomes(report)["/ny/ads"] is Outcome.STALE
+    assert topics(table) == below(*TREE)
+    ads.grants_expired, ads.topics = False, whole
+    assert outcomes(run())["/ny/ads"] is Outcome.READ
+
+
 def test_full_reads_again_what_has_not_changed(run: Build, table: str) -> None:
     run()
     assert set(outcomes(run(full=True)).values()) == {Outcome.READ}

@@ -177,6 +177,16 @@ class TestMerge:
         assert not other.same_rows(state(5))
         assert merged(holding((other, file("old"))), Unchanged(state(5))).adds == []
 
+    @pytest.mark.parametrize("revision", [3, 4, 5, 6, 7])
+    def test_rows_are_the_same_since_the_last_change_of_topics(self, revision: int) -> None:
+        now = replace(state(5, revision=6), unchanged_since=4)
+        held = state(revision=revision)
+        is_same = 4 <= revision <= 6
+        assert held.same_rows(now) is is_same
+        changes = merged(holding((held, file("old"))), Unchanged(now))
+        assert outcomes(changes) == [Outcome.UNCHANGED if is_same else Outcome.NEWER_KEPT]
+        assert changes.adds == [FilePlacement(file("old"), now, fresh=False)] * is_same
+
 
 @pytest.fixture
 def index(tmp_path: Path) -> IndexTable:

@@ -28,7 +28,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self, cluster: _Optional[str] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("authority", "replica_state", "topic_count", "directory_count", "parent", "kafka", "version", "feature_level", "store", "unreadable_values", "uptime_seconds", "members", "finalized_level", "progress", "store_status", "unreadable_value_count", "principal", "change_log")
+    __slots__ = ("authority", "replica_state", "topic_count", "directory_count", "parent", "kafka", "version", "feature_level", "store", "unreadable_values", "uptime_seconds", "members", "finalized_level", "progress", "store_status", "unreadable_value_count", "principal", "change_log", "topics_unchanged_since")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     REPLICA_STATE_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,7 @@ class GetStatusResponse(_message.Message):
     UNREADABLE_VALUE_COUNT_FIELD_NUMBER: _ClassVar[int]
     PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
     CHANGE_LOG_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_UNCHANGED_SINCE_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     replica_state: ReplicaState
     topic_count: int
@@ -65,7 +66,8 @@ class GetStatusResponse(_message.Message):
     unreadable_value_count: int
     principal: str
     change_log: _watch_pb2.ChangeLogState
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., replica_state: _Optional[_Union[ReplicaState, str]] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., parent: _Optional[_Union[ParentStatus, _Mapping]] = ..., kafka: _Optional[_Union[KafkaStatus, _Mapping]] = ..., version: _Optional[str] = ..., feature_level: _Optional[int] = ..., store: _Optional[str] = ..., unreadable_values: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., finalized_level: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., store_status: _Optional[_Union[StoreStatus, _Mapping]] = ..., unreadable_value_count: _Optional[int] = ..., principal: _Optional[str] = ..., change_log: _Optional[_Union[_watch_pb2.ChangeLogState, _Mapping]] = ...) -> None: ...
+    topics_unchanged_since: int
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., replica_state: _Optional[_Union[ReplicaState, str]] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., parent: _Optional[_Union[ParentStatus, _Mapping]] = ..., kafka: _Optional[_Union[KafkaStatus, _Mapping]] = ..., version: _Optional[str] = ..., feature_level: _Optional[int] = ..., store: _Optional[str] = ..., unreadable_values: _Optional[_Iterable[str]] = ..., uptime_seconds: _Optional[float] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., finalized_level: _Optional[int] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., store_status: _Optional[_Union[StoreStatus, _Mapping]] = ..., unreadable_value_count: _Optional[int] = ..., principal: _Optional[str] = ..., change_log: _Optional[_Union[_watch_pb2.ChangeLogState, _Mapping]] = ..., topics_unchanged_since: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("server", "endpoints", "feature_level", "version", "host", "pid", "started_at_ms", "roles")

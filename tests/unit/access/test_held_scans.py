@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Final
 
 import pytest
-from kdir.v1 import directory_pb2, federation_pb2, scan_pb2
+from kdir.v1 import admin_pb2, directory_pb2, federation_pb2, scan_pb2
 
 from directory.api import scan_service
 from directory.api.scan_service import ScanService
-from directory.federation import inheritance
+from directory.federation import inheritance, parent_state
+from directory.federation.child_state import link_write
 from directory.federation.federation_state import unix_ms
+from directory.federation.link_records import encode_record
+from directory.namespace.keys import PARENT, child_key, kafka_key, member_key, mount_row_key
+from directory.store.base import Put
+from resolver.index.cluster_discovery import cluster_state_from_authority
+from resolver.index.row_schema import ClusterState
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 
 Make = Callable[..., House]
@@ -105,7 +114,7 @@ def unconfirmed_seconds() -> list[float]:
 
 @pytest.fixture
 def child(house: Make, unconfirmed_seconds: list[float]) -> House:
-    """A cluster that inherits a right of bob on all of it, and gives a right on ``b`` itself."""
+    """Makes a cluster that inherits a right of bob on all, and grants one on ``b`` itself."""
     limits = {"inherited_grants_max_age_seconds": 60.0}
     made = house(parent=["127.0.0.1:1"], limits=limits)
     made.mkdir("/la/p")
@@ -130,3 +139,79 @@ def test_a_scan_that_began_while_inherited_grants_did_not_count_ends_when_they_d
     assert again.authority.revision == begun.authority.revision
     assert [one.path for one in again.entries] == ["/la/p/a"]
     assert paths(child, "bob", again.next_page_token) == ["/la/p/b", "/la/p/z"]
+
+
+def test_a_page_marks_that_expired_inherited_grants_would_show_more(
+    child: House, unconfirmed_seconds: list[float]
+) -> None:
+    """An index does not see it by the revision."""
+    child.grant("carol", "describe", "/la/p")
+    for seconds in (0.0, 1000.0):
+        unconfirmed_seconds[0] = seconds
+        assert page(child, "bob").inherited_grants_expired is bool(seconds)
+        assert not page(child, "carol").inherited_grants_expired
+        assert not page(child, ADMIN).inherited_grants_expired
+
+
+def state(la: House) -> ClusterState:
+    """Returns the state of the cluster by which an index decides whether to read it again."""
+    status = la.ask(ADMIN, "GetStatus", admin_pb2.GetStatusRequest())
+    return replace(
+        cluster_state_from_authority(status.authority, datetime.now(UTC)),
+        unchanged_since=status.topics_unchanged_since,
+    )
+
+
+def test_what_servers_write_by_themselves_changes_no_scan(child: House) -> None:
+    before = state(child)
+    child.put(parent_state.parent_contact_write(unix_ms(), linked=True))
+    child.put(link_write("kc-child", "server", 7))
+    child.put(Put(mount_row_key("/ny"), b"row"), Put(child_key("kc-child"), b"hello"))
+    child.put(Put(member_key("another"), b"member"), Put(kafka_key("managing"), b"1"))
+    now = state(child)
+    assert (now.revision or 0) >= (before.revision or 0) + 4
+    assert before.same_rows(now)
+    assert not now.same_rows(before)  # of a server whose replica is behind
+
+
+def set_owner(la: House) -> None:
+    request = directory_pb2.UpdateEntryRequest(path="/la/p", entry={"policies": {"owner": "us"}})
+    request.update_mask.paths.append("policies.owner")
+    la.ask(ADMIN, "UpdateEntry", request)
+
+
+def inherit_again(la: House) -> None:
+    message = federation_pb2.Inherited(revision=2, incarnation="i")
+    message.levels.add(path="/", policies={"owner": "them"})
+    la.put(*inheritance.inherited_writes(la.cluster.replica.snapshot, message, unix_ms()))
+
+
+def move(la: House) -> None:
+    time = encode_record(unix_ms(), b"")
+    moved = federation_pb2.Welcome(mount="/b", epoch=2, parent_mount="/")
+    la.put(Put(PARENT, time + moved.SerializeToString()))
+
+
+CHANGES: Final[dict[str, Callable[[House], object]]] = {
+    "a grant": lambda la: la.grant("dave", "describe", "/la/p"),
+    "a removed grant": lambda la: la.revoke("bob", "describe", "/la/p/b"),
+    "a policy": set_owner,
+    "partitions": lambda la: topic(la, "/la/p/z", partitions=12),
+    "a new topic": lambda la: topic(la, "/la/p/new"),
+    "what is inherited": inherit_again,
+    "the mount": move,
+    "a delete": lambda la: la.ask(
+        ADMIN, "DeleteEntry", directory_pb2.DeleteEntryRequest(path="/la/p/z")
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_a_scan_is_seen_by_an_index(child: House, change: str) -> None:
+    before = state(child)
+    CHANGES[change](child)
+    changed = state(child)
+    assert not before.same_rows(changed)
+    child.put(parent_state.parent_contact_write(unix_ms(), linked=True))
+    assert not before.same_rows(state(child))
+    assert changed.same_rows(state(child))

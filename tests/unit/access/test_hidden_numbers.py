@@ -19,10 +19,9 @@ from kdir.v1 import (
 )
 
 from directory.api import admin_service
-from directory.federation.link_records import BELOW
 from directory.kafka.arming.drift import Drift
 from directory.namespace.entry import Directory, Kind, Provision
-from directory.namespace.keys import LEVEL, MOUNT_ROW, child_key, entry_key
+from directory.namespace.keys import BELOW, LEVEL, MOUNT_ROW, child_key, entry_key
 from directory.store.base import Put
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import Absent, PermissionDenied, QuotaExceeded, VanishGuard

@@ -37,7 +37,7 @@ from directory.federation.child_state import (
 )
 from directory.federation.federation_state import FederationState, unix_ms
 from directory.federation.link_groups import LINK_GROUPS, LinkGroups
-from directory.federation.link_records import BELOW, encode_record
+from directory.federation.link_records import encode_record
 from directory.federation.parent_state import TableRow, table_writes
 from directory.namespace.command import (
     Command,
@@ -49,7 +49,7 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import Kind, Policies
-from directory.namespace.keys import PARENT, entry_key, member_key
+from directory.namespace.keys import BELOW, LINKED, PARENT, entry_key, member_key
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
 from directory.store.addresses import open_store
@@ -1162,8 +1162,8 @@ def test_what_many_unmounted_children_reported_is_forgotten_in_steps(cluster: Cl
         [*(link_write(one, "server", 0) for one in gone), link_write(CHILD, "server", 0)]
     )
     children.forget()
-    left = [key for key, _ in cluster.replica.snapshot.facts(child_state.LINKS)]
-    assert left == [child_state.LINKS + CHILD.encode()]
+    left = [key for key, _ in cluster.replica.snapshot.facts(LINKED)]
+    assert left == [LINKED + CHILD.encode()]
     assert sum(writing.counts) == len(gone)
     assert all(LIMITS.hold(2, count) for count in writing.counts)
     children.stop()
