@@ -17,6 +17,7 @@ from directory.api.visible_tree import OpenTree
 from directory.federation.child_links import ChildLink
 from directory.federation.federation_state import unix_ms
 from directory.federation.kafka_claims import check_kafka_claim
+from directory.federation.parent_state import TableRow
 from directory.namespace.bounds import Bounds, check_count, check_endpoint, check_text
 from directory.server.cluster import Cluster
 from directory.server.config_security import TlsConfig
@@ -59,7 +60,9 @@ class FederationService(Service):
     ) -> federation_pb2.ListMountsResponse:
         """Returns the mounts known here that the caller may see; with DESCRIBE on the cluster, also
         the clusters that wait to be mounted. Those of a cluster that is not loaded, or whose
-        inherited grants are not, are left out; it is named, as one with an unreadable mount is.
+        inherited grants are not, are left out; it is named, as one with an unreadable mount is. Of
+        several clusters' rows of a mount, that of the cluster deepest above it counts: the others
+        receive theirs later.
 
         Raises:
             NotReady: that is so of all clusters.
@@ -68,7 +71,7 @@ class FederationService(Service):
         call.check()
         response = federation_pb2.ListMountsResponse()
         now = unix_ms()
-        seen: set[str] = set()
+        found: dict[Path, tuple[int, TableRow]] = {}
         trees: list[tuple[Cluster, OpenTree]] = []
         refused: NotReady | None = None
         for cluster in self._router.clusters:
@@ -85,14 +88,17 @@ class FederationService(Service):
             if not cluster.federation.view().has_all_mounts():
                 response.incomplete_cluster_ids.append(cluster.cluster_id)
             for row in cluster.federation.rows_everywhere():
-                if not tree.can_refer_to(row.mount):
+                mount = row.mount
+                if not tree.can_refer_to(mount):
                     continue
-                if row.row.mount not in seen:
-                    seen.add(row.row.mount)
-                    response.rows.append(row.aged(now))
+                is_above = cluster.mount != mount and cluster.mount.is_prefix_of(mount)
+                depth = len(cluster.mount) if is_above else -1
+                if mount not in found or found[mount][0] < depth:
+                    found[mount] = depth, row
             if tree.can_do_on_cluster(Operation.DESCRIBE, ResourceType.CLUSTER):
                 response.pending_children.extend(cluster.children.waiting())
-        response.rows.sort(key=lambda row: row.mount)
+        rows = [row.aged(now) for _, row in found.values()]
+        response.rows.extend(sorted(rows, key=lambda row: row.mount))
         return response
 
 

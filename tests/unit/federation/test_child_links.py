@@ -1066,6 +1066,27 @@ def test_a_cluster_that_has_never_linked_is_in_nobody_s_way(
     waiting.stop()
 
 
+def test_of_the_rows_of_one_process_that_of_the_owner_is_listed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The root receives what is mounted in /la later than /la itself has it."""
+    kept = below_writes(cluster.replica.snapshot, CHILD, [TableRow(row(1), unix_ms())], unix_ms())
+    cluster.writer.put_facts(kept)
+    store = f"sqlite:///{tmp_path / 'la.sqlite'}"
+    owner = started(ServerConfig.quick(path("/la"), cluster="la", store=store))
+    mount = CreateMount(path=path("/la/1"), cluster_id="kc-new")
+    eventually(lambda: owner.writer.commit_command(mount))
+    call = Call(time.monotonic() + 60, is_active=lambda: True)
+    for clusters in ((cluster, owner), (owner, cluster)):
+        service = FederationService(ClusterRouter(clusters))
+        listed = service.list_mounts(federation_pb2.ListMountsRequest(), call)
+        assert [(one.mount, one.cluster_id) for one in listed.rows] == [
+            ("/la", CHILD),
+            ("/la/1", "kc-new"),
+        ]
+    owner.stop()
+
+
 def test_a_child_that_no_mount_names_is_refused_for_good(cluster: Cluster) -> None:
     with pytest.raises(UnknownChild, match="kdir mount /late --child kc-late"):
         cluster.children.serve(LATE)
