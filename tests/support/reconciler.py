@@ -242,14 +242,15 @@ def state_counts(topics: Mapping[str, Topic]) -> dict[str, int]:
     return counts
 
 
-def begin_arming(here: World, *below: str, aspect: str = "configs") -> None:
+def begin_arming(here: World, *below: str, aspect: str = "configs", takeover: bool = False) -> None:
     """Commits an arming without waiting for its calls, which a later step of the test makes. Its
     clock goes on by 30 s at each reading: the commit has 30 s, and the wait after it ends at once.
     """
     arming_service, where = copy(here.reconciler.arming_service), MOUNT.join(below)
     late = itertools.count(0.0, 30.0)
     arming_service._context = replace(arming_service._context, clock=lambda: next(late))
-    arming_service.arm(where, aspect, arming_service.plan(where, aspect).plan, timeout_seconds=60.0)
+    plan = arming_service.plan(where, aspect, takeover=takeover).plan
+    arming_service.arm(where, aspect, plan, takeover=takeover, timeout_seconds=60.0)
 
 
 class Failing:

@@ -15,7 +15,10 @@ from directory.kafka.adoption import adoption, pinned_kafka, recorded_topics
 from directory.kafka.adoption.adoption import AdoptionBacklog
 from directory.kafka.adoption.metadata_diff import config_news, diff_metadata, is_other
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
+from directory.kafka.applying.desired_acls import start_of
 from directory.kafka.applying.desired_configs import DesiredConfigs, RecordedTopic, is_under_way
+from directory.kafka.applying.last_applied import armed_records
+from directory.kafka.arming.releases import plans_of
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.provisioning.recent_changes import RecentChanges
@@ -23,6 +26,7 @@ from directory.namespace.adoption_mapping import Adoption, AdoptionAction, plan_
 from directory.namespace.entry import Provision
 from directory.namespace.keys import (
     DETACHED,
+    ENTRY,
     detached_key,
     is_awaited,
     large_change_key,
@@ -34,6 +38,7 @@ from directory.namespace.keys import (
 from directory.namespace.physical_names import RETIRED_FOR_MS
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.traversal import entry_path
+from directory.namespace.updatable_fields import ASPECTS
 from directory.store.base import Delete, Guard, KeyEquals, Put, Write
 from directory.store.large_change_records import LARGE, SWEEP, LargeAdoption, adoptions
 from resolver.units import plural
@@ -172,6 +177,7 @@ class KafkaSweep:
         self._adopt(comparison.adopt, held, commits)
         if is_sweep:
             self._end_detached(snapshot, survey, admin, commits)
+            commits.put_each(_gone_armings(snapshot))
         commits.record(comparison.news)
         if held.allowed:
             commits.put(pinned_kafka.forget_acknowledgement())
@@ -366,3 +372,22 @@ def _unread_text(unread: Mapping[str, str]) -> str:
     name, why = next(iter(unread.items()))
     others = f" and {plural(len(unread) - 1, 'other topic')}" if len(unread) > 1 else ""
     return f"configs of {name}{others} cannot be read: {why}"
+
+
+def _gone_armings(snapshot: Snapshot) -> list[tuple[Sequence[Guard], Sequence[Write]]]:
+    """Returns the changes that remove the records of armings at entries that are gone: those of
+    their plans, which are found by them, come first.
+    """
+    gone = [
+        mark
+        for aspect in ASPECTS
+        for mark in armed_records(snapshot, aspect)
+        # Else a newer server's, or an older one's: where its entry is now is not known.
+        if mark.plan and (mark.place is None or mark.physical_name)
+        if start_of(snapshot, mark) is None
+    ]
+    if any(key.startswith(ENTRY) for key in snapshot.unreadable_values):
+        return []  # theirs may be among them
+    rows = list(plans_of(snapshot, {mark.entry_id for mark in gone}))
+    rows += [(one.key, value) for one in gone if (value := snapshot.fact(one.key)) is not None]
+    return [((KeyEquals(key, value),), (Delete(key),)) for key, value in rows]

@@ -232,6 +232,8 @@ def start_of(snapshot: Snapshot, mark: ArmedRecord) -> ArmedEntry | None:
     located = snapshot.locate(mark.physical_name) if mark.physical_name else None
     if located is None or located.relative is None:
         return None
+    if located.topic.entry_id != mark.entry_id:
+        return None  # a later topic of that name: nobody armed it
     return ArmedEntry(located.parent_id, located.name)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from directory.access.grants import Operation, Permission, ResourceType
 from directory.kafka.admin_contract import Acl, PatternType, Resource
+from directory.kafka.kafka_context import ACLS, CONFIGS
 from directory.namespace.keys import PUSHED, kafka_key, pushed_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put, Write
@@ -52,6 +53,8 @@ _KINDS: Final = {
     b"g": ResourceType.GROUP,
     b"x": ResourceType.TRANSACTIONAL_ID,
 }
+_APPLIED: Final = {CONFIGS: (PUSHED,), ACLS: (ACL_ROWS,)}
+"""Where what was pushed is on record, by aspect."""
 _PATTERNS: Final = {b"l": PatternType.LITERAL, b"p": PatternType.PREFIXED}
 _KIND_LETTERS: Final = {kind: letter for letter, kind in _KINDS.items()}
 _PATTERN_LETTERS: Final = {pattern: letter for letter, pattern in _PATTERNS.items()}
@@ -362,8 +365,9 @@ class ArmedRecord:
 
 
 def armed_anywhere(snapshot: Snapshot, aspect: str) -> bool:
-    """True if the aspect was ever armed at an entry of this cluster."""
-    return next(snapshot.facts(ARMED + aspect.encode() + b"/"), None) is not None
+    """True if the aspect is armed at an entry, or was, and what was pushed then is on record."""
+    prefixes = (ARMED + aspect.encode() + b"/", *_APPLIED.get(aspect, ()))
+    return any(next(snapshot.facts(one), None) is not None for one in prefixes)
 
 
 def load_armed_record(snapshot: Snapshot, aspect: str, entry_id: int) -> ArmedRecord | None:
@@ -373,7 +377,9 @@ def load_armed_record(snapshot: Snapshot, aspect: str, entry_id: int) -> ArmedRe
 
 
 def armed_records(snapshot: Snapshot, aspect: str) -> list[ArmedRecord]:
-    """Returns the record of every entry at which the aspect was ever armed."""
+    """Returns the record of every entry at which the aspect was armed, until a sweep finds that the
+    entry is gone.
+    """
     prefix = ARMED + aspect.encode() + b"/"
     return [
         _mark(aspect, int(key.removeprefix(prefix), 16), value)

@@ -288,7 +288,7 @@ class ArmingService:
         while True:
             found = load_armed_record(self._context.latest(), mark.aspect, mark.entry_id)
             if found is None or found.plan != mark.plan:
-                return ArmingResult(0, message="armed again by another plan meanwhile")
+                return ArmingResult(0, message="armed again by another plan meanwhile, or gone")
             if not found.pending:
                 return ArmingResult(found.made, message=found.message)
             if found.message or self._context.clock() >= until:

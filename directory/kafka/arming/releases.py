@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from directory.federation import parent_state
@@ -34,6 +35,7 @@ __all__ = [
     "arming_entry",
     "forget_release",
     "inherited_basis",
+    "plans_of",
     "release_writes",
     "releases_of",
     "unchanged_basis",
@@ -220,6 +222,14 @@ def arming_entry(snapshot: Snapshot, parent_id: int, topic: Topic) -> int:
         reported, entry_id = node.directory.policies.manage.get(CONFIGS), above
         above = node.parent_id
     return entry_id if reported else 0
+
+
+def plans_of(snapshot: Snapshot, entry_ids: Collection[int]) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the rows, key and value, of the plans that armed these entries."""
+    for key, value in snapshot.facts(_PLAN) if entry_ids else ():
+        with suppress(ValueError, KeyError, TypeError):  # else a newer version's
+            if int(json.loads(value)["entry"]) in entry_ids:
+                yield key, value
 
 
 def forget_release(entry_id: int) -> Delete:

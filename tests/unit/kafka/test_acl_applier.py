@@ -23,7 +23,13 @@ from directory.kafka.admin_contract import (
     TopicToCreate,
     always,
 )
-from directory.kafka.applying.last_applied import ACL_BASIS, ACL_ROWS, acl_counts, load_armed_record
+from directory.kafka.applying.last_applied import (
+    ACL_BASIS,
+    ACL_ROWS,
+    acl_counts,
+    armed_records,
+    load_armed_record,
+)
 from directory.kafka.arming.drift import acl_state, acl_states_below
 from directory.namespace.command import DeleteEntry, MoveEntry, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
@@ -500,6 +506,61 @@ def test_a_single_topic_can_be_armed_and_is_found_where_it_goes(here: World, kaf
     move(here, "search/clicks", "other/moved")
     here.settle()
     assert kafka.bindings == on(CLICKS, "allow bob read")
+
+
+def test_an_arming_of_a_removed_topic_is_not_one_of_a_later_topic_of_its_name(
+    here: World, kafka: Kafka
+) -> None:
+    kafka.open_to_all = True
+    grant(here, "search", "allow alice read")
+    arm(here, "search")
+    begin_arming(here, "search", "clicks", aspect="acls", takeover=True)
+    kafka.refuses = "no authorizer"
+    here.remove("search/clicks")
+    here.settle()
+    here.now += 30
+    here.reconciler.run_once()
+    kafka.add("search.clicks")  # by another client
+    here.now += 30
+    here.reconciler.run_once()
+    assert here.states()["search/clicks"] == "ACTIVE"
+    kafka.refuses = ""
+    here.now += 60
+    here.settle()
+    assert not kafka.bindings
+
+
+def test_armings_of_entries_that_are_gone_leave_no_records(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read")
+    arm(here, "search/clicks")
+    arm(here, "other")
+    here.remove("search/clicks")
+    here.remove("other")
+    here.settle()
+    here.sweep()
+    here.settle()
+    assert armed_records(here.replica.snapshot, "acls") == []
+    assert not kafka.bindings
+    arm(here, "search/views")
+    here.sweep()
+    assert len(armed_records(here.replica.snapshot, "acls")) == 1
+
+
+def test_acls_of_an_armed_entry_that_is_gone_are_removed_after_its_record(
+    here: World, kafka: Kafka
+) -> None:
+    grant(here, "search", "allow alice read group g")
+    arm(here, "search/clicks")
+    kafka.refuses = "no authorizer"
+    here.remove("search/clicks")
+    here.settle()
+    here.sweep()
+    assert armed_records(here.replica.snapshot, "acls") == []
+    assert kafka.bindings == on("group g", "allow alice read")
+    kafka.refuses = ""
+    here.now += 60
+    here.settle()
+    assert not kafka.bindings
 
 
 def test_a_directory_below_can_be_left_out(here: World, kafka: Kafka) -> None:

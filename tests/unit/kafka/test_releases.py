@@ -171,6 +171,15 @@ def test_a_topic_that_takes_the_place_of_one_that_was_released_is_not(
     assert waits(here, "d/a")
 
 
+def test_plans_of_entries_that_are_gone_leave_no_records(here: World) -> None:
+    arm(here, "d", "a")
+    here.remove("d/a")
+    here.settle(1_000)
+    here.sweep()
+    prefixes = (b"k/armed/", b"k/plan/")
+    assert [len(list(here.replica.snapshot.facts(one))) for one in prefixes] == [1, 1]
+
+
 def test_a_topic_that_is_moved_below_what_another_plan_armed_waits(
     here: World, kafka: SlowKafka
 ) -> None:
