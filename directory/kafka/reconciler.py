@@ -288,8 +288,9 @@ class Reconciler:
             if survey.cluster_id != held.pinned:
                 sweeper.due = 0.0
                 return False
+            mount = self._mount_now()
             rows = self.requests.plan_rows(change.rules, survey, remap=change.remap)
-            sweeper.backlog = AdoptionBacklog(rows, change, self._clock)
+            sweeper.backlog = AdoptionBacklog(rows, change, self._clock, mount, self._mount_now)
             left = sweeper.backlog.left
             _log.info(
                 "%s: goes on with adoption %s: %d left", self._cluster, change.change_id, left
@@ -297,6 +298,9 @@ class Reconciler:
         if not sweeper.backlog.carry_on(term.commits):
             sweeper.backlog = None
         return True
+
+    def _mount_now(self) -> Path:
+        return self._mount_at(self._latest())
 
     def _work(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
         """Creates and deletes what waits for it."""

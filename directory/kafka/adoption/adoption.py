@@ -209,13 +209,20 @@ class AdoptionBacklog:
     Args:
         rows: what is to be done; rows without a step are passed over.
         change: what is recorded of it; None = nothing is.
+        mount: where the cluster was mounted when the rows were planned: their paths begin with it.
+        mount_now: returns where it is mounted now.
 
     Raises (all that commits):
         as ``TopicCommits``: the slice is done again.
     """
 
     def __init__(
-        self, rows: Sequence[AdoptionRow], change: LargeAdoption | None, clock: Callable[[], float]
+        self,
+        rows: Sequence[AdoptionRow],
+        change: LargeAdoption | None,
+        clock: Callable[[], float],
+        mount: Path,
+        mount_now: Callable[[], Path],
     ) -> None:
         order = {CreateStep: 0, TakeOverStep: 1, MoveStep: 2}
         steps = [row for row in rows if row.step is not None]
@@ -224,6 +231,8 @@ class AdoptionBacklog:
         self._next = 0
         self._clock: Final = clock
         self._reported_at = clock()
+        self._mount: Final = mount
+        self._mount_now: Final = mount_now
         self.change = change
         if change is not None:
             total = change.done + change.left
@@ -240,7 +249,11 @@ class AdoptionBacklog:
             commits.put([self.change.to_put()])
 
     def carry_on(self, commits: TopicCommits) -> bool:
-        """Does one slice; returns whether more is left. At the end removes the record."""
+        """Does one slice; returns whether more is left. At the end removes the record; keeps it if
+        the mount moved, since what is left then has to be planned again.
+        """
+        if self._is_outdated():
+            return False
         size = commits.batch * _BATCHES
         rows = self._rows[self._next : self._next + size]
         principal = "" if self.change is None else self.change.principal
@@ -249,9 +262,14 @@ class AdoptionBacklog:
                 _log.warning("%s stays at %s: %s", row.physical_name, row.path, row.message)
             elif isinstance(row.step, CreateStep) and row.path is None:
                 _log.warning("%s: %s", row.physical_name, row.message)
+        if self._is_outdated():
+            return False
         self._next += len(rows)
         self._record_progress(commits)
         return self.left > 0
+
+    def _is_outdated(self) -> bool:
+        return self._mount_now() != self._mount
 
     def _record_progress(self, commits: TopicCommits) -> None:
         if self.change is None:

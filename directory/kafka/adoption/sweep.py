@@ -292,7 +292,13 @@ class KafkaSweep:
         new = [(row.segments, row.observed) for row in rows if row.is_new]
         if len(new) > commits.batch * _BATCHES:
             steps = [adoption.taken_in(mount, *one) for one in new]
-            self.backlog = AdoptionBacklog(steps, self._recorded(snapshot, len(new)), self._clock)
+            self.backlog = AdoptionBacklog(
+                steps,
+                self._recorded(snapshot, len(new)),
+                self._clock,
+                mount,
+                lambda: self._context.mount_at(self._latest()),
+            )
             self.backlog.begin(commits)
             _log.info("%s: adopts %d topics of Kafka, in steps", self._cluster, len(new))
             return

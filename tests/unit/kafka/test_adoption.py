@@ -45,7 +45,7 @@ from directory.namespace.command import (
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Kind, Policies, Provision, Topic
 from directory.namespace.keys import directory_range, entry_key
 from directory.store.base import Delete, Write
-from directory.store.large_change_records import LargeAdoption, rules_from_proto
+from directory.store.large_change_records import LargeAdoption, adoptions, rules_from_proto
 from directory.store.replica import AppliedCommit
 from directory.store.transaction_limits import Limits
 from resolver.errors import OutboxFull
@@ -119,6 +119,13 @@ class ClusterWriter:
         cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, writes)
 
 
+def backlog_of(
+    rows: Sequence[AdoptionRow], change: LargeAdoption | None, cluster: Cluster
+) -> adoption.AdoptionBacklog:
+    mount = cluster.mount
+    return adoption.AdoptionBacklog(rows, change, lambda: 0.0, mount, lambda: cluster.mount)
+
+
 def test_new_known_moved_and_taken_over_topics_are_distinguished_and_done_so() -> None:
     cluster = Cluster("/la")
     adopted(cluster, "x.a", "x.taken", "known")
@@ -182,7 +189,7 @@ def test_moves_that_the_store_did_not_take_are_made_later() -> None:
     rows = adoption.plan(rules, survey("x.a"), cluster.snapshot, cluster.mount, remap=True)
     writer: Any = ClusterWriter(cluster)
     commits = TopicCommits(writer, Limits(800, 1 << 20), None)
-    backlog = adoption.AdoptionBacklog(rows, None, lambda: 0.0)
+    backlog = backlog_of(rows, None, cluster)
     writer.refusal = OutboxFull("too many changes wait")
     with pytest.raises(OutboxFull):
         backlog.carry_on(commits)
@@ -202,13 +209,38 @@ def test_a_large_adoption_is_the_doing_of_who_asked_for_it() -> None:
     )
     writer: Any = ClusterWriter(cluster)
     commits = TopicCommits(writer, Limits(800, 1 << 20), None)
-    assert not adoption.AdoptionBacklog(rows, change, lambda: 0.0).carry_on(commits)
+    assert not backlog_of(rows, change, cluster).carry_on(commits)
     assert cluster.topic("/la/x/a").changed_by == "User:ben"
     assert cluster.topic("/la/new").changed_by == "User:ben"
     # A sweep's is nobody's.
     rows = adoption.plan((), survey("more"), cluster.snapshot, cluster.mount, remap=False)
-    adoption.AdoptionBacklog(rows, None, lambda: 0.0).carry_on(commits)
+    backlog_of(rows, None, cluster).carry_on(commits)
     assert cluster.topic("/la/more").changed_by == ""
+
+
+@pytest.mark.parametrize("is_between", [False, True])
+def test_what_is_left_of_a_large_adoption_when_the_mount_moves_is_planned_again(
+    is_between: bool,
+) -> None:
+    cluster = Cluster("/la")
+    adopted(cluster, "x.a")
+    rules = (MappingRule.from_fields("x.*", split_on="."),)
+    rows = adoption.plan(rules, survey("x.a"), cluster.snapshot, cluster.mount, remap=True)
+    change = LargeAdoption(change_id="1", mount=cluster.mount, started_at_ms=1, done=0, left=1)
+    writer: Any = ClusterWriter(cluster)
+    commits = TopicCommits(writer, Limits(800, 1 << 20), None)
+    backlog_of(rows, change, cluster).begin(commits)
+    moved = iter([path("/la")] if is_between else [])
+    cluster.mount = path("/ny")
+    backlog = adoption.AdoptionBacklog(
+        rows, change, lambda: 0.0, path("/la"), lambda: next(moved, cluster.mount)
+    )
+    assert not backlog.carry_on(commits)
+    assert [one.change_id for one in adoptions(cluster.snapshot)] == ["1"]
+    rows = adoption.plan(rules, survey("x.a"), cluster.snapshot, cluster.mount, remap=True)
+    assert not backlog_of(rows, change, cluster).carry_on(commits)
+    assert cluster.topic("/ny/x/a").physical_name == "x.a"
+    assert not adoptions(cluster.snapshot)
 
 
 def test_kafkas_own_and_half_made_topics_have_no_row() -> None:
