@@ -244,14 +244,9 @@ class Producer:
     def _client(self, found: TopicLocation) -> tuple[_Key, KafkaProducer]:
         """Returns the client for the current cluster and settings of a path, and its key."""
         self._same_process()
-        where = connection(found, self._listener)
-        settings = producer_settings(setting_layers(self._settings, found))
-        mixed = {**where, **for_librdkafka(settings)}
-        named = dict(mixed)
+        key, mixed = self._keyed_settings(found)
         if self._transactional:
-            # An id has one client in a cluster, which finds other brokers by itself.
-            del named["bootstrap.servers"]
-        key = found.cluster_id, tuple(sorted(named.items()))
+            key = self._key_in_cluster(found, key)
         client = self._clients.get(key)
         if client is None:
             client = self._open(found, key, mixed)
@@ -265,16 +260,53 @@ class Producer:
             self._join(found, client)
         return key, client
 
-    def _open(self, found: TopicLocation, key: _Key, settings: Mapping[str, str]) -> KafkaProducer:
+    def _keyed_settings(self, found: TopicLocation) -> tuple[_Key, Mapping[str, str]]:
+        """Returns the current settings of a client for a path, and their key."""
+        where = connection(found, self._listener)
+        settings = producer_settings(setting_layers(self._settings, found))
+        mixed = {**where, **for_librdkafka(settings)}
+        named = dict(mixed)
         if self._transactional:
-            others = [one for one in self._clients if one[0] == key[0]]
-            if others:
-                # Two clients with one transactional id would fence each other.
-                differ = sorted({name for name, _ in set(others[0][1]) ^ set(key[1])})
-                raise InvalidArgument(
-                    f"{found.path}: its policies set another {', '.join(differ)} than this "
-                    f"transactional producer has in cluster {found.cluster}: set it in the settings"
-                )
+            # An id has one client in a cluster, which finds other brokers by itself.
+            del named["bootstrap.servers"]
+        return (found.cluster_id, tuple(sorted(named.items()))), mixed
+
+    def _key_in_cluster(self, found: TopicLocation, key: _Key) -> _Key:
+        """Returns the key of the one client of a transactional id in the path's cluster: two would
+        fence each other. Drops a client with former settings, once its transaction is over and
+        the settings of the cluster's other paths are the new ones, too. Until then, paths that
+        had it before keep it.
+        """
+        former_key = next((one for one in list(self._clients) if one[0] == key[0]), key)
+        if former_key == key:
+            return key
+        former = self._clients[former_key]
+        if former is not self._in_transaction and self._is_common(key, found.path):
+            # Raises if another producer has the id by now: a new client would fence that one.
+            former.begin_transaction()
+            former.abort_transaction(_SWITCH_SECONDS)
+            self._switch(found, former_key)
+            self._clients.pop(former_key, None)
+            return key
+        if self._last.get(found.path, ("",))[0] == key[0]:
+            return former_key
+        differ = sorted({name for name, _ in set(former_key[1]) ^ set(key[1])})
+        raise InvalidArgument(
+            f"{found.path}: its policies set another {', '.join(differ)} than this "
+            f"transactional producer has in cluster {found.cluster}: set it in the settings"
+        )
+
+    def _is_common(self, key: _Key, but_for: str) -> bool:
+        """True if all other paths of the cluster that were produced to have these settings now."""
+        for path, last in list(self._last.items()):
+            if last[0] == key[0] and path != but_for:
+                with suppress(KdirError):  # else nothing can be produced to it for now
+                    found = self._resolver.resolve(path, for_writes=True)
+                    if found.cluster_id == key[0] and self._keyed_settings(found)[0] != key:
+                        return False
+        return True
+
+    def _open(self, found: TopicLocation, key: _Key, settings: Mapping[str, str]) -> KafkaProducer:
         try:
             client = KafkaProducer({**settings, **self._callbacks})
         except KafkaException as error:

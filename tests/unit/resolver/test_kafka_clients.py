@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any, ClassVar
 
 import pytest
@@ -31,7 +32,9 @@ class Tree:
         self.brokers = ["a:9092"]
         self.cluster_id = "kc-la"
         endpoint = self.directory.cluster("/la", bootstrap_servers="a:9092")
-        for name in ("x", "y"):
+        self.linger_ms: dict[str, str] = {}
+        """By path, the policy producer.linger.ms."""
+        for name in ("x", "y", "z"):
             self.directory.topic(f"/la/{name}")
         answer = self.directory.transport.handler(endpoint)
 
@@ -40,6 +43,10 @@ class Tree:
             for authority in getattr(response, "authorities", None) or [response.authority]:
                 authority.cluster.cluster_id = self.cluster_id
                 authority.cluster.listeners[0].bootstrap_servers[:] = self.brokers
+            for outcome in getattr(response, "outcomes", None) or [response.outcome]:
+                if value := self.linger_ms.get(outcome.resolution.entry.path):
+                    defaults = outcome.resolution.effective.producer_defaults
+                    defaults["linger.ms"].value = value
             return response
 
         self.directory.transport.serve(endpoint, handle)
@@ -67,6 +74,74 @@ def test_a_transactional_producer_goes_on_when_the_list_of_brokers_changes(tree:
     assert producer.close() == 0
 
 
+def produce_in_transaction(producer: Producer, *paths: str) -> None:
+    producer.begin_transaction()
+    for one in paths:
+        producer.produce(one, b"1")
+    producer.commit_transaction()
+
+
+def test_a_transactional_producer_goes_on_when_a_policy_changes(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_module, "KafkaProducer", CountedProducer)
+    monkeypatch.setattr(CountedProducer, "alive", weakref.WeakSet())
+    reported: list[object] = []
+    with closing(Producer(tree.resolver(max_entries=0), {**MOCK, "transactional.id": "t"})) as one:
+        produce_in_transaction(one, "/la/x", "/la/y")
+        one.begin_transaction()
+        one.produce("/la/x", b"1")
+        tree.linger_ms = {"/la/x": "20", "/la/y": "20"}
+        one.produce("/la/y", b"1", on_delivery=lambda error, _: reported.append(error))
+        assert [client.linger_ms for client in CountedProducer.alive] == [None]
+        one.abort_transaction()
+        produce_in_transaction(one, "/la/x", "/la/y")
+        assert [client.linger_ms for client in CountedProducer.alive] == ["20"]
+        assert len(reported) == 1
+
+
+def test_a_transactional_producer_keeps_its_settings_while_paths_of_a_cluster_differ(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_module, "KafkaProducer", CountedProducer)
+    monkeypatch.setattr(CountedProducer, "alive", weakref.WeakSet())
+    with closing(Producer(tree.resolver(max_entries=0), {**MOCK, "transactional.id": "t"})) as one:
+        produce_in_transaction(one, "/la/x", "/la/y")
+        tree.linger_ms = {"/la/x": "20", "/la/z": "20"}
+        produce_in_transaction(one, "/la/x", "/la/y")
+        one.begin_transaction()
+        with pytest.raises(InvalidArgument, match=r"/la/z: its policies set another linger\.ms"):
+            one.produce("/la/z", b"1")
+        one.abort_transaction()
+        tree.directory.remove("/la/y")
+        produce_in_transaction(one, "/la/z", "/la/x")
+        assert "20" in [client.linger_ms for client in CountedProducer.alive]
+
+
+def test_a_transactional_producer_that_is_fenced_fences_no_other_when_a_policy_changes(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class FencedProducer(CountedProducer):
+        is_fenced = False
+
+        def begin_transaction(self) -> None:
+            if self.is_fenced:
+                raise KafkaException(KafkaError(KafkaError._FENCED, fatal=True))
+            super().begin_transaction()
+
+    monkeypatch.setattr(producer_module, "KafkaProducer", FencedProducer)
+    monkeypatch.setattr(CountedProducer, "alive", weakref.WeakSet())
+    with closing(Producer(tree.resolver(max_entries=0), {**MOCK, "transactional.id": "t"})) as one:
+        produce_in_transaction(one, "/la/x")
+        tree.linger_ms["/la/x"] = "20"
+        FencedProducer.is_fenced = True
+        one.begin_transaction()
+        with pytest.raises(KafkaException):
+            one.produce("/la/x", b"1")
+        one.abort_transaction()
+        assert "20" not in [client.linger_ms for client in CountedProducer.alive]
+
+
 class CountedProducer(KafkaProducer):
     """A client that is in ``alive`` until it is dropped."""
 
@@ -74,6 +149,7 @@ class CountedProducer(KafkaProducer):
 
     def __init__(self, settings: dict[str, Any]) -> None:
         super().__init__(settings)
+        self.linger_ms = settings.get("linger.ms")
         self.alive.add(self)
 
 
@@ -81,6 +157,7 @@ def test_a_producer_drops_the_clients_that_no_path_has_any_more(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(producer_module, "KafkaProducer", CountedProducer)
+    monkeypatch.setattr(CountedProducer, "alive", weakref.WeakSet())
     producer = Producer(tree.resolver(max_entries=0), MOCK)
     reported: list[object] = []
 
