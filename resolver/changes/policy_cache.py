@@ -57,6 +57,9 @@ _NO_PARENT_SECONDS: Final = 60.0
 _ASK_AGAIN_SECONDS: Final = 1.0
 """Longest wait for a server where one has answered before that there is no parent."""
 
+_LOG_SECONDS: Final = 60.0
+"""Time for which a cluster's log counts as being where a server answered that it is."""
+
 Levels = Sequence[tuple[str, Mapping[str, "str | None"]]]
 """Path of a level and the fields that it sets, outermost level first; None = cleared."""
 
@@ -100,12 +103,18 @@ class _Elsewhere(Exception):
 @dataclass(slots=True, eq=False)
 class _Cluster:
     reader: StateReader
+    log: Any
+    """Newest answer of ``GetChangeLog``."""
     mount: Path
     """The cluster's mount when it was found; its checkpoints have the present one."""
     used_at: float
     users: int = 0
     no_parent_until: float = 0.0
     """Time until which a server's answer is valid that nothing is awaited from a parent."""
+    log_until: float = 0.0
+    """Time until which ``log`` is valid."""
+    is_dropped: bool = False
+    """Whether the last user closes the log."""
 
 
 class PolicyCache:
@@ -336,6 +345,9 @@ class PolicyCache:
             cluster = self._clusters.get(cluster_id)
             if cluster is not None:
                 cluster.users += 1
+        if cluster is not None and self._has_left(cluster_id, cluster, deadline):
+            self._release(cluster)
+            cluster = None
         if cluster is None:
             if owner is None:
                 raise _Elsewhere
@@ -350,9 +362,42 @@ class PolicyCache:
         try:
             yield cluster
         finally:
-            with self._lock:
-                cluster.users -= 1
-                cluster.used_at = time.monotonic()
+            self._release(cluster)
+
+    def _release(self, cluster: _Cluster) -> None:
+        """Ends one use of a cluster; the last one closes the log of a dropped cluster."""
+        with self._lock:
+            cluster.users -= 1
+            cluster.used_at = time.monotonic()
+            is_over = cluster.is_dropped and not cluster.users
+        if is_over:
+            cluster.reader.close()
+
+    def _has_left(self, cluster_id: str, cluster: _Cluster, deadline: float) -> bool:
+        """Asks a server now and then where a cluster's log is. If it is off or elsewhere, drops the
+        cluster and returns True: no error shows that the log which is followed has ended.
+        """
+        now = time.monotonic()
+        with self._lock:
+            if cluster.is_dropped or now < cluster.log_until:
+                return cluster.is_dropped
+            cluster.log_until = now + _LOG_SECONDS
+        state = cluster.reader.state
+        mount = (_mount_of(state) if state is not None else None) or cluster.mount
+        try:
+            found = self._ask(mount, cluster_id, min(deadline, now + _ASK_AGAIN_SECONDS))
+        except KdirError:
+            return False  # the last answer holds meanwhile
+        if found.authority.cluster.cluster_id != cluster_id:
+            return False
+        if _is_same_log(cluster.log, found):
+            cluster.log = found
+            return False
+        with self._lock:
+            cluster.is_dropped = True
+            if self._clusters.get(cluster_id) is cluster:
+                del self._clusters[cluster_id]
+        return True
 
     def _log_of(self, owner: Owner, deadline: float) -> Any:
         """Returns the answer of ``GetChangeLog``: topics and brokers of a cluster's log."""
@@ -369,7 +414,8 @@ class PolicyCache:
         properties = {"log_level": 0, **self._properties, **brokers}
         registry = log.schema_registry
         reader = StateReader(properties, log.state_topic, owner.cluster_id, registry=registry)
-        return _Cluster(reader, owner.mount, time.monotonic())
+        now = time.monotonic()
+        return _Cluster(reader, log, owner.mount, now, log_until=now + _LOG_SECONDS)
 
     def _ask(self, mount: Path, cluster_id: str, deadline: float) -> Any:
         from kdir.v1 import watch_pb2
@@ -430,6 +476,14 @@ class PolicyCache:
                         idle.append(self._clusters.pop(cluster_id))
             for cluster in idle:
                 cluster.reader.close()
+
+
+def _is_same_log(one: Any, other: Any) -> bool:
+    """True if two answers of ``GetChangeLog`` are about the same log. Lists of the same brokers may
+    differ between servers.
+    """
+    same = [(found.configured, found.state_topic, found.schema_registry) for found in (one, other)]
+    return same[0] == same[1] and not set(one.bootstrap_servers).isdisjoint(other.bootstrap_servers)
 
 
 def _left(deadline: float) -> float:

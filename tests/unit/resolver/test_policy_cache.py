@@ -17,7 +17,7 @@ from resolver.changes import policy_cache, state_reader
 from resolver.changes.policy_cache import PolicyCache
 from resolver.changes.record import Change, encode, entry_key, fact_key, grants_key
 from resolver.changes.state_fold import place_of
-from resolver.errors import Absent, Closed, KafkaUnavailable, KdirError, NotReady
+from resolver.errors import Absent, Closed, KafkaUnavailable, KdirError, NotReady, Unimplemented
 from resolver.revision_token import Token
 from resolver.testing import MemoryDirectory
 from tests.support.memory_topic import MemoryTopic
@@ -55,6 +55,8 @@ class Logged:
         for path in ("/a/t", "/a/other", "/none"):
             self.directory.topic(path)
         self._answer = self.directory.transport.handler(self.endpoint)
+        self.log_answer: watch_pb2.GetChangeLogResponse | None = None
+        """Answer of ``GetChangeLog``; None = the log is where it was."""
         self.directory.transport.serve(self.endpoint, self._answer_with_log)
         self.put(1, 0, "")
         self.put(2, 1, "a")
@@ -87,7 +89,7 @@ class Logged:
     def _answer_with_log(self, method: str, request: Any) -> Any:
         if method != "WatchService.GetChangeLog":
             return self._answer(method, request)
-        return change_log_answer(CLUSTER, "/", self.revision)
+        return self.log_answer or change_log_answer(CLUSTER, "/", self.revision)
 
 
 @pytest.fixture
@@ -143,6 +145,59 @@ def test_a_token_that_is_never_reached_does_not_hold_up_later_answers(logged: Lo
     with pytest.raises(NotReady):
         logged.cache.wait_for(logged.token(99), timeout_seconds=0.1)
     assert logged.cache.effective("/a/t", timeout_seconds=0.5).revision == 1
+
+
+def test_a_log_that_is_off_by_now_answers_no_more(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_cache, "_LOG_SECONDS", 0.0)
+    logged.cache.effective("/a/t")
+    logged.log_answer = watch_pb2.GetChangeLogResponse(
+        authority=change_log_answer(CLUSTER, "/", 1).authority
+    )
+    for _ in range(2):
+        with pytest.raises(Unimplemented, match="keeps no change log"):
+            logged.cache.effective("/a/t")
+    assert not logged.cache.cluster_ids
+
+
+@pytest.mark.parametrize(
+    ("brokers", "registry", "is_same"),
+    [(["c:1"], "", False), (["c:1", "b:1"], "", True), (["b:1"], "http://r:1", False)],
+)
+def test_a_log_that_is_elsewhere_by_now_is_loaded_from_there(
+    logged: Logged,
+    monkeypatch: pytest.MonkeyPatch,
+    brokers: list[str],
+    registry: str,
+    *,
+    is_same: bool,
+) -> None:
+    monkeypatch.setattr(policy_cache, "_LOG_SECONDS", 0.0)
+    opened: list[Any] = []
+    reader = state_reader.StateReader
+
+    def open_log(properties: dict[str, Any], *args: Any, **options: Any) -> Any:
+        opened.append(properties["bootstrap.servers"])
+        return reader(properties, *args, **options)
+
+    monkeypatch.setattr(policy_cache, "StateReader", open_log)
+    logged.cache.effective("/a/t")
+    logged.log_answer = change_log_answer(CLUSTER, "/", logged.revision)
+    logged.log_answer.bootstrap_servers[:] = brokers
+    logged.log_answer.schema_registry = registry
+    for _ in range(2):
+        assert logged.cache.effective("/a/t").revision == 1
+    assert opened == (["b:1"] if is_same else ["b:1", ",".join(brokers)])
+
+
+def test_a_log_is_followed_while_no_directory_answers_where_it_is(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_cache, "_LOG_SECONDS", 0.0)
+    logged.cache.effective("/a/t")
+    logged.directory.stop("/")
+    assert logged.cache.effective("/a/t").revision == 1
 
 
 def test_a_wait_goes_on_while_no_directory_answers(logged: Logged) -> None:
