@@ -39,7 +39,6 @@ from directory.kafka.applying.last_applied import (
 )
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Write
-from resolver.errors import InvalidPath
 from resolver.path import Path
 
 __all__ = [
@@ -366,15 +365,12 @@ def arming_scope(
     now = desired_acls(snapshot, mount, [start], expired=expired, assume=assume).by_resource
     way = (*mount.segments, *(snapshot.path_of(start.directory_id) or ()))
     path = Path((*way, start.topic) if start.topic else way)
-    before = (one for one, kept in load_every_applied_acls(snapshot) if _is_below(kept, path))
+    before = (
+        one
+        for one, kept in load_every_applied_acls(snapshot)
+        if kept is not None and path.is_prefix_of(kept.path_below(mount))
+    )
     return frozenset({*now, *before})
-
-
-def _is_below(kept: AppliedRecord[Acl] | None, path: Path) -> bool:
-    try:
-        return kept is not None and path.is_prefix_of(Path.parse(kept.path))
-    except InvalidPath:
-        return False
 
 
 class AclDiffs:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import lru_cache
 from types import MappingProxyType
@@ -22,6 +23,8 @@ from directory.kafka.kafka_context import ACLS, CONFIGS
 from directory.namespace.keys import PUSHED, kafka_key, pushed_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put, Write
+from resolver.errors import InvalidPath
+from resolver.path import Path
 
 __all__ = [
     "ACL_BASIS",
@@ -107,6 +110,16 @@ class AppliedRecord(Generic[_K]):
     def is_empty(self) -> bool:
         """Whether there is nothing to keep."""
         return not (self.settings or self.held or self.waits or self.refused)
+
+    def path_below(self, mount: Path) -> Path:
+        """Returns ``path`` if it is below the cluster's mount, else the mount, which moved since:
+        the record is found where all of the cluster is listed or armed.
+        """
+        with suppress(InvalidPath):
+            found = Path.parse(self.path)
+            if mount.is_prefix_of(found):
+                return found
+        return mount
 
     @property
     def state(self) -> str:

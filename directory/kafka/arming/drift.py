@@ -41,7 +41,7 @@ from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
 from directory.namespace.topic_configs import same_value
 from directory.namespace.traversal import entry_path
-from resolver.errors import InvalidPath, NotReady
+from resolver.errors import NotReady
 from resolver.path import Path
 
 __all__ = [
@@ -190,10 +190,7 @@ def _path_of(
         located = snapshot.locate(resource.name)
         relative = None if located is None else located.relative
         return None if relative is None else entry_path(mount, relative)
-    try:
-        return Path.parse(kept.path)
-    except InvalidPath:
-        return mount
+    return kept.path_below(mount)
 
 
 def _differences(

@@ -43,6 +43,7 @@ from resolver.errors import (
     LimitExceeded,
     NotReady,
 )
+from resolver.path import Path
 from tests.support.acls import FakeAcls, arm, disarm, grant, grant_of, on, plan, planned, revoke
 from tests.support.large_trees import FakeKafka
 from tests.support.reconciler import MOUNT, Chance, World, begin_arming, unlucky, world
@@ -1046,6 +1047,23 @@ def test_an_allow_that_no_parent_confirms_ends_in_kafka_too(
         here.now += 2
         here.reconciler.run_once()
         assert kafka.bindings == everything
+
+
+def test_what_waits_after_a_mount_moved_is_in_the_plan_and_the_list_of_the_whole_cluster(
+    here: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inherit(here, "deny eve read group g")
+    arm(here, "search")
+    assert kafka.bindings == on("group g", "deny eve read")
+    moved_to = Path.parse("/ny/t")
+    for module in ("tests.support.reconciler", "tests.support.acls", __name__):
+        monkeypatch.setattr(f"{module}.MOUNT", moved_to)
+    inherit(here, incarnation="two")
+    here.settle()
+    assert [one.path for one in here.reconciler.drift(moved_to)] == [moved_to]
+    assert planned(here) == [("DeleteAcls", "group g: DENY User:eve READ from *")]
+    arm(here)
+    assert not kafka.bindings
 
 
 def test_what_a_restore_brings_back_is_not_mended(tmp_path: FilePath, kafka: Kafka) -> None:
