@@ -15,6 +15,7 @@ from typing import Final
 from directory.namespace.command import ObservedTopic
 from directory.namespace.entry import Kind, Mount
 from directory.namespace.keys import (
+    deleted_topic_id,
     detached_key,
     entry_key,
     is_awaited,
@@ -36,6 +37,7 @@ __all__ = [
     "MappingRule",
     "Placement",
     "PlacementSet",
+    "is_deleted",
     "is_detached",
     "map_physical_name",
     "plan_adoption",
@@ -62,6 +64,16 @@ def is_detached(snapshot: Snapshot, observed: ObservedTopic) -> bool:
         return is_awaited(snapshot.fact(retired_key(observed.physical_name)))
     topic_id, _ = parse_detached(value)
     return not topic_id or not observed.topic_id or topic_id == observed.topic_id
+
+
+def is_deleted(snapshot: Snapshot, observed: ObservedTopic) -> bool:
+    """True if this very Kafka topic was deleted when its entry was removed: a broker that lags
+    shows it still.
+    """
+    name = observed.physical_name
+    deleted_id = deleted_topic_id(snapshot.fact(retired_key(name)))
+    is_same = bool(deleted_id) and deleted_id == observed.topic_id
+    return is_same and snapshot.fact(detached_key(name)) is None  # else it was left alone
 
 
 class PlacementSet:

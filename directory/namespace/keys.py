@@ -9,7 +9,8 @@ Keys are bytes, and entries are listed in their order::
                                                     separated by \n
     r/<physical name>                               retired: unix ms of its end, as decimal text;
                                                     then "awaited" if kdir requested the topic from
-                                                    Kafka and it may yet appear
+                                                    Kafka and it may yet appear, or "deleted" and
+                                                    Kafka's id of the topic that had the name
     x/<physical name>                               detached: adoption skips it; Kafka's topic id,
                                                     and its last path below the mount. If the name
                                                     is also retired and not awaited, Kafka no longer
@@ -130,6 +131,7 @@ __all__ = [
     "EntryKey",
     "child_key",
     "claim_key",
+    "deleted_topic_id",
     "detached_key",
     "detached_value",
     "directory_range",
@@ -169,6 +171,7 @@ RETIRED: Final = b"r/"
 DETACHED: Final = b"x/"
 _TOPIC_ID_BYTES: Final = 16
 _AWAITED: Final = b" awaited"
+_DELETED: Final = b" deleted "
 REQUEST: Final = b"q/"
 EVENT: Final = b"o/"
 FEDERATION: Final = b"f/"
@@ -359,17 +362,30 @@ def entry_id_in(key: bytes, prefix: bytes) -> int:
         return 0
 
 
-def retired_value(until_ms: int, *, awaited: bool = False) -> bytes:
+def retired_value(until_ms: int, *, awaited: bool = False, deleted_id: bytes = b"") -> bytes:
     """Returns the value of a retired name. ``awaited``: a topic that kdir requested from Kafka may
-    yet appear under it, though its entry was removed.
+    yet appear under it, though its entry was removed. ``deleted_id``: Kafka's id of the topic that
+    was deleted; a broker that lags may show it still.
     """
-    return str(until_ms).encode() + (_AWAITED if awaited else b"")
+    more = _AWAITED if awaited else b""
+    if deleted_id:
+        more = _DELETED + deleted_id.hex().encode()
+    return str(until_ms).encode() + more
 
 
 def retired_until_ms(value: bytes) -> int | None:
     """Returns when a name's retirement ends (Unix milliseconds); None: unreadable."""
-    text = value.removesuffix(_AWAITED)
+    text = value.removesuffix(_AWAITED).partition(_DELETED)[0]
     return int(text) if text.isdigit() else None
+
+
+def deleted_topic_id(value: bytes | None) -> bytes:
+    """Returns Kafka's id of the deleted topic that had a retired name; empty = not known."""
+    _, _, text = (value or b"").partition(_DELETED)
+    try:
+        return bytes.fromhex(text.decode("ascii"))
+    except ValueError:
+        return b""
 
 
 def is_awaited(value: bytes | None) -> bool:

@@ -419,14 +419,17 @@ class PlanBuilder:
         """Records that the physical name is no longer in use."""
         self._claimants(physical_name).discard(physical_name)
 
-    def retire_name(self, physical_name: str, *, awaited: bool = False) -> None:
+    def retire_name(
+        self, physical_name: str, *, awaited: bool = False, deleted_id: bytes = b""
+    ) -> None:
         """Retires the physical name: new topics do not get it for a day.
 
         With ``awaited``, a topic that appears under it meanwhile is not adopted either: kdir asked
-        Kafka for it and has removed its entry.
+        Kafka for it and has removed its entry. Nor is the topic with ``deleted_id``.
         """
         until_ms = self.context.now_ms + physical_names.RETIRED_FOR_MS
-        self.write_fact(retired_key(physical_name), retired_value(until_ms, awaited=awaited))
+        value = retired_value(until_ms, awaited=awaited, deleted_id=deleted_id)
+        self.write_fact(retired_key(physical_name), value)
 
     def _claimants(self, physical_name: str) -> set[str]:
         unified = unify(physical_name)

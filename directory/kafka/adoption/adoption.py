@@ -19,6 +19,7 @@ from directory.namespace.adoption_mapping import (
     Adoption,
     AdoptionAction,
     MappingRule,
+    is_deleted,
     plan_adoption,
 )
 from directory.namespace.command import ObservedTopic, TopicObservation
@@ -112,9 +113,8 @@ def plan(
 ) -> list[AdoptionRow]:
     """Returns what adoption would do with every topic that Kafka shows, by physical name."""
     shown = [seen for seen in survey.topics.values() if seen.partitions and not seen.internal]
-    rows = plan_adoption(
-        rules, [observed(seen) for seen in shown], snapshot, mount=mount, remap_adopted=remap
-    )
+    found = [one for one in map(observed, shown) if not is_deleted(snapshot, one)]
+    rows = plan_adoption(rules, found, snapshot, mount=mount, remap_adopted=remap)
     return [_to_row(row, snapshot, mount) for row in rows]
 
 

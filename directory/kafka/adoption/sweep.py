@@ -22,7 +22,12 @@ from directory.kafka.arming.releases import plans_of
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.provisioning.recent_changes import RecentChanges
-from directory.namespace.adoption_mapping import Adoption, AdoptionAction, plan_adoption
+from directory.namespace.adoption_mapping import (
+    Adoption,
+    AdoptionAction,
+    is_deleted,
+    plan_adoption,
+)
 from directory.namespace.entry import Provision
 from directory.namespace.keys import (
     DETACHED,
@@ -286,7 +291,8 @@ class KafkaSweep:
         """Takes topics in, or makes them the backlog."""
         snapshot = self._latest()
         mount = self._context.mount_at(snapshot)
-        found = [adoption.observed(one) for one in topics]
+        shown = (adoption.observed(one) for one in topics)
+        found = [one for one in shown if not is_deleted(snapshot, one)]
         rows = plan_adoption(self._settings.placing(held.rules), found, snapshot, mount=mount)
         self._detach(rows, snapshot, commits)
         new = [(row.segments, row.observed) for row in rows if row.is_new]

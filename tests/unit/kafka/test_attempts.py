@@ -54,6 +54,24 @@ def put_off_by_acls(here: World, path: str) -> None:
     assert topic(here, path).provision_message.startswith("its ACLs wait")
 
 
+def test_a_deleted_topic_that_a_broker_still_shows_does_not_come_back_with_the_next_leader(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    with closing(started(tmp_path, kafka)) as here:
+        before = kafka.topics["kept"]
+        here.remove("kept")
+        here.settle()
+        assert kafka.deleted_ids == [before.topic_id]
+        here.reconciler.resign()  # what one process remembers of its deletions ends
+        kafka.topics["kept"] = before
+        here.sweep()
+        assert here.states() == {}
+        assert here.reconciler.requests.adopt([], True, False).rows == []
+        kafka.add("kept")  # by another client
+        here.sweep()
+        assert here.states() == {"kept": "ACTIVE"}
+
+
 def test_while_its_acls_wait_there_is_no_attempt_and_a_topic_that_comes_is_another_clients(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:
