@@ -340,8 +340,11 @@ def begin_offsets(
 ) -> dict[int, int]:
     """Returns the offset to begin with in each partition, within its bounds: one outside would be
     taken for the beginning.
+
+    Raises:
+        KafkaException: Kafka did not answer, or refused, also if only of one partition.
     """
-    from confluent_kafka import TopicPartition
+    from confluent_kafka import KafkaException, TopicPartition
 
     match start.where:
         case "beginning":
@@ -353,6 +356,8 @@ def begin_offsets(
         case _:
             asked = [TopicPartition(topic, partition, start.number) for partition in bounds]
             found = consumer.offsets_for_times(asked, timeout=seconds)
+            if errors := [one.error for one in found if one.error is not None]:
+                raise KafkaException(errors[0])
             wanted = {
                 # Negative: nothing is as new.
                 one.partition: one.offset if one.offset >= 0 else bounds[one.partition][1]

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import IO, Any, ClassVar
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as KafkaProducer
 
 from resolver.cli.main import EXIT_INTERRUPTED, main
@@ -97,6 +97,16 @@ def test_where_to_begin_is_within_what_each_partition_has(
 ) -> None:
     consumer, bounds = Consumer({}, {0: 7}), {0: (3, 10), 1: (0, 5)}
     assert begin_offsets(consumer, "orders", _Start.parse(text), bounds, 1) == begins
+
+
+def test_a_partition_of_which_no_offset_is_known_is_an_error_and_not_at_its_end() -> None:
+    class Refusing(Consumer):
+        def offsets_for_times(self, asked: list[Any], timeout: float) -> list[Any]:
+            error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+            return [SimpleNamespace(partition=0, offset=-1001, error=error)]
+
+    with pytest.raises(KafkaException, match="LEADER_NOT_AVAILABLE"):
+        begin_offsets(Refusing({}), "orders", _Start.parse("2026-11-01"), {0: (3, 10)}, 1)
 
 
 @pytest.mark.parametrize(
