@@ -225,6 +225,9 @@ def _consume(session: Session, arguments: Arguments) -> int:
         "enable.auto.commit": "false",
         "auto.offset.reset": "earliest",
         "enable.partition.eof": "false",
+        # Kafka's defaults: a policy for programs may let a broker wait longer than this verb does.
+        "fetch.min.bytes": "1",
+        "fetch.max.wait.ms": "500",
     }
     found, settings = client_settings(session, arguments, own, for_writes=False)
     from confluent_kafka import Consumer, KafkaException

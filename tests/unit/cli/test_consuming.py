@@ -223,6 +223,34 @@ class EndingConsumer(BusyConsumer):
         return SimpleNamespace(error=lambda: KafkaError(PARTITION_EOF))
 
 
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_broker_does_not_wait_for_as_much_as_a_policy_says(
+    monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    monkeypatch.setattr("confluent_kafka.Consumer", EndingConsumer)
+    with MemoryDirectory() as directory:
+        endpoint = directory.cluster("/la", bootstrap_servers="la:9092")
+        directory.topic("/la/orders")
+        answer = directory.transport.handler(endpoint)
+
+        def with_policies(name: str, request: Any) -> Any:
+            response = answer(name, request)
+            for outcome in getattr(response, "outcomes", None) or [response.outcome]:
+                defaults = outcome.resolution.effective.consumer_defaults
+                defaults["fetch.min.bytes"].value = "1000000"
+                defaults["fetch.wait.max.ms"].value = "60000"
+            return response
+
+        directory.transport.serve(endpoint, with_policies)
+        arguments = ["--at", endpoint, "consume", "-o", "json", "-f", "-n", "1", "/la/orders"]
+        more = ["-X", "fetch.min.bytes=7", "-X", "fetch.wait.max.ms=8"] if is_asked else []
+        assert run([*arguments, *more], directory.transport).code == 0
+    found = EndingConsumer.settings
+    assert (found["fetch.min.bytes"], found["fetch.wait.max.ms"]) == (
+        ("7", "8") if is_asked else ("1", "500")
+    )
+
+
 @pytest.mark.parametrize(("asked", "value"), [([], "false"), (["-X"], "true")])
 def test_a_followed_topic_goes_on_at_the_end_of_a_partition(
     monkeypatch: pytest.MonkeyPatch, asked: list[str], value: str
