@@ -141,6 +141,8 @@ def _news(
         return one.observation(provision=Provision.REPLACED, provision_message=message)
     changes: dict[str, object] = {}
     if topic.provision is not Provision.ACTIVE:
+        if not seen.topic_id and (topic.topic_id or not seen.partitions):
+            return None  # a leader is being elected: whether it is this topic is not known yet
         changes |= {"provision": Provision.ACTIVE, "provision_message": ""}
     if seen.topic_id and not topic.topic_id:
         changes["topic_id"] = seen.topic_id

@@ -101,6 +101,11 @@ def test_a_pending_topic_is_to_be_created_and_is_not_adopted() -> None:
         ("a missing A", ["a B"], "REPLACED"),
         ("a missing A", ["a A"], "ACTIVE"),
         ("a replaced A", ["a A"], "ACTIVE"),
+        ("a missing A", ["a - 0"], None),  # which topic it is shows later
+        ("a replaced A", ["a - 0"], None),
+        ("a replaced A", ["a -"], None),
+        ("a missing -", ["a - 0"], None),
+        ("a missing -", ["a -"], "ACTIVE"),  # of a Kafka without ids
         ("a active A", ["a A"], None),
         ("a active -", ["a -"], None),
         ("a active A", ["a -"], None),  # a leader is being elected: there, and nothing more known
