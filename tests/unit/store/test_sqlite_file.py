@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -360,11 +360,16 @@ def test_stores_that_are_made_at_the_same_time_are_one(path: Path) -> None:
         store.close()
 
 
+def writing(store: SqliteStore) -> AbstractContextManager[sqlite3.Connection]:
+    """Holds what a commit holds."""
+    return store._file.writing()
+
+
 def test_who_cannot_write_in_time_learns_that_the_store_is_away(path: Path) -> None:
     with (
         closing(SqliteStore(path, "la")) as store,
         closing(SqliteStore(path, "la")) as other,
-        other._file.writing(),
+        writing(other),
     ):
         with pytest.raises(StoreUnreachable, match="another process"):
             store.commit(Transaction((), (Put(b"k", b""),)), timeout_seconds=0.05)
@@ -566,7 +571,7 @@ def test_two_names_of_one_file_are_one_store(path: Path, tmp_path: Path) -> None
 
 def test_commits_are_synced_before_they_are_acknowledged(path: Path) -> None:
     # What a power cut leaves cannot be tested here; that sqlite is asked for it can.
-    with closing(SqliteStore(path, "la")) as store, store._file.writing() as connection:
+    with closing(SqliteStore(path, "la")) as store, writing(store) as connection:
         assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
@@ -679,7 +684,7 @@ def test_stores_that_were_opened_before_and_after_the_lock_was_replaced_have_one
                 for store in (before, after):
                     put(store, b"%d" % number)
                     incarnations.append(store.refresh_identity().incarnation)
-            with after._file.writing(), pytest.raises(StoreUnreachable, match="another process"):
+            with writing(after), pytest.raises(StoreUnreachable, match="another process"):
                 before.commit(Transaction((), (Put(b"k", b""),)), timeout_seconds=0.05)
     assert len(set(incarnations[1:])) == 1, "each put the store back"
 
