@@ -70,7 +70,8 @@ def expected_state(topic: Topic, seen: KafkaTopic | None) -> Provision:
         return Provision.MISSING
     if topic.topic_id and seen.topic_id and topic.topic_id != seen.topic_id:
         return Provision.REPLACED
-    return Provision.ACTIVE
+    is_known = bool(seen.topic_id) or (not topic.topic_id and seen.partitions > 0)
+    return Provision.ACTIVE if is_known else topic.provision
 
 
 @given(TREES, KAFKAS, st.integers(0, 40))
