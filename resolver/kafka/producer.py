@@ -84,6 +84,10 @@ class Producer:
         self._transactional = _TRANSACTION in self._settings
         self._open_transaction = False
         self._in_transaction: KafkaProducer | None = None
+        self._has_sent = False
+        """Whether the open transaction has a message."""
+        self._has_former = False
+        """Whether a path of the open transaction has other settings by now than its client."""
         self._is_closed = False
 
     # -- messages ------------------------------------------------------------------------------
@@ -121,6 +125,7 @@ class Producer:
         if on_delivery is not None:
             more["on_delivery"] = _with_path(found, on_delivery)
         client.produce(found.topic, value=value, key=key, partition=partition, **more)
+        self._has_sent = True
         # Another thread may drop it meanwhile; with the client, its messages would be lost.
         is_dropped = self._clients.get(client_key) is not client
         if is_dropped and flush_deliveries(client, _SWITCH_SECONDS):
@@ -212,6 +217,7 @@ class Producer:
             raise InvalidArgument(f"{_TRANSACTION} is not set: there are no transactions")
         if self._open_transaction:
             raise InvalidArgument("a transaction is open: commit or abort it first")
+        self._has_sent = self._has_former = False
         self._open_transaction = True
 
     def send_offsets_to_transaction(
@@ -225,8 +231,14 @@ class Producer:
         self._in_transaction.send_offsets_to_transaction(positions, group_metadata, timeout)
 
     def commit_transaction(self, timeout: float = 30.0) -> None:
-        """Commits the transaction; a KafkaException has whether to retry or to abort."""
+        """Commits the transaction; a KafkaException has whether to retry or to abort.
+
+        If policies changed meanwhile, a client with the new settings then replaces the cluster's.
+        """
+        former, changed = self._in_transaction, self._changed_settings()
         self._end(lambda client: client.commit_transaction(timeout))
+        if former is not None and changed is not None:
+            self._replace(former, *changed)
 
     def abort_transaction(self, timeout: float = 30.0) -> None:
         """Aborts the transaction: none of its messages becomes visible."""
@@ -273,22 +285,13 @@ class Producer:
 
     def _key_in_cluster(self, found: TopicLocation, key: _Key) -> _Key:
         """Returns the key of the one client of a transactional id in the path's cluster: two would
-        fence each other. Drops a client with former settings, once its transaction is over and
-        the settings of the cluster's other paths are the new ones, too. Until then, paths that
-        had it before keep it.
+        fence each other. Paths that had it before keep it while their settings differ from it.
         """
         former_key = next((one for one in list(self._clients) if one[0] == key[0]), key)
         if former_key == key:
             return key
-        former = self._clients[former_key]
-        if former is not self._in_transaction and self._is_common(key, found.path):
-            # Raises if another producer has the id by now: a new client would fence that one.
-            former.begin_transaction()
-            former.abort_transaction(_SWITCH_SECONDS)
-            self._switch(found, former_key)
-            self._clients.pop(former_key, None)
-            return key
         if self._last.get(found.path, ("",))[0] == key[0]:
+            self._has_former = True
             return former_key
         differ = sorted({name for name, _ in set(former_key[1]) ^ set(key[1])})
         raise InvalidArgument(
@@ -296,15 +299,38 @@ class Producer:
             f"transactional producer has in cluster {found.cluster}: set it in the settings"
         )
 
-    def _is_common(self, key: _Key, but_for: str) -> bool:
-        """True if all other paths of the cluster that were produced to have these settings now."""
+    def _changed_settings(self) -> tuple[TopicLocation, _Key, Mapping[str, str]] | None:
+        """Returns the settings, with their key and one of the paths, that all paths of the open
+        transaction's client have now; None if they differ, or are the client's.
+        """
+        if not (self._has_sent and self._has_former):
+            return None
+        shown: dict[_Key, tuple[TopicLocation, _Key, Mapping[str, str]]] = {}
         for path, last in list(self._last.items()):
-            if last[0] == key[0] and path != but_for:
+            if self._clients.get(last) is self._in_transaction:
                 with suppress(KdirError):  # else nothing can be produced to it for now
                     found = self._resolver.resolve(path, for_writes=True)
-                    if found.cluster_id == key[0] and self._keyed_settings(found)[0] != key:
-                        return False
-        return True
+                    key, settings = self._keyed_settings(found)
+                    if key[0] == last[0]:
+                        shown[key] = found, key, settings
+        changed = shown.popitem()[1] if len(shown) == 1 else None
+        return changed if changed is not None and changed[1] not in self._clients else None
+
+    def _replace(
+        self, former: KafkaProducer, found: TopicLocation, key: _Key, settings: Mapping[str, str]
+    ) -> None:
+        """Replaces the client whose transaction Kafka has just committed. At any other time another
+        producer could have its id by now, and the new client would fence that one.
+        """
+        try:
+            self._open(found, key, settings)
+        except KdirError:
+            return  # the transaction is committed; the former client goes on
+        former_key = next(one for one, client in self._clients.items() if client is former)
+        self._last = {path: key if one == former_key else one for path, one in self._last.items()}
+        del self._clients[former_key]
+        with suppress(KafkaException):
+            flush_deliveries(former, _REPORT_SECONDS)
 
     def _open(self, found: TopicLocation, key: _Key, settings: Mapping[str, str]) -> KafkaProducer:
         try:

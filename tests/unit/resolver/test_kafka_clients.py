@@ -95,9 +95,12 @@ def test_a_transactional_producer_goes_on_when_a_policy_changes(
         one.produce("/la/y", b"1", on_delivery=lambda error, _: reported.append(error))
         assert [client.linger_ms for client in CountedProducer.alive] == [None]
         one.abort_transaction()
+        assert [client.linger_ms for client in CountedProducer.alive] == [None]
         produce_in_transaction(one, "/la/x", "/la/y")
         assert [client.linger_ms for client in CountedProducer.alive] == ["20"]
         assert len(reported) == 1
+        produce_in_transaction(one, "/la/x", "/la/y")
+        assert [client.linger_ms for client in CountedProducer.alive] == ["20"]
 
 
 def test_a_transactional_producer_keeps_its_settings_while_paths_of_a_cluster_differ(
@@ -114,32 +117,38 @@ def test_a_transactional_producer_keeps_its_settings_while_paths_of_a_cluster_di
             one.produce("/la/z", b"1")
         one.abort_transaction()
         tree.directory.remove("/la/y")
+        produce_in_transaction(one, "/la/x")
         produce_in_transaction(one, "/la/z", "/la/x")
         assert "20" in [client.linger_ms for client in CountedProducer.alive]
 
 
+@pytest.mark.parametrize("is_begun", [False, True])
 def test_a_transactional_producer_that_is_fenced_fences_no_other_when_a_policy_changes(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, *, is_begun: bool
 ) -> None:
-    class FencedProducer(CountedProducer):
-        is_fenced = False
-
-        def begin_transaction(self) -> None:
-            if self.is_fenced:
-                raise KafkaException(KafkaError(KafkaError._FENCED, fatal=True))
-            super().begin_transaction()
-
     monkeypatch.setattr(producer_module, "KafkaProducer", FencedProducer)
-    monkeypatch.setattr(CountedProducer, "alive", weakref.WeakSet())
-    with closing(Producer(tree.resolver(max_entries=0), {**MOCK, "transactional.id": "t"})) as one:
+    monkeypatch.setattr(FencedProducer, "newest", None)
+    settings = {**MOCK, "transactional.id": "t"}
+    successor = FencedProducer({**settings, "bootstrap.servers": "a:9092"})
+    with closing(Producer(tree.resolver(max_entries=0), settings)) as one:
         produce_in_transaction(one, "/la/x")
-        tree.linger_ms["/la/x"] = "20"
-        FencedProducer.is_fenced = True
-        one.begin_transaction()
-        with pytest.raises(KafkaException):
+        if is_begun:
+            one.begin_transaction()
             one.produce("/la/x", b"1")
-        one.abort_transaction()
-        assert "20" not in [client.linger_ms for client in CountedProducer.alive]
+        successor.init_transactions(10)
+        tree.linger_ms["/la/x"] = "20"
+        if not is_begun:
+            one.begin_transaction()
+        for _ in range(2):
+            one.produce("/la/x", b"1")
+            with pytest.raises(KafkaException, match="_FENCED"):
+                one.commit_transaction(10)
+        one.abort_transaction(10)
+        with pytest.raises(KafkaException, match="_FENCED"):
+            produce_in_transaction(one, "/la/x")
+        successor.begin_transaction()
+        successor.produce("x", b"1")
+        successor.commit_transaction(10)
 
 
 class CountedProducer(KafkaProducer):
@@ -151,6 +160,32 @@ class CountedProducer(KafkaProducer):
         super().__init__(settings)
         self.linger_ms = settings.get("linger.ms")
         self.alive.add(self)
+
+
+class FencedProducer(CountedProducer):
+    """A client that Kafka fences once another one has the id. An empty transaction is not sent to
+    Kafka, and librdkafka's own Kafka fences none.
+    """
+
+    newest: ClassVar[FencedProducer | None] = None
+    has_sent = False
+
+    def init_transactions(self, *timeout: float) -> None:
+        super().init_transactions(*timeout)
+        FencedProducer.newest = self
+
+    def begin_transaction(self) -> None:
+        super().begin_transaction()
+        self.has_sent = False
+
+    def produce(self, *args: Any, **more: Any) -> None:
+        super().produce(*args, **more)
+        self.has_sent = True
+
+    def commit_transaction(self, *timeout: float) -> None:
+        if self.has_sent and self.newest is not self:
+            raise KafkaException(KafkaError(KafkaError._FENCED, fatal=True))
+        super().commit_transaction(*timeout)
 
 
 def test_a_producer_drops_the_clients_that_no_path_has_any_more(
