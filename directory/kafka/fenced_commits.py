@@ -157,11 +157,15 @@ class TopicCommits:
             "move", moves, lambda batch: MoveTopics(moves=batch), lambda one: one[0]
         )
 
-    def finish(self, gone: Sequence[tuple[str, int]]) -> None:
-        """Commits that removed topics (name below DELETED_ID, entry id) are gone from Kafka."""
-        notes = self._in_batches(
-            "finish", gone, lambda batch: FinishDelete(topics=batch), lambda one: one[0]
-        )
+    def finish(self, gone: Sequence[tuple[str, int]], *, is_acknowledged: bool = False) -> None:
+        """Commits that removed topics (name below DELETED_ID, entry id) are gone from Kafka;
+        ``is_acknowledged``: which acknowledged that it deleted them.
+        """
+
+        def command(batch: tuple[tuple[str, int], ...]) -> Command:
+            return FinishDelete(topics=batch, is_acknowledged=is_acknowledged)
+
+        notes = self._in_batches("finish", gone, command, lambda one: one[0])
         for note in notes:
             _log.error("not finished: %s", note)
 

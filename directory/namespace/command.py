@@ -275,6 +275,8 @@ class FinishDelete:
 
     topics: tuple[tuple[str, int], ...]
     """Each: the entry's name below ``DELETED_ID``, its entry id."""
+    is_acknowledged: bool = False
+    """Whether Kafka acknowledged that it deleted them: a broker that shows one lags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -318,5 +318,6 @@ def finish_delete(draft: PlanBuilder, command: FinishDelete) -> Plan:
         draft.delete_record(DELETED_ID, name, topic)
         draft.release_name(topic.physical_name)
         unseen = topic.provision_attempt != "" and not topic.topic_id
-        draft.retire_name(topic.physical_name, awaited=unseen, deleted_id=topic.topic_id)
+        deleted_id = topic.topic_id if command.is_acknowledged else b""
+        draft.retire_name(topic.physical_name, awaited=unseen, deleted_id=deleted_id)
     return draft.finish(topic_count=count)

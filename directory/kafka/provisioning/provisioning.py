@@ -367,7 +367,14 @@ class Provisioner:
         return waits + self._remove(goes, shown)
 
     def _finish(self, gone: Sequence[RecordedTopic]) -> None:
-        self.commits.finish([(one.path.name, one.topic.entry_id) for one in gone])
+        for is_acknowledged in (True, False):
+            # One that a single broker does not show may be there.
+            chosen = [
+                (one.path.name, one.topic.entry_id)
+                for one in gone
+                if self.recent.has_deleted(one.topic.topic_id) == is_acknowledged
+            ]
+            self.commits.finish(chosen, is_acknowledged=is_acknowledged)
 
     def _detach(self, one: RecordedTopic, topic_id: bytes) -> None:
         self.commits.detach(one.path.name, one.topic.entry_id, one.name, topic_id)
@@ -431,6 +438,9 @@ class Provisioner:
             match outcomes.get(one.name, OutcomeUnknown("no outcome")):
                 case Succeeded() | AlreadyDone():
                     gone[one.name] = one
+                    before = shown.get(one.name)
+                    if isinstance(before, KafkaTopic) and before.topic_id:
+                        self.recent.note_deleted(before.topic_id)
                 case Rejected(message):
                     waits += self.put_off([one], message)
                 case OutcomeUnknown(message):
@@ -446,10 +456,6 @@ class Provisioner:
         def look(names: list[str]) -> list[str]:
             now = self.admin.describe(names)
             finished = [name for name in names if not _same(now.get(name), shown.get(name))]
-            for name in finished:
-                before = shown.get(name)
-                if isinstance(before, KafkaTopic) and before.topic_id:
-                    self.recent.note_deleted(before.topic_id)
             self._finish([gone[name] for name in finished])
             return finished
 

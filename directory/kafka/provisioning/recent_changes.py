@@ -122,6 +122,10 @@ class RecentChanges:
         """Notes that a topic was deleted."""
         self._deleted.put(topic_id, True, _TOPIC_SECONDS)
 
+    def has_deleted(self, topic_id: bytes) -> bool:
+        """True if Kafka acknowledged a short while ago that it deleted a topic."""
+        return self._deleted.get(topic_id) is not None
+
     def note_asked(self, attempts: Iterable[str]) -> None:
         """Notes that a request is sent for these attempts."""
         for attempt in attempts:

@@ -72,6 +72,21 @@ def test_a_deleted_topic_that_a_broker_still_shows_does_not_come_back_with_the_n
         assert here.states() == {"kept": "ACTIVE"}
 
 
+def test_a_removed_topic_that_a_broker_did_not_show_and_that_was_not_deleted_is_adopted(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    with closing(started(tmp_path, kafka)) as here:
+        before = kafka.topics["kept"]
+        here.reconciler.resign()
+        here.remove("kept")
+        del kafka.topics["kept"]
+        here.settle()
+        kafka.topics["kept"] = before
+        assert kafka.deleted_ids == []
+        here.sweep()
+        assert here.states() == {"kept": "ACTIVE"}
+
+
 def test_while_its_acls_wait_there_is_no_attempt_and_a_topic_that_comes_is_another_clients(
     kafka: Ledger, tmp_path: FilePath
 ) -> None:

@@ -72,6 +72,7 @@ COMMANDS: list[Command] = [
     ReapDeleted(),
     ReapDeleted(limit=5),
     FinishDelete(topics=(("t", 3),)),
+    FinishDelete(topics=(("t", 3),), is_acknowledged=True),
     ForgetRetired(names=("t",)),
     MoveTopics(moves=((path("/a"), 3, path("/b")),)),
 ]
