@@ -352,11 +352,13 @@ class AclApplier(Applier):
                 for one in asks:
                     acls = one.add if adding else one.remove
                     stage = [acl for acl in acls if acl.permission is permission]
-                    about = [AclBinding(one.resource, acl) for acl in stage]
-                    if _is_ready(adding, permission, one, outcomes):
-                        chosen += about
-                    else:
-                        outcomes.update(dict.fromkeys(about, _BLOCKED))
+                    ready = _ready_acls(adding, permission, one, outcomes)
+                    for acl in stage:
+                        about = AclBinding(one.resource, acl)
+                        if acl in ready:
+                            chosen.append(about)
+                        else:
+                            outcomes[about] = _BLOCKED
                 ask = admin.add_acls if adding else admin.remove_acls
                 outcomes.update(ask(chosen, still) if chosen else {})
         except StaleObservation:
@@ -472,25 +474,26 @@ _LOOK_SECONDS: Final = 5.0
 """ACLs may be changed for so long after a look at Kafka: a leader that was paused looks again."""
 
 
-def _is_ready(
+def _ready_acls(
     adding: bool,  # noqa: FBT001 - as in CALL_ORDER
     permission: Permission,
     diff: AclDiff,
     outcomes: Mapping[AclBinding, Outcome],
-) -> bool:
-    """True if what has to come before these calls about a resource is done."""
+) -> frozenset[Acl]:
+    """Returns the ACLs of these calls about a resource for which what comes before is done."""
     found = {acl: outcomes.get(AclBinding(diff.resource, acl)) for acl in (*diff.add, *diff.remove)}
     left = {acl for acl, one in found.items() if not isinstance(one, Succeeded | AlreadyDone)}
     denies_left = any(acl.permission is Permission.DENY for acl in left & set(diff.add))
-    if not adding and diff.can_empty(permission) and left.issuperset(diff.add):
-        return False
+    allows_left = any(acl.permission is Permission.ALLOW for acl in left & set(diff.remove))
+    removable = frozenset(diff.remove)
+    if left.issuperset(diff.add):
+        removable -= {diff.last_acl}
     match adding, permission:
         case True, Permission.DENY:
-            return True
+            return frozenset(diff.add)
         case True, _:
-            return not denies_left
+            return frozenset() if denies_left else frozenset(diff.add)
         case _, Permission.ALLOW:
-            return True
+            return removable
         case _:
-            allows_left = any(acl.permission is Permission.ALLOW for acl in left & set(diff.remove))
-            return not (denies_left or allows_left)
+            return frozenset() if denies_left or allows_left else removable

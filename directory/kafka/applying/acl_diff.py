@@ -138,26 +138,29 @@ class AclDiff:
             one.permission is Permission.ALLOW for one in self.remove
         )
 
-    def can_empty(self, permission: Permission) -> bool:
-        """True if the removals up to those of this permission (allows go before denies) leave the
-        resource without an ACL, and perhaps open to all, while nothing is added.
+    @property
+    def last_acl(self) -> Acl | None:
+        """ACL that is not removed while nothing is added: without it the resource would have none,
+        and perhaps be open to all. A deny, if one is to be removed.
         """
-        if not (self.add and self.open_to_all) or self.found.covered:
-            return False
-        is_last = permission is Permission.DENY
-        gone = {one for one in self.remove if is_last or one.permission is Permission.ALLOW}
-        return not self.found.acls - gone
+        is_open = self.open_to_all and not self.found.covered
+        if not (self.add and is_open) or self.found.acls.difference(self.remove):
+            return None
+        left = [one for one in self.remove if one in self.found.acls] or self.remove
+        denies = [one for one in left if one.permission is Permission.DENY]
+        return next(iter(denies or left), None)
 
     @property
     def calls_hash(self) -> str:
-        """Hash of the calls that Kafka can refuse: without removals that wait for an addition."""
-        remove = [one for one in self.remove if not self.can_empty(one.permission)]
-        return acl_calls_hash(self.add, remove)
+        """Hash of the calls that Kafka can refuse: without a removal that waits for an addition."""
+        last = self.last_acl
+        return acl_calls_hash(self.add, [one for one in self.remove if one != last])
 
     def waiting(self, why: str) -> AclDiff:
         """Returns a diff that adds nothing, and still removes ACLs that give rights."""
-        kept_on = frozenset() if self.can_empty(Permission.ALLOW) else frozenset(self.remove)
-        remove = tuple(one for one in kept_on if one.permission is Permission.ALLOW)
+        last = self.last_acl
+        allows = (one for one in self.remove if one.permission is Permission.ALLOW)
+        remove = tuple(one for one in allows if one != last)
         asked = replace(self.asked, path=self.path, settings=self.before.settings, waits=why)
         return replace(self, asked=asked, add=(), remove=remove)
 

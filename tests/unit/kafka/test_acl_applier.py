@@ -753,6 +753,32 @@ def test_what_is_revoked_is_removed_while_others_wait_for_room(
         assert counts(here)[1] == 1
 
 
+@pytest.mark.parametrize("waits", ["refused", "above max_acls"])
+@pytest.mark.parametrize("denied", [False, True])
+def test_of_all_that_is_revoked_at_once_one_acl_stays_while_another_grant_waits(
+    tmp_path: FilePath, kafka: Kafka, waits: str, denied: bool
+) -> None:
+    kafka.open_to_all = True
+    granted = ["allow alice read", "allow bob read", *(["deny mallory read"] if denied else [])]
+    with started(tmp_path, kafka, max_acls=5) as here:
+        grant(here, "search/clicks", *granted)
+        arm(here, "search", takeover=True)
+        revoke(here, "search/clicks", *granted)
+        if waits == "refused":
+            refuse(here, kafka, "search/clicks", "allow carol read")
+        else:
+            grant(here, "search/clicks", *(f"allow c{number} read" for number in range(6)))
+        for _ in range(2):
+            here.settle()
+            here.sweep()
+        last = "deny mallory read" if denied else "allow alice read"
+        assert kafka.bindings == on(CLICKS, last)
+        times = len(kafka.asked)
+        here.sweep()
+        here.settle()
+        assert len(kafka.asked) == times
+
+
 @pytest.mark.parametrize("last", ["allow", "deny", "closed"])
 def test_the_last_acl_stays_while_what_replaces_it_is_refused(
     here: World, kafka: Kafka, last: str
