@@ -90,6 +90,11 @@ _LEAST_SECONDS: Final = 0.1
 """A request that is made gets no less time."""
 _BROKER_SHARE: Final = 0.8
 """Share of a request's time that the broker may take, so that its own "timed out" reaches us."""
+_SETTINGS_SHARE: Final = 0.25
+"""Share of a request's time that brokers have to return their settings: one that does not answer is
+left out, and the request that needs them is still to come."""
+_MOST_SETTINGS_SECONDS: Final = 2.0
+"""And at most so long: what is read then must not be old already."""
 _SETTINGS_SECONDS: Final = 30.0
 """For so long the settings that brokers returned are used."""
 _STATE: Final = re.compile(r" \(after \d+ms in state \w+.*?\)")
@@ -275,10 +280,14 @@ class ConfluentAdmin:
         with self._asking() as client:
             # librdkafka takes one broker a call.
             asked = [[ConfigResource(kind, name)] for name in brokers]
-            each = [client.describe_configs(one, request_timeout=self._timeout) for one in asked]
+            most = self._timeout * _SETTINGS_SHARE
+            seconds = max(_LEAST_SECONDS, min(most, _MOST_SETTINGS_SECONDS))
+            until = self._clock() + seconds * 2  # librdkafka's own error comes first
+            each = [client.describe_configs(one, request_timeout=seconds) for one in asked]
             for future in chain.from_iterable(futures.values() for futures in each):
                 try:
-                    settings = {name: entry.value for name, entry in self._wait(future).items()}
+                    entries = future.result(max(0.0, until - self._clock()))
+                    settings = {name: entry.value for name, entry in entries.items()}
                 except (KafkaException, TimeoutError) as raised:
                     if not _is_denied(raised):
                         failed.append(raised)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import closing
@@ -130,6 +131,8 @@ class Client:
             name: {"authorizer.class.name": SimpleNamespace(value="Standard")} for name in "123"
         }
         """By broker or topic; or what its request fails with."""
+        self.is_late = False
+        """Whether a request fails only once its time is over."""
 
     def describe_cluster(self, **_: object) -> Future[Any]:
         nodes = [SimpleNamespace(id=int(name)) for name in self.settings if name.isdigit()]
@@ -143,6 +146,10 @@ class Client:
         if is_broker and len(resources) > 1:
             conflict = failure(CONFLICT, "Only one BROKER is allowed per call")
             return {one: answered(conflict) for one in resources}
+        if self.is_late and isinstance(late := self.settings[resources[0].name], Exception):
+            future: Future[Any] = Future()
+            threading.Timer(request_timeout, future.set_exception, [late]).start()
+            return {resources[0]: future}
         return {one: answered(self.settings[one.name]) for one in resources}
 
     def describe_acls(self, *_: object, **__: object) -> Future[Any]:
@@ -172,6 +179,12 @@ def test_a_broker_that_does_not_answer_may_be_open_to_all(
 ) -> None:
     client.settings["3"] = unanswered
     assert ConfluentAdmin(["unused:1"]).acls().open_to_all
+
+
+def test_a_broker_that_does_not_answer_leaves_time_for_the_acls(client: Client) -> None:
+    client.settings["3"] = UNANSWERED[0]
+    client.is_late = True
+    assert ConfluentAdmin(["unused:1"], budget_seconds=0.8).acls().open_to_all
 
 
 def test_an_authorizer_is_missed_though_another_broker_does_not_answer(client: Client) -> None:
