@@ -173,10 +173,12 @@ class _ConfigDiffer:
 
     def _may_be_set(self, key: str, push: AppliedSetting) -> bool:
         """True if Kafka may have a value of kdir's that it does not show: a broker that is behind
-        may not. To take back what another client took back before changes nothing.
+        may not. To take back what another client took back before changes nothing; but where that
+        would wait for approval, it would wait for ever.
         """
         is_known = push.done or not self.pushed.refused
-        return push.ours and is_known and key != PARTITIONS
+        waits = not self.subject.released and deletes_data(key, push.value, None)
+        return push.ours and is_known and key != PARTITIONS and not waits
 
     def _add_change(
         self,

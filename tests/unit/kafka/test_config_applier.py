@@ -33,6 +33,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put
 from tests.support.large_trees import FakeKafka
 from tests.support.reconciler import MOUNT, Chance, World, begin_arming, unlucky, world
+from tests.unit.kafka.test_acl_applier import inherit
 
 DAY, WEEK, MONTH = "86400000", "604800000", "2592000000"
 
@@ -394,6 +395,24 @@ def test_what_another_client_took_back_is_asked_about_once(
             here.settle()
             here.sweep()
         assert kafka.altered == ([] if refused else [["a"]])
+        known = load_applied_configs(here.replica.snapshot, here.topics()["a"].entry_id)
+        assert known.is_empty
+
+
+def test_what_another_client_took_back_waits_for_no_approval_on_another_basis(
+    tmp_path: FilePath,
+) -> None:
+    kafka = SlowKafka("a")
+    with armed(tmp_path / "s.db", lambda: kafka) as here:
+        retention(here, WEEK)
+        here.settle()
+        inherit(here)  # as of a parent that is new
+        kafka.truth["a"].clear()
+        here.now += 200
+        retention(here, None)
+        for _ in range(3):
+            here.settle()
+            here.sweep()
         known = load_applied_configs(here.replica.snapshot, here.topics()["a"].entry_id)
         assert known.is_empty
 
