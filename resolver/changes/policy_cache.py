@@ -115,6 +115,21 @@ class _Cluster:
     """Time until which ``log`` is valid."""
     is_dropped: bool = False
     """Whether the last user closes the log."""
+    successor: _Cluster | None = None
+    """The log at the brokers that a server answered since; it is used once it is loaded."""
+
+    def close(self) -> None:
+        """Closes the log, and the one that is to replace it."""
+        self.reader.close()
+        if self.successor is not None:
+            self.successor.reader.close()
+
+    def trouble(self) -> str:
+        """Returns why the state may be outdated; empty = it is not."""
+        successor = self.successor
+        if successor is None:
+            return self.reader.trouble
+        return f"the log may be at other brokers by now: {successor.reader.trouble}"
 
 
 class PolicyCache:
@@ -167,7 +182,7 @@ class PolicyCache:
         with self._lock:
             clusters, self._clusters = list(self._clusters.values()), {}
         for one in clusters:
-            one.reader.close()
+            one.close()
         self._resolver.close()
 
     @property
@@ -270,7 +285,7 @@ class PolicyCache:
                 effective_values(levels),
                 cluster_id,
                 0 if point is None else point.revision,
-                "; ".join(filter(None, (cluster.reader.trouble, _unreadable_text(state)))),
+                "; ".join(filter(None, (cluster.trouble(), _unreadable_text(state)))),
             )
 
     def _refuse_unknown_parent(
@@ -357,7 +372,8 @@ class PolicyCache:
                     raise Closed("this policy cache was closed: make another one")
                 cluster = self._clusters.get(cluster_id)
                 if cluster is None:
-                    cluster = self._clusters[cluster_id] = self._opened(owner, log)
+                    cluster = self._opened(cluster_id, owner.mount, log)
+                    self._clusters[cluster_id] = cluster
                 cluster.users += 1
         try:
             yield cluster
@@ -376,9 +392,15 @@ class PolicyCache:
     def _has_left(self, cluster_id: str, cluster: _Cluster, deadline: float) -> bool:
         """Asks a server now and then where a cluster's log is. If it is off or elsewhere, drops the
         cluster and returns True: no error shows that the log which is followed has ended.
+
+        Brokers of another list may be the same Kafka's: the log is dropped once it is loaded there.
         """
         now = time.monotonic()
         with self._lock:
+            successor, is_open = cluster.successor, self._clusters.get(cluster_id) is cluster
+            if is_open and successor is not None and successor.reader.state is not None:
+                self._drop(cluster_id, cluster)
+                self._clusters[cluster_id] = successor
             if cluster.is_dropped or now < cluster.log_until:
                 return cluster.is_dropped
             cluster.log_until = now + _LOG_SECONDS
@@ -390,14 +412,29 @@ class PolicyCache:
             return False  # the last answer holds meanwhile
         if found.authority.cluster.cluster_id != cluster_id:
             return False
-        if _is_same_log(cluster.log, found):
-            cluster.log = found
-            return False
         with self._lock:
-            cluster.is_dropped = True
-            if self._clusters.get(cluster_id) is cluster:
-                del self._clusters[cluster_id]
-        return True
+            unused = cluster.successor
+            if self._clusters.get(cluster_id) is not cluster:
+                unused = None  # another thread has dropped it meanwhile
+            elif _is_same_log(cluster.log, found):
+                cluster.log, cluster.successor = found, None
+            elif _is_same_topic(cluster.log, found):
+                if unused is not None and _is_same_log(unused.log, found):
+                    unused = None
+                else:
+                    cluster.successor = self._opened(cluster_id, mount, found)
+            else:
+                self._drop(cluster_id, cluster)
+            is_dropped = cluster.is_dropped
+        if unused is not None:
+            unused.reader.close()
+        return is_dropped
+
+    def _drop(self, cluster_id: str, cluster: _Cluster) -> None:
+        """Removes a cluster, with the lock held; its last user closes its log."""
+        cluster.is_dropped, cluster.successor = True, None
+        if self._clusters.get(cluster_id) is cluster:
+            del self._clusters[cluster_id]
 
     def _log_of(self, owner: Owner, deadline: float) -> Any:
         """Returns the answer of ``GetChangeLog``: topics and brokers of a cluster's log."""
@@ -409,13 +446,13 @@ class PolicyCache:
             )
         return found
 
-    def _opened(self, owner: Owner, log: Any) -> _Cluster:
+    def _opened(self, cluster_id: str, mount: Path, log: Any) -> _Cluster:
         brokers = {"bootstrap.servers": ",".join(log.bootstrap_servers)}
         properties = {"log_level": 0, **self._properties, **brokers}
         registry = log.schema_registry
-        reader = StateReader(properties, log.state_topic, owner.cluster_id, registry=registry)
+        reader = StateReader(properties, log.state_topic, cluster_id, registry=registry)
         now = time.monotonic()
-        return _Cluster(reader, log, owner.mount, now, log_until=now + _LOG_SECONDS)
+        return _Cluster(reader, log, mount, now, log_until=now + _LOG_SECONDS)
 
     def _ask(self, mount: Path, cluster_id: str, deadline: float) -> Any:
         from kdir.v1 import watch_pb2
@@ -475,15 +512,21 @@ class PolicyCache:
                     if not cluster.users and cluster.used_at < since:
                         idle.append(self._clusters.pop(cluster_id))
             for cluster in idle:
-                cluster.reader.close()
+                cluster.close()
 
 
 def _is_same_log(one: Any, other: Any) -> bool:
     """True if two answers of ``GetChangeLog`` are about the same log. Lists of the same brokers may
     differ between servers.
     """
+    is_shared = not set(one.bootstrap_servers).isdisjoint(other.bootstrap_servers)
+    return is_shared and _is_same_topic(one, other)
+
+
+def _is_same_topic(one: Any, other: Any) -> bool:
+    """True if two answers of ``GetChangeLog`` are about logs that differ in their brokers only."""
     same = [(found.configured, found.state_topic, found.schema_registry) for found in (one, other)]
-    return same[0] == same[1] and not set(one.bootstrap_servers).isdisjoint(other.bootstrap_servers)
+    return same[0] == same[1]
 
 
 def _left(deadline: float) -> float:

@@ -186,9 +186,28 @@ def test_a_log_that_is_elsewhere_by_now_is_loaded_from_there(
     logged.log_answer = change_log_answer(CLUSTER, "/", logged.revision)
     logged.log_answer.bootstrap_servers[:] = brokers
     logged.log_answer.schema_registry = registry
-    for _ in range(2):
-        assert logged.cache.effective("/a/t").revision == 1
+    until = time.monotonic() + 10
+    while logged.cache.effective("/a/t").trouble and time.monotonic() < until:
+        time.sleep(0.01)
+    found = logged.cache.effective("/a/t")
+    assert (found.revision, found.trouble) == (1, "")
     assert opened == (["b:1"] if is_same else ["b:1", ",".join(brokers)])
+
+
+def test_a_log_goes_on_until_it_is_loaded_from_a_list_of_other_brokers(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers may have disjoint lists of one Kafka."""
+    monkeypatch.setattr(policy_cache, "_LOG_SECONDS", 0.0)
+    logged.cache.effective("/a/t")
+    logged.topic.is_away = True
+    answers = [change_log_answer(CLUSTER, "/", logged.revision) for _ in range(2)]
+    answers[1].bootstrap_servers[:] = ["c:1"]
+    for answer in (answers[1], answers[1], answers[0], answers[1]):
+        logged.log_answer = answer
+        found = logged.cache.effective("/a/t", timeout_seconds=0.5)
+        assert found.revision == 1
+        assert ("other brokers" in found.trouble) is (answer is answers[1])
 
 
 def test_a_log_is_followed_while_no_directory_answers_where_it_is(
