@@ -58,6 +58,7 @@ from resolver.errors import (
     InvalidArgument,
     InvalidNamespace,
     KafkaRejected,
+    KafkaUnavailable,
     LimitExceeded,
     NotAuthoritative,
     NotReady,
@@ -430,7 +431,9 @@ class ArmingService:
     def _observe_topics(
         self, snapshot: Snapshot, subjects: Sequence[ArmedTopic], seconds: float
     ) -> Iterator[tuple[ArmedTopic, ObservedConfig]]:
-        """Yields the topics that Kafka has with the recorded id, as it has them now."""
+        """Yields the topics that Kafka has with the recorded id, as it has them now. Raises where
+        it cannot return the configs of one that the plan would release: nobody would read them.
+        """
         with self._asking(snapshot, seconds) as admin:
             for start in range(0, len(subjects), _BATCH):
                 batch = subjects[start : start + _BATCH]
@@ -440,10 +443,16 @@ class ArmingService:
                     seen, have = shown.get(one.name), configs.get(one.name)
                     if isinstance(have, Rejected):
                         raise KafkaRejected(f"configs of topic {one.name}: {have.message}")
-                    if not isinstance(seen, KafkaTopic) or not seen.topic_id or have is None:
+                    if not isinstance(seen, KafkaTopic) or not seen.topic_id:
                         continue
-                    if seen.topic_id == one.topic.topic_id:
+                    if seen.topic_id != one.topic.topic_id:
+                        continue
+                    if have is not None:
                         yield one, ObservedConfig(have, seen.partitions)
+                    elif not one.released:
+                        raise KafkaUnavailable(
+                            f"Kafka cannot return the configs of topic {one.name} now: ask again"
+                        )
 
     @contextmanager
     def _asking(self, snapshot: Snapshot, seconds: float) -> Iterator[KafkaAdmin]:

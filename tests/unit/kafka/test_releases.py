@@ -22,7 +22,13 @@ from directory.kafka.adoption.vanish_guard import StopReason
 from directory.kafka.applying.last_applied import config_issues
 from directory.namespace.command import CreateDirectory, MoveEntry, UpdateEntry
 from directory.namespace.entry import Kind
-from resolver.errors import AboveCeiling, EtagMismatch, NotReady, StoreUnavailable
+from resolver.errors import (
+    AboveCeiling,
+    EtagMismatch,
+    KafkaUnavailable,
+    NotReady,
+    StoreUnavailable,
+)
 from tests.support.reconciler import MOUNT, World, begin_arming, world
 from tests.unit.kafka.test_config_applier import (
     DAY,
@@ -120,6 +126,19 @@ def test_a_plan_that_would_name_other_topics_by_now_is_another_one(
     retention(here, DAY)
     here.settle(1_000)
     assert value(kafka, "d.late") == MONTH
+
+
+def test_a_plan_without_the_configs_of_a_topic_is_none(here: World, kafka: SlowKafka) -> None:
+    """It would release changes of the topic that nobody read."""
+    another_client_makes(here, kafka, "d.late")
+    retention(here, DAY)
+    kafka.without_configs.add("d.late")
+    arming_service = here.reconciler.arming_service
+    with pytest.raises(KafkaUnavailable, match=r"configs of topic d\.late"):
+        arming_service.plan(MOUNT, "configs")
+    kafka.without_configs.clear()
+    plan = arming_service.plan(MOUNT, "configs")
+    assert "d.late" in {call.resource for call in plan.calls}
 
 
 def test_a_plan_that_was_not_armed_after_all_releases_nothing(
