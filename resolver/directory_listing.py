@@ -256,7 +256,8 @@ class _Task:
             self._note(response, shown, inherited)
             for entry in response.entries:
                 own, relative = _below(entry, canonical)
-                where = shown.join(relative)
+                # Not joined: the path of an entry may be beyond the limits.
+                where = Path((*shown.segments, *relative))
                 yield ListedEntry(where, entry, response.authority, inherited, canonical)
                 if self._across and request.recursive and entry.HasField("mount"):
                     yield from self._part(own, where, depth + 1)
@@ -361,7 +362,7 @@ def _below(entry: entry_pb2.Entry, directory: Path) -> tuple[Path, tuple[str, ..
         Lame: no honest server lists such an entry there.
     """
     try:
-        path = Path.parse(entry.path)
+        path = Path.of_entry(entry.path)
         return path, path.below(directory)
     except (errors.InvalidPath, ValueError):
         raise errors.Lame(f"{directory}: its server lists {entry.path[:200]!r} in it") from None

@@ -34,6 +34,7 @@ MAX_PATH_BYTES: Final = 1024
 
 _SEGMENT = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 _CANONICAL = re.compile(r"(?:/[a-zA-Z0-9._-]{1,249}){1,64}", re.ASCII)
+_ENTRY = re.compile(r"(?:/[a-zA-Z0-9._-]{1,249})+", re.ASCII)
 _DOTS = re.compile(r"/\.{1,2}(?:/|$)")
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]", re.ASCII)
 
@@ -58,6 +59,21 @@ class Path:
         if text == "/":
             return ROOT
         if len(text) <= MAX_PATH_BYTES and _CANONICAL.fullmatch(text) and not _DOTS.search(text):
+            return cls(tuple(text[1:].split("/")))
+        raise _explained(text)
+
+    @classmethod
+    def of_entry(cls, text: str) -> Path:
+        """Parses the path of an entry that a server reports. It may be beyond the limits of depth
+        and length, up to 16 times the bytes, if its cluster came to a longer mount since the entry
+        was made.
+
+        Raises:
+            InvalidPath: names the segment and character (counted from 1) and the rule.
+        """
+        if text == "/":
+            return ROOT
+        if len(text) <= _MOST_READ_BYTES and _ENTRY.fullmatch(text) and not _DOTS.search(text):
             return cls(tuple(text[1:].split("/")))
         raise _explained(text)
 
@@ -166,6 +182,8 @@ def _refusal(message: str, *, segment: str, position: int, rule: str) -> Invalid
     return InvalidPath(message, segment=shown, position=position, rule=rule)
 
 
+_MOST_READ_BYTES: Final = 16 * MAX_PATH_BYTES
+"""Bytes of a path whose segments are looked at: a peer may send any text."""
 _MOST_SHOWN: Final = 60
 """Most characters that a message quotes: long input must not flood a terminal or a log."""
 
@@ -181,7 +199,7 @@ def _explained(text: str) -> InvalidPath:
         )
     size = len(text.encode("utf-8", "surrogatepass"))
     segments = text[1:].split("/")
-    if size <= 16 * MAX_PATH_BYTES:
+    if size <= _MOST_READ_BYTES:
         # The first bad segment says more than "too long"; a huge path is not worth the look.
         for position, segment in enumerate(segments, start=1):
             if not is_segment(segment):

@@ -32,7 +32,7 @@ from resolver.resolution.values import (
 from resolver.revision_token import NOTHING_READ, ReadPositions, Token
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "decode_batch",
@@ -168,7 +168,7 @@ def _outcome(outcome: resolve_pb2.Outcome) -> Outcome:
 
 
 def _answer(resolution: resolve_pb2.Resolution) -> Answer:
-    path = _required(resolution.entry.path, "canonical path")
+    path = _required(resolution.entry.path, "canonical path", Path.of_entry)
     if resolution.entry.WhichOneof("kind") is None:
         raise errors.Lame(f"its answer has no outcome for {path}")
     return Answer(path, cap_lifetime(resolution.lifetime_seconds), resolution)
@@ -204,9 +204,9 @@ def _rewrite(rewrite: resolve_pb2.Rewrite) -> Rewrite:
     )
 
 
-def _required(text: str, what: str) -> Path:
+def _required(text: str, what: str, parse: Callable[[str], Path] = Path.parse) -> Path:
     try:
-        return Path.parse(text)
+        return parse(text)
     except errors.InvalidPath as error:
         raise errors.Lame(f"answers with a {what} that is no path: {error.message}") from None
 

@@ -540,7 +540,12 @@ def _listeners_of(authority: Any) -> tuple[bytes, ...]:
 
 
 def _path_of_event(text: str) -> Path:
-    """Returns the path of an event's entry. It may be beyond the limits of a path, if the cluster
-    came to a longer mount since the entry was made.
+    """Returns the path of an event's entry.
+
+    Raises:
+        Lame: no honest server reports such a path.
     """
-    return Path(tuple(text[1:].split("/"))) if text != "/" else Path()
+    try:
+        return Path.of_entry(text)
+    except errors.InvalidPath as error:
+        raise errors.Lame(f"reports a change of what is no path: {error.message}") from None

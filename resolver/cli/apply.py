@@ -369,14 +369,14 @@ def _removals(
         found = [one.entry for one in listing]
         if listing.not_listed:
             raise listing.not_listed[0].error
-        mounts = {Path.parse(one.path) for one in found if one.HasField("mount")}
+        mounts = {Path.of_entry(one.path) for one in found if one.HasField("mount")}
         kept = named.union(
             (path.segments[:length], False) for path in mounts for length in range(len(path) + 1)
         )
         # Below a mount without a document, entries without a document are kept.
         gone = {path.segments for path in mounts - containers}
         for entry in found:
-            segments, kind = Path.parse(entry.path).segments, entry.WhichOneof("kind") or ""
+            segments, kind = Path.of_entry(entry.path).segments, entry.WhichOneof("kind") or ""
             within = any(segments[:length] in gone for length in range(len(segments)))
             if (segments, kind == "topic") in kept or within:
                 continue

@@ -467,6 +467,16 @@ def test_values_are_checked_by_servers_before_the_first_change(kdir: Kdir) -> No
     assert kdir.apply(f"{both}{{path: /la/orders, kind: topic}}").code == 0
 
 
+def test_what_is_beyond_the_limits_of_a_path_does_not_stop_a_prune(kdir: Kdir) -> None:
+    """Its cluster came to a longer mount since it was made."""
+    kdir.add("/la/old")
+    deep = KdirPath(("la", "old", *["d"] * 63))
+    kdir.cluster.put(deep, entry_pb2.Entry(directory=entry_pb2.Directory()))
+    text = "{path: /la, kind: directory}"
+    planned = kdir.apply(text, "--prune", "/la", "--plan")
+    assert actions(planned) == ["remove /la/old"], planned.err
+
+
 def test_what_is_mounted_without_a_document_is_not_pruned(kdir: Kdir) -> None:
     kdir.tree.cluster("/la/child", "child")
     kdir.tree.topic("/la/child/t")

@@ -1103,6 +1103,65 @@ def test_a_server_that_lists_what_is_not_its_own_is_not_believed(
         names(directory.resolver().list("/ny/tracking"))
 
 
+OUTGROWN = Path(("ny", "tracking", *["d"] * 63))
+"""65 segments, as of a cluster that came to a longer mount."""
+
+
+def test_an_entry_beyond_the_limits_of_a_path_is_listed(directory: MemoryDirectory) -> None:
+    deep = entry_pb2.Entry(directory=entry_pb2.Directory())
+    directory.at("/ny/tracking").put(OUTGROWN, deep)
+    directory.link("/ny/far", "/ny/tracking/d")
+    resolver = directory.resolver()
+    assert str(OUTGROWN) in names(resolver.list("/", recursive=True))
+    assert names(resolver.list(str(OUTGROWN.parent))) == [str(OUTGROWN)]
+    through = resolver.list("/ny/far", recursive=True)
+    assert names(through)[-1] == f"/ny/far{str(OUTGROWN).removeprefix('/ny/tracking/d')}"
+    assert not through.is_partial
+    with pytest.raises(errors.InvalidPath, match="65 segments"):
+        resolver.list(str(OUTGROWN))
+
+
+def test_a_mount_beyond_the_limits_of_a_path_is_listed_without_what_is_below(
+    directory: MemoryDirectory,
+) -> None:
+    mount = entry_pb2.Mount(cluster_id="kc-far", cluster="far")
+    directory.at("/ny/tracking").put(OUTGROWN, entry_pb2.Entry(mount=mount))
+    listing = directory.resolver().list("/ny/tracking", recursive=True)
+    assert {str(OUTGROWN), "/ny/tracking/search/clicks"} <= set(names(listing))
+    (missing,) = listing.not_listed
+    assert missing.path == OUTGROWN
+    assert isinstance(missing.error, errors.InvalidPath)
+
+
+def test_which_finds_a_topic_beyond_the_limits_of_a_path(directory: MemoryDirectory) -> None:
+    topic = entry_pb2.Topic(physical_name="far")
+    directory.at("/ny/tracking").put(OUTGROWN, entry_pb2.Entry(topic=topic))
+    found = directory.resolver().which("ny-tracking", "far")
+    assert (found.path, found.topic) == (str(OUTGROWN), "far")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["/ny/tracking/../etc", "/ny/tracking//x", "/ny/tracking/x/", "/ny/tracking/x" * 3_000]
+)
+def test_an_entry_whose_path_is_none_is_not_believed(
+    directory: MemoryDirectory, wrong: str
+) -> None:
+    def answer(method: str, request: Any) -> Any:
+        response = real.answer(method, request)
+        if method == "DirectoryService.ListEntries":
+            response.entries.add(path=wrong).directory.SetInParent()
+        if method == "ResolveService.Locate":
+            response.outcome.resolution.entry.path = wrong
+        return response
+
+    real = directory.at("/ny/tracking")
+    directory.transport.serve(real.endpoint, answer)
+    with pytest.raises(errors.Lame):
+        names(directory.resolver().list("/ny/tracking", recursive=True))
+    with pytest.raises(errors.Lame):
+        directory.resolver("/ny/tracking").which("", "maps")
+
+
 def test_a_recursive_server_walks_for_us(directory: MemoryDirectory) -> None:
     real = directory.at("/la")
     owner = directory.at("/ny/tracking")

@@ -495,6 +495,16 @@ def test_an_event_of_a_path_beyond_the_limits_ends_no_following(live: Live) -> N
     assert followed(live, client) is cluster
 
 
+def test_an_event_of_what_is_no_path_ends_the_following(live: Live) -> None:
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    live.report(event("/a/../b", live.cluster.revision))
+    following = client.following
+    assert following is not None
+    eventually(lambda: following.followed(ID) is None)
+
+
 def test_an_absence_ends_when_the_topic_is_made(live: Live) -> None:
     client = live.resolver(watch=True)
     client.resolve("/a/b")
