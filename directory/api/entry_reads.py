@@ -95,7 +95,7 @@ def list_entries(
     last = _fill(response, tree, directory, request, size, most_bytes, after, call)
     for entry in response.entries:
         if entry.HasField("mount"):
-            _mount_state(cluster, Path.parse(entry.path), entry.mount)
+            _mount_state(cluster, Path.of_entry(entry.path), entry.mount)
     if last is not None:
         place = _CONTAINER if last.container else _TOPIC
         response.next_page_token = str(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
-from kdir.v1 import access_pb2, directory_pb2, resolve_pb2, watch_pb2
+from kdir.v1 import access_pb2, directory_pb2, entry_pb2, resolve_pb2, watch_pb2
 
 from directory.change_log.state_records import snapshot_records
 from directory.federation.inheritance import inherited_writes
@@ -68,6 +68,21 @@ def test_what_is_too_deep_is_listed_and_located(la: House, who: str) -> None:
     update: Any = {"path": "/us/la/d", "grants": grants("dora", "read"), "validate_only": True}
     plan = la.ask(who, "AddGrants", access_pb2.AddGrantsRequest(**update)).plan
     assert {one.path for one in plan.access} == {"/us/la/d", DEEP}
+
+
+def test_a_mount_that_is_too_deep_is_listed_with_its_state(house: Callable[..., House]) -> None:
+    la = house()
+    mount = f"{TOPIC.removeprefix('/us')}m"
+    la.mkdir(mount.rpartition("/")[0])
+    entry = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id="kc-far"))
+    la.ask(ADMIN, "CreateEntry", directory_pb2.CreateEntryRequest(path=mount, entry=entry))
+    come_to_a_longer_mount(la)
+    parent = f"/us{mount}".rpartition("/")[0]
+    for path in (parent, "/us/la"):
+        request = directory_pb2.ListEntriesRequest(path=path, recursive=path != parent)
+        found = la.ask(ADMIN, "ListEntries", request).entries[-1]
+        assert found.path == f"/us{mount}"
+        assert found.mount.state == entry_pb2.MOUNT_STATE_PENDING
 
 
 @pytest.mark.parametrize("who", [ADMIN, "bob", "carol"])
