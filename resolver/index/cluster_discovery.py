@@ -113,7 +113,7 @@ class FederationClusters:
     ) -> ReachableCluster | None:
         """Returns the cluster whose answer decides what is mounted at ``mount``: the known cluster
         that is mounted deepest above. None if it did not answer, or is stale; or if its list may
-        lack mounts, and does not have ``cluster_id``.
+        lack mounts, and has neither ``mount`` nor ``cluster_id``.
 
         ``also`` has the mount points of further known clusters that did not answer.
         """
@@ -123,7 +123,8 @@ class FederationClusters:
         owner = max(owners, key=lambda one: len(one.mount), default=None)
         if owner is None or len(owner.mount) <= above or owner.state.stale:
             return None
-        return owner if owner.has_all_mounts or cluster_id in owner.mounts.values() else None
+        is_listed = str(mount) in owner.mounts or cluster_id in owner.mounts.values()
+        return owner if owner.has_all_mounts or is_listed else None
 
     def mounts_at(self, below: Path) -> set[Path]:
         """Returns the mounts of the cluster that owns a path and of those at or below it.

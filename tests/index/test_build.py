@@ -265,6 +265,21 @@ def test_S21_the_rows_of_a_cluster_whose_mount_cannot_be_read_stay(
     assert outcomes(run())["/ny/ads"] is Outcome.REMOVED
 
 
+def test_S21_a_cluster_whose_mount_is_of_another_goes_whatever_else_cannot_be_read(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    forget(tree, "/ny/ads")
+    tree["/ny"].has_all_mounts = False
+    with federation({"/ny/ads": ["/ny/ads/other"]}) as others:
+        others["/ny/ads"].cluster_id = "kc-other"
+        tree["/ny"].children["/ny/ads"] = others["/ny/ads"]
+        report = run()
+    at_mount = {line.cluster_id: line.outcome for line in report.lines if line.mount == "/ny/ads"}
+    assert at_mount == {"kc-ny-ads": Outcome.REMOVED, "kc-other": Outcome.READ}
+    assert topics(table) == below(*TREE) - below("/ny/ads") | {"/ny/ads/other"}
+
+
 def test_a_whole_branch_goes_with_its_mount(
     run: Build, tree: dict[str, FakeCluster], table: str
 ) -> None:

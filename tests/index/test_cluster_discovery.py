@@ -208,6 +208,14 @@ def test_S21_a_cluster_whose_mount_its_owner_cannot_read_is_still_of_the_tree(
     tree["/ny"].children["/ny/moved"] = tree["/ny/tracking"]
     if not down:  # what the owner lists, it decides about
         assert "/ny/moved" in found(discover_clusters([tree["/"].endpoint]))[1]
+    del tree["/ny"].children["/ny/moved"]
+    with federation({"/ny/tracking": []}) as others:
+        other = others["/ny/tracking"]
+        other.cluster_id = "kc-other"
+        tree["/ny"].children["/ny/tracking"] = other
+        found_clusters = discover_clusters([tree["/"].endpoint])
+        assert "kc-ny-tracking" not in {*found_clusters.answered, *found_clusters.silent}
+        assert "kc-other" in found_clusters.answered
 
 
 def test_a_server_of_another_cluster_at_a_known_address_is_named_so(
