@@ -104,12 +104,15 @@ class WatchService(Service):
         read_count, least = size, call.seconds_left() / 2
         while len(events) < size and left > 0 and call.seconds_left() > least:
             call.check()
+            seconds_left = call.seconds_left()
             older = cluster.history.page_before(before, read_count)
             if not older:
                 before = 0
                 break
-            # More at a time, the fewer of them are shown: a path may have changed seldom.
-            read_count = min(2 * read_count, MAX_PAGE)
+            # More at a time, the fewer of them are shown: a path may have changed seldom. Only
+            # after quick reads: one that goes past the deadline loses what was read before it.
+            if seconds_left - call.seconds_left() < seconds_left * _QUICK_SHARE:
+                read_count = min(2 * read_count, MAX_PAGE)
             for revision, group in older:
                 if len(events) >= size or left <= 0:
                     break
@@ -327,6 +330,8 @@ class _Responses:
         return made
 
 
+_QUICK_SHARE: Final = 1 / 8
+"""Part of the caller's time that a read of past changes may take for the next one to be larger."""
 _LOOK_SECONDS: Final = 5.0
 _MOST_REVISIONS: Final = 200
 """Revisions without events to show that one watch reads before others are polled."""

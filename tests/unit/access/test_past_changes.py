@@ -4,7 +4,6 @@ begins with, however late it is read, and whatever was closed or denied in betwe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from kdir.v1 import directory_pb2, entry_pb2, policies_pb2, watch_pb2
 
 from directory.api.rpc.call_context import Call
 from directory.store.event_rows import Operation
-from resolver.errors import Absent, NotAuthoritative, Resync
+from resolver.errors import Absent, DeadlineExceeded, NotAuthoritative, Resync
 from resolver.revision_token import Token
 from tests.unit.access.conftest import ADMIN, House, topic
 
@@ -97,39 +96,66 @@ def test_a_link_itself_is_watched(house: Make) -> None:
     assert not next(watch).events, "a checkpoint"
 
 
-def test_a_path_that_changed_seldom_is_listed_in_few_reads_and_in_time(
+class TimedCall(Call):
+    """Call whose time passes only where the test lets it."""
+
+    passed = 0.0
+
+    def seconds_left(self, most: float = 3600.0) -> float:
+        if self.passed >= self.deadline:
+            raise DeadlineExceeded("the deadline passed before the answer was ready")
+        return min(self.deadline - self.passed, most)
+
+
+def test_a_path_that_changed_seldom_is_listed_in_few_reads(
     house: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    la = house()
+    pages, reads = history_of_seldom(house(), monkeypatch, lambda _: 0.0)
+    assert pages == 1
+    assert len(reads) < 12
+
+
+@pytest.mark.parametrize("cost", [lambda _: 1.0, lambda limit: limit**2 / 300])
+def test_a_path_that_changed_seldom_is_listed_in_the_callers_time(
+    house: Make, monkeypatch: pytest.MonkeyPatch, cost: Callable[[int], float]
+) -> None:
+    """Also where a read takes the longer, the more is read."""
+    pages, _ = history_of_seldom(house(), monkeypatch, cost)
+    assert pages > 1
+
+
+def history_of_seldom(
+    la: House, monkeypatch: pytest.MonkeyPatch, cost: Callable[[int], float]
+) -> tuple[int, list[int]]:
+    """Lists the one change of a path before 200 of another; returns the number of pages, and how
+    many changes each read of the history was to have. ``cost`` gives its seconds, of the caller's
+    4.
+    """
     la.mkdir("/la/seldom")
     la.mkdir("/la/often")
     for number in range(100):
         la.grant("bob", "read" if number % 2 else "describe", "/la/often")
         la.revoke("bob", "read" if number % 2 else "describe", "/la/often")
-    history, reads, pause = la.cluster.history, [], [0.0]
-    page_before = history.page_before
+    history = la.cluster.history
+    page_before, reads, pages = history.page_before, [], 0
+    call = TimedCall(4.0, principal=ADMIN, is_active=lambda: True)
 
-    def counted(before: int, limit: int) -> Any:
+    def timed(before: int, limit: int) -> Any:
         reads.append(limit)
-        time.sleep(pause[0])
+        call.passed += cost(limit)
         return page_before(before, limit)
 
-    monkeypatch.setattr(history, "page_before", counted)
+    monkeypatch.setattr(history, "page_before", timed)
     request = watch_pb2.ListChangesRequest(path="/la/seldom", page_size=2)
-    answer = la.ask(ADMIN, "ListChanges", request)
-    assert [one.path for one in answer.events] == ["/la/seldom"]
-    assert not answer.next_page_token
-    assert len(reads) < 12
-    pause[0] = 0.1
-    paths, pages = [], 0
+    paths: list[str] = []
     while pages == 0 or request.page_token:
-        call = Call(time.monotonic() + 0.4, principal=ADMIN, is_active=lambda: True)
+        call.passed = 0.0
         answer = la.handlers["ListChanges"](request, call)
         paths += [one.path for one in answer.events]
         request.page_token = answer.next_page_token
         pages += 1
     assert paths == ["/la/seldom"]
-    assert pages > 1
+    return pages, reads
 
 
 def test_a_token_of_other_clusters_only_is_no_place_to_go_on_after(house: Make) -> None:
