@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from resolver import units
-from resolver.errors import InvalidArgument, KdirError, Unavailable, WriteConflict
+from resolver.errors import InvalidArgument, KdirError, WriteConflict
 from resolver.index.cluster_discovery import (
     ASK_SECONDS,
     FederationClusters,
@@ -101,8 +101,6 @@ def read_shard(index: IndexTable, shard: Shard) -> ShardResult:
 
     def batches() -> Iterator[pa.RecordBatch]:
         for page in read_pages(shard):
-            if page.grants_expired:  # once they count again, the same revision has other rows
-                raise Unavailable("its parent has not confirmed for too long what it inherits")
             revisions.append(page.state.revision or 0)
             yield page.batch
 

@@ -65,8 +65,6 @@ class Page:
 
     batch: pa.RecordBatch
     state: ClusterState
-    grants_expired: bool = False
-    """True if inherited grants would show other topics, and do not count now."""
 
 
 def shards_of(
@@ -102,8 +100,9 @@ def read_pages(
     If a server fails, another server of the cluster continues at the same page.
 
     Raises:
-        KdirError: no endpoint returned the next page, the store began another incarnation, or a
-            page has a value that the index cannot hold.
+        KdirError: no endpoint returned the next page, the store began another incarnation,
+            inherited grants that would show other topics do not count now, or a page has a value
+            that the index cannot hold.
     """
     with ExitStack() as stack:
         reading = _Reading(shard, sleep, stack)
@@ -121,12 +120,11 @@ def read_pages(
             state = cluster_state_from_authority(response.authority, clock())
             if state.incarnation != shard.state.incarnation:
                 raise Unavailable("its store was restored or migrated while it was read")
+            if response.inherited_grants_expired:
+                # Once they count again, the same revision has other rows.
+                raise Unavailable("its parent has not confirmed for too long what it inherits")
             # ``as_of`` stays the time of the discovery: what is read later is at least as new.
-            yield Page(
-                _batch(response),
-                replace(shard.state, revision=state.revision),
-                response.inherited_grants_expired,
-            )
+            yield Page(_batch(response), replace(shard.state, revision=state.revision))
             if not token:
                 return
 

@@ -9,7 +9,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from resolver.errors import Absent, InvalidArgument, InvalidPath
+from resolver.errors import Absent, InvalidArgument, InvalidPath, Unavailable
 from resolver.index.row_schema import arrow_schema, spark_schema
 from resolver.index.spark_source import KdirReader, Options, ShardPartition, register
 from resolver.path import Path
@@ -114,6 +114,23 @@ def test_a_cluster_that_fails_while_it_is_read_is_marked_too(
     assert (unread.path, unread.stale) == ("/la/tracking", True)
     assert "restored" in unread.stale_reason
     assert len([row for row in rows if row.cluster == "la-tracking"]) == 100 + 1
+
+
+@pytest.mark.parametrize("failures", ["row", "skip", "raise"])
+def test_a_cluster_whose_inherited_grants_do_not_count_is_unread(
+    tree: dict[str, FakeCluster], failures: str
+) -> None:
+    """Its scan may lack topics that the caller may see."""
+    tree["/ny"].grants_expired = True
+    reader = KdirReader(Options((tree["/"].endpoint,), Path.parse("/ny"), failures=failures))
+    [part] = reader.partitions()
+    if failures == "raise":
+        with pytest.raises(Unavailable, match="its parent has not confirmed"):
+            list(reader.read(part))
+        return
+    rows = [row for batch in reader.read(part) for row in batch.to_pylist()]
+    unread = [("unread", "/ny", True)] if failures == "row" else []
+    assert [(row["kind"], row["path"], row["stale"]) for row in rows] == unread
 
 
 def test_failures_can_be_left_out_or_fail_the_read(
