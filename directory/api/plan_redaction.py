@@ -4,7 +4,7 @@ planned on the whole tree; its results pass here before they are answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
@@ -57,7 +57,8 @@ def redacting_errors(
         yield
     except (Conflict, InvalidPath, InvalidArgument) as error:
         tree = access_control.tree(cluster, cluster.replica.snapshot, call)
-        reported = error if tree.is_open else redact(tree, error, command)
+        others = cluster.federation.view().above
+        reported = error if tree.is_open else redact(tree, error, command, others)
         if reported is error:
             raise
         raise reported from None
@@ -97,9 +98,11 @@ def as_shown(tree: OpenTree, command: Command, planned: Plan) -> Plan:
     )
 
 
-def redact(tree: OpenTree, error: KdirError, command: Command) -> KdirError:
+def redact(
+    tree: OpenTree, error: KdirError, command: Command, others: Container[Path]
+) -> KdirError:
     """Returns a planning error without hidden entries. Directories above the command's path are not
-    hidden.
+    hidden, nor are ``others``, the mounts outside this cluster.
     """
     facts = error.metadata
     if isinstance(error, (QuotaExceeded, InvalidArgument)):
@@ -139,18 +142,18 @@ def redact(tree: OpenTree, error: KdirError, command: Command) -> KdirError:
         ):
             return InvalidPath("what lies below would get too long a path", rule="length")
         case HasMounts() | MountOverlaps() | MountLoop():
-            return _without_hidden_mounts(tree, error)
+            return _without_hidden_mounts(tree, error, others)
         case _:
             return error
 
 
 def _without_hidden_mounts(
-    tree: OpenTree, error: HasMounts | MountOverlaps | MountLoop
+    tree: OpenTree, error: HasMounts | MountOverlaps | MountLoop, others: Container[Path]
 ) -> KdirError:
     facts = error.metadata
     named = [facts.get(key, "") for key in ("mounts", "overlaps", "mounted_at")]
     mounts = [one for text in named for one in text.split(", ") if one]
-    is_shown = all(_may_name_mount(tree, one) for one in mounts)
+    is_shown = all(_may_name_mount(tree, one, others) for one in mounts)
     match error:
         case HasMounts() if not is_shown:
             return HasMounts("clusters are mounted below it; unmount them first")
@@ -203,7 +206,7 @@ def _is_hidden_topic(tree: OpenTree, physical_name: str) -> bool:
     return not tree.can_describe(located.relative, is_topic=True)
 
 
-def _may_name_mount(tree: OpenTree, text: str) -> bool:
+def _may_name_mount(tree: OpenTree, text: str, others: Container[Path] = ()) -> bool:
     """True if the caller may see a mount that is named by its path, or, where it has no valid one,
     by its path below the cluster's mount.
     """
@@ -219,6 +222,8 @@ def _may_name_mount(tree: OpenTree, text: str) -> bool:
                 return True
         else:
             return True
+    elif Path(segments) in others:
+        return True  # ListMounts shows it
     return tree.can_describe(segments, is_topic=False)
 
 

@@ -22,7 +22,7 @@ from kdir.v1 import (
 
 from directory.federation.child_state import below_writes
 from directory.federation.inheritance import inherited_writes
-from directory.federation.parent_state import TableRow, welcome_writes
+from directory.federation.parent_state import TableRow, table_writes, welcome_writes
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import entry_key, mounted_key
 from directory.store.base import Put
@@ -302,6 +302,24 @@ def test_A12_a_mount_is_refused_without_the_hidden_one_that_is_in_the_way(house:
     refused = mount_refusal(la, "bob", "/la/new", "kc-lost")
     assert isinstance(refused, MountLoop)
     assert "torn" not in refused.message
+
+
+def test_a_mount_outside_this_cluster_is_named_as_in_the_list_of_mounts(house: Make) -> None:
+    la = house()
+    snapshot = la.cluster.replica.snapshot
+    row = federation_pb2.MountRow(mount="/eu/far", cluster_id="kc-far", epoch=1)
+    la.put(*inherited_writes(snapshot, inherited("/", "/la", 1), 1))
+    la.put(*welcome_writes(snapshot, welcome("/la", 1), 1))
+    la.put(*table_writes(snapshot, [TableRow(row, 1)]))
+    la.grant("bob", "all", "/la")
+    la.grant("bob", "alter", "/la", kind=access_pb2.RESOURCE_TYPE_CLUSTER)
+    la.mkdir("/la/eu", closed=True)
+    la.grant("bob", "-describe", "/la/eu")
+    listed = la.ask("bob", "ListMounts", federation_pb2.ListMountsRequest()).rows
+    assert "/eu/far" in [one.mount for one in listed]
+    refused = mount_refusal(la, "bob", "/la/new", "kc-far")
+    assert isinstance(refused, MountLoop)
+    assert "is mounted at /eu/far already" in refused.message
 
 
 def test_a_mount_as_deep_as_any_is_named_to_who_may_see_it(house: Make) -> None:
