@@ -67,7 +67,7 @@ def _adopt_detached(session: Session, arguments: Arguments, where: PathArgument)
     detached = detached_topics(session, where.path)
     code = elsewhere = 0
     for one in detached.topics:
-        name, last = one.physical_name, Path.parse(one.path) if one.path else None
+        name, last = one.physical_name, Path.of_entry(one.path) if one.path else None
         if last is not None and not where.path.is_prefix_of(last):
             elsewhere += 1
             continue

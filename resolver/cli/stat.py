@@ -125,7 +125,7 @@ def _report_removal(session: Session, where: PathArgument) -> None:
     except KdirError:
         return  # that it is absent is the answer
     for one in changes:
-        if one.kind == "delete" and Path.parse(one.path).is_prefix_of(where.path):
+        if one.kind == "delete" and Path.of_entry(one.path).is_prefix_of(where.path):
             session.out.note(progress_text(one))
 
 
