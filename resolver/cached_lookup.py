@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from resolver import errors
 from resolver.answer_cache import Cache, CachedAnswer, FreshnessMark
@@ -135,9 +135,10 @@ class CachedLookup:
         kept = self._cache.good(key, _positions(token), self._clock())
         if kept is not None:
             return _given(kept)
-        # A walk that did not carry the token of the caller's writes may have read before them.
-        sent = self.session.with_token(token)
-        flight_key = (key, sent) if sent else key
+        # A walk that did not carry the token of the caller's writes may have read before them, and
+        # so may one that began before a write whose effect is not known.
+        sent, unsure_count = self.session.with_token(token), self.session.unsure_count
+        flight_key = (key, sent, unsure_count) if sent or unsure_count else key
         flights = self.own_process()
         while True:
             with flights.lock:
@@ -176,7 +177,7 @@ class CachedLookup:
         return flight.kept
 
     def _walk(self, path: Path, wanted: LookupOptions, token: str, deadline: float) -> CachedAnswer:
-        started, written = self._clock(), self.session.text
+        started, written = self._clock(), self.session.written()
         walk = self.resolve_uncached(path, self._rules(wanted), wanted, token, deadline)
         return self._settle(walk, wanted, token, started, written)
 
@@ -217,7 +218,7 @@ class CachedLookup:
         self, paths: Sequence[Path], wanted: LookupOptions, token: str, deadline: float
     ) -> dict[Path, TopicLocation | KdirError]:
         """Returns the outcomes of many paths; the uncached ones are resolved together."""
-        now, written = self._clock(), self.session.text
+        now, written = self._clock(), self.session.written()
         positions = _positions(token)
         found: dict[Path, TopicLocation | KdirError] = {}
         cold: list[Path] = []
@@ -296,7 +297,7 @@ class CachedLookup:
         wanted: LookupOptions,
         token: str,
         since: float,
-        written: str,
+        written: Written,
     ) -> CachedAnswer:
         """Caches the result of a resolution. ``written`` are the session's writes when it began.
 
@@ -354,18 +355,25 @@ class CachedLookup:
             return None
         return self.freshness.freshness_of(end, since)
 
-    def _store(self, key: Hashable, kept: CachedAnswer, sender: Sender, written: str) -> None:
-        """Caches an answer, unless a change that this client knows is newer.
+    def _store(self, key: Hashable, kept: CachedAnswer, sender: Sender, written: Written) -> None:
+        """Caches an answer, unless a change that this client knows is newer, or a write of unknown
+        effect may be.
 
         The check comes after the caching: a thread that receives a change records its revision
-        first and then drops answers, so that one of the two threads finds an old answer.
+        first and then drops answers, so that one of the two threads finds an old answer. A write
+        does likewise.
         """
         self._cache.put(key, kept)
         followed = kept.followed
         overtaken = followed is not None and sender.revision < followed.revision
         # The walk sent the token of all earlier writes, and the hints that they touched are gone.
-        wrote = self.session.text != written
-        if overtaken or (wrote and (kept.has_unknown_links or self.session.is_after(kept.read))):
+        wrote = self.session.text != written.text
+        unsure = self.session.unsure_count != written.unsure_count
+        if (
+            overtaken
+            or unsure
+            or (wrote and (kept.has_unknown_links or self.session.is_after(kept.read)))
+        ):
             self._cache.forget(key)
 
     def _stale_or_raise(
@@ -387,6 +395,15 @@ class CachedLookup:
         return self._cache.put_stale(key, old, now, _STALE_RETRY_SECONDS)
 
 
+class Written(NamedTuple):
+    """Token and count of the writes of a session up to some moment."""
+
+    text: str
+    """Token of those that succeeded."""
+    unsure_count: int
+    """Number of those that failed and may have been made."""
+
+
 class Session:
     """Token of this client's own writes, by which it reads them. Thread-safe."""
 
@@ -394,6 +411,8 @@ class Session:
         self._lock = threading.Lock()
         self._token = Token()
         self.text = ""
+        self.unsure_count = 0
+        """Number of writes that failed and may have been made: of these there is no token."""
 
     def renew_lock(self) -> None:
         """Replaces the lock after a fork."""
@@ -411,6 +430,15 @@ class Session:
             recent = list(merged.items())[-_MOST_WRITTEN:]
             self._token = Token(dict(recent))
             self.text = str(self._token)
+
+    def failed_unsure(self) -> None:
+        """Counts a write that failed and may have been made."""
+        with self._lock:
+            self.unsure_count += 1
+
+    def written(self) -> Written:
+        """Returns what was written so far."""
+        return Written(self.text, self.unsure_count)
 
     def clear(self, written: str) -> None:
         """Forgets what was written, whose store is gone; not if ``text`` is no more ``written``."""

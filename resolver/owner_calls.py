@@ -238,6 +238,7 @@ class OwnerCalls:
     def _failed(self, call: _Call, error: BaseException) -> None:
         """Drops what a write may have changed that ended in this error at one server."""
         if not _is_refusal(error):
+            self._lookups.session.failed_unsure()  # first: an old answer may be cached meanwhile
             self._drop_changed(call)
 
     def _drop_changed(self, call: _Call) -> None:

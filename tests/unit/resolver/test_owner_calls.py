@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -44,13 +46,17 @@ class Deleting:
         self.failures: list[BaseException] = []
         """What deletions end in, in order."""
         self.deletes = True
+        self.before_answers: Callable[[], object] = lambda: None
+        """Called between the making of an answer to a read and its arrival."""
         self.servers = (self.cluster.endpoint, "127.0.0.1:19999")
         for server in self.servers:
             self.transport.serve(server, self.answer)
 
     def answer(self, method: str, request: Any) -> Any:
         if method != "DirectoryService.DeleteEntry":
-            return self.cluster.answer(method, request)
+            answer = self.cluster.answer(method, request)
+            self.before_answers()
+            return answer
         if self.deletes:
             self._directory.remove(request.path)
         raise self.failures.pop(0) if len(self.failures) > 1 else self.failures[0]
@@ -95,6 +101,38 @@ def test_after_a_write_that_may_have_been_made_nothing_older_is_read(
     deleting.failures = failures
     with pytest.raises((errors.KdirError, KeyboardInterrupt)):
         delete(client)
+    with pytest.raises(errors.Absent):
+        client.resolve("/a/b")
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+def test_a_lookup_under_way_puts_no_answer_back_that_a_write_may_have_changed(
+    deleting: Deleting, *, is_batch: bool
+) -> None:
+    client = Resolver(deleting.servers, transport=deleting.transport, timeout_seconds=5)
+    deleting.failures = [errors.DeadlineExceeded("no answer in time")]
+    has_read, may_arrive = threading.Event(), threading.Event()
+
+    def hold_first() -> None:
+        if not has_read.is_set():
+            has_read.set()
+            assert may_arrive.wait(10)
+
+    def read() -> object:
+        return client.resolve_many(["/a/b"]) if is_batch else client.resolve("/a/b")
+
+    deleting.before_answers = hold_first
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(read)
+        try:
+            assert has_read.wait(10)
+            with pytest.raises(errors.DeadlineExceeded):
+                delete(client)
+            with pytest.raises(errors.Absent):  # the lookup under way is not shared
+                client.resolve("/a/b")
+        finally:
+            may_arrive.set()
+        reader.result()
     with pytest.raises(errors.Absent):
         client.resolve("/a/b")
 
