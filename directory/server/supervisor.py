@@ -13,6 +13,7 @@ systemd or Kubernetes (``watchdog.py``).
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import queue
@@ -233,6 +234,11 @@ class Supervisor:
             return None
 
     def _start(self, worker: _Worker) -> None:
+        """Starts a process in the slot.
+
+        Raises:
+            OSError: it cannot be started, or not be followed; none is left.
+        """
         worker.due, worker.started_at = None, self._clock()
         worker.lines.clear()
         joining = ["--joining"] if any(map(self._serves, self._workers)) else []
@@ -243,7 +249,13 @@ class Supervisor:
             text=True,
         )
         worker.process = process
-        threading.Thread(target=self._follow, args=(worker, process), daemon=True).start()
+        try:
+            threading.Thread(target=self._follow, args=(worker, process), daemon=True).start()
+        except RuntimeError as error:  # no more threads: nothing would notice the process's end
+            process.kill()
+            process.wait()
+            worker.process = None
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     def _serves(self, worker: _Worker) -> bool:
         return worker.process is not None and len(worker.lines) == self._clusters

@@ -77,6 +77,9 @@ class Process:
     def terminate(self) -> None:
         self.end(-signal.SIGTERM)
 
+    def kill(self) -> None:
+        self.end(-signal.SIGKILL)
+
     def wait(self, timeout: float | None = None) -> int:
         assert self._is_over.wait(timeout)
         return self.returncode
@@ -176,3 +179,32 @@ def test_one_of_the_other_processes_that_cannot_be_started_ends_no_process(
         started[0].write(SERVING)
         eventually(lambda: out.getvalue() == SERVING)
         eventually(lambda: len(started) == 2)
+
+
+def test_a_process_that_no_thread_can_follow_is_killed_and_started_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = io.StringIO()
+    started: list[Process] = []
+    refused: list[Process] = []
+    begin = threading.Thread.start
+
+    def start() -> Process:
+        started.append(Process())
+        return started[-1]
+
+    def start_thread(thread: threading.Thread) -> None:
+        if len(started) == 2 and not refused:
+            refused.append(started[-1])
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_thread)
+    with supervised(monkeypatch, 2, out, start):
+        eventually(lambda: len(started) == 1)
+        started[0].write(SERVING)
+        eventually(lambda: out.getvalue() == SERVING)
+        assert [process.returncode for process in started[:2]] == [0, -signal.SIGKILL]
+        eventually(lambda: len(started) == 3)
+    assert "server process 2 cannot be started: can't start new thread" in caplog.text
+    assert started[2].returncode == -signal.SIGTERM
