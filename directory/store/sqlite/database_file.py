@@ -100,9 +100,15 @@ def _damaged(path: Path, found: str) -> str:
     )
 
 
+def _kind_of(error: sqlite3.Error) -> int:
+    """Returns sqlite's primary error code; 0: Python's module raised the error itself."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
 def _unreadable(path: Path, error: sqlite3.DatabaseError) -> IncompatibleStore:
     """Returns the error for a file whose contents sqlite cannot read."""
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CORRUPT:  # or a kind of it
+    if _kind_of(error) == sqlite3.SQLITE_CORRUPT:
         return IncompatibleStore(_damaged(path, str(error)))
     return IncompatibleStore(f"{path}: is no sqlite database ({error})")
 
@@ -579,7 +585,7 @@ class DatabaseFile:
             with closing(self._connect("ro")) as connection:
                 self._refuse_foreign(connection)
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF in _PASSING:  # or a kind of it
+            if _kind_of(error) in _PASSING:
                 with away_on_error(self.path):
                     raise
             raise IncompatibleStore(f"{self.path}: cannot be read ({error})") from error

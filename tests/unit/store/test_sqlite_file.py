@@ -124,10 +124,17 @@ def _truncated(path: Path) -> None:
     os.truncate(path, 5000)
 
 
+def _no_text_in_its_identity(path: Path) -> None:
+    SqliteStore(path, "la").close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE meta SET value = CAST(x'ff6c61' AS TEXT) WHERE name = 'cluster'")
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
         (_text, "no sqlite database"),
+        (_no_text_in_its_identity, "cannot be read .*UTF-8"),
         (_other_database, "not one that kdir made"),
         (_newer, f"version {SCHEMA_VERSION + 1}.*up to {SCHEMA_VERSION}"),
         (_other_cluster, "of cluster ny .* not of la"),
