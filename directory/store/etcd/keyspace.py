@@ -65,6 +65,7 @@ class Keyspace:
         self.clock: Final = clock
         self._incarnation = incarnation
         self._identity_at = 0  # etcd's revision at which it was read
+        self._recording: Final = threading.Lock()
         self.newest: Final = Newest(incarnation.identity.incarnation)
         self._refreshing: Final = threading.Lock()
 
@@ -130,14 +131,14 @@ class Keyspace:
         """
         with self._refreshing:
             while True:
-                before = self.newest.before_reading()
+                before, known_at = self.newest.before_reading(), self._identity_at
                 head = self.head()
                 incarnation = self._read(head.identity)
                 why = why_restored(before, incarnation, head, self._commit_id_at)
                 if not why:
-                    self._incarnation, self._identity_at = incarnation, head.revision
+                    known = self._record(incarnation, head.revision, known_at, begins=True)
                     self.note_commit(incarnation, head.commit_revision, head.commit_id)
-                    return incarnation
+                    return known
                 self._refuse_two_clusters(incarnation, head)
                 _log.error(
                     "%s: %s: it was restored; a new incarnation begins", self.connection, why
@@ -176,12 +177,31 @@ class Keyspace:
             incarnation = Incarnation.read(stored)
         except IncompatibleStore as error:
             raise ValueError(str(error)) from error
-        same_incarnation = (
-            incarnation.identity.incarnation == self._incarnation.identity.incarnation
-        )
-        if same_incarnation and etcd_revision >= self._identity_at:
-            self._incarnation, self._identity_at = incarnation, etcd_revision
+        self._record(incarnation, etcd_revision, 0, begins=False)
         return incarnation.identity
+
+    def _record(
+        self, found: Incarnation, etcd_revision: int, known_at: int, *, begins: bool
+    ) -> Incarnation:
+        """Records the identity that was read at a revision, unless a later one of the same
+        incarnation was read meanwhile; returns the one that is recorded then.
+
+        Args:
+            found: the identity.
+            etcd_revision: etcd's revision at which it was read.
+            known_at: revision of the identity that was recorded when the read began; 0: unknown. A
+                linearizable read finds an older one only if etcd was restored.
+            begins: True if it may be of another incarnation.
+        """
+        with self._recording:
+            known = self._incarnation
+            if found.identity.incarnation == known.identity.incarnation:
+                replaces = not known_at <= etcd_revision < self._identity_at
+            else:
+                replaces = begins
+            if replaces:
+                self._incarnation, self._identity_at = found, etcd_revision
+            return self._incarnation
 
     def note_commit(self, incarnation: Incarnation, etcd_revision: int, commit_id: str) -> None:
         """Records the newest commit at a revision; ignores those of earlier incarnations."""

@@ -13,6 +13,7 @@ from directory.store.etcd.connection import EtcdConnection
 from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.incarnation import SCHEMA_VERSION, Incarnation
 from directory.store.etcd.keyspace import Keyspace
+from directory.store.etcd.watch_state import Head
 from directory.store.identity import refuse_foreign
 
 revisions = st.integers(1, 10**12)
@@ -71,6 +72,37 @@ def test_an_answer_that_comes_late_does_not_replace_a_newer_identity() -> None:
     ):
         assert keyspace.note(one.stored, revision) == one.identity
         assert keyspace.incarnation == expected
+
+
+@pytest.mark.parametrize(("read_at", "is_late"), [(11, True), (13, False)])
+def test_a_read_that_a_watch_overtook_does_not_replace_a_newer_identity(
+    monkeypatch: pytest.MonkeyPatch, read_at: int, *, is_late: bool
+) -> None:
+    connection = EtcdConnection(EtcdAddress.parse("etcd://127.0.0.1:1/la"))
+    before = first()
+    sealed = before.sealed("being migrated to x")
+    keyspace = Keyspace(connection, "la", before, time.monotonic)
+
+    def read_slowly(*_: object) -> Head:
+        keyspace.note(sealed.stored, 12)
+        return Head(before.etcd_cluster, read_at, "c", 5, 1, before.stored)
+
+    monkeypatch.setattr(keyspace, "head", read_slowly)
+    expected = sealed if is_late else before
+    assert keyspace.refresh() == keyspace.incarnation == expected
+
+
+def test_an_etcd_restored_to_before_its_store_was_sealed_is_not_sealed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No commit was lost, so that no incarnation begins."""
+    connection = EtcdConnection(EtcdAddress.parse("etcd://127.0.0.1:1/la"))
+    before = first()
+    keyspace = Keyspace(connection, "la", before, time.monotonic)
+    keyspace.note(before.sealed("being migrated to x").stored, 12)
+    head = Head(before.etcd_cluster, 11, "c", 5, 1, before.stored)
+    monkeypatch.setattr(keyspace, "head", lambda *_: head)
+    assert keyspace.refresh() == keyspace.incarnation == before
 
 
 def test_an_incarnation_that_is_unsealed_is_another_and_open() -> None:
