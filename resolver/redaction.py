@@ -7,9 +7,12 @@ from typing import Final
 
 __all__ = ["redacted", "shown_unknown_address"]
 
-_PASSWORD: Final = re.compile(r"(://[^/?\s:\[]*):(?!\s|\d{1,5}:?\s)[^/?\r\n]*@")
-"""As the address of an etcd is parsed, a password may have blanks and ``@`` in it, and ends at the
-last ``@`` before the first ``/`` or ``?``. A port with a sentence after it is none.
+_PASSWORD: Final = re.compile(
+    r"(etcds?://[^/?:…\r\n]*|://[^/?\s:\[]*(?=:(?!\s|\d{1,5}:?\s))):[^/?\r\n]*@"
+)
+"""A password may have blanks and ``@`` in it, and ends at the last ``@`` before the first ``/`` or
+``?``. A port with a sentence after it is none, except in the address of an etcd: that has a ``/``
+after the last port, and messages show an address that cannot be parsed as ``etcd://…``.
 """
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 

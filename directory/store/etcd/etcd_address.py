@@ -1,8 +1,8 @@
 """Address of a store in etcd, parsed and checked without a call to etcd.
 
 ``etcd://[USER[:PASSWORD]@]HOST[:PORT],…/PREFIX[?ca=FILE&cert=FILE&key=FILE&password_file=FILE]``.
-User, password and files are percent-encoded if they contain ``@ : / ? & % #``. No message and no
-text form of an address has a password in it.
+User, password and files are percent-encoded if they contain ``@ : / ? & % #``, user and password
+also if they contain blanks. No message and no text form of an address has a password in it.
 """
 
 from __future__ import annotations
@@ -63,6 +63,11 @@ class EtcdAddress:
                 " are written %2F and %3F, and an @ in a file's name %40"
             )
         login, _, hosts = authority.rpartition("@")
+        if any(map(str.isspace, login)):
+            raise IncompatibleStore(
+                "store etcd://…: a blank is in the user or the password; there it is written %20 (a"
+                " tab %09)"
+            )
         user, colon, password = login.partition(":")
         options = _options(query)
         address = cls(

@@ -168,6 +168,8 @@ def test_a_mistake_is_named(text: str, arguments: tuple[str, ...]) -> None:
         "etcd:/la:s3cret@a/la",
         "la:s3cret@a/la",
         "etcd://la:s3cret@a:none/la",
+        "etcd://my la:s3cret@a/la",
+        "etcd://la: s3cret@a/la",
     ],
 )
 def test_a_store_that_is_none_is_refused_without_its_password(
@@ -184,7 +186,7 @@ def test_a_store_that_is_none_is_refused_without_its_password(
     assert "s3cret" not in shown
 
 
-@pytest.mark.parametrize("password", ["s3cret", "my s3cret", "p@s3cret", "s3cret\\u0007"])
+@pytest.mark.parametrize("password", ["s3cret", "my%20s3cret", "p@s3cret", "s3cret\\u0007"])
 def test_a_check_shows_no_password(
     password: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from directory.store.addresses import describe_address, is_same_place
 from directory.store.base import IncompatibleStore
 from directory.store.etcd.etcd_address import EtcdAddress
 from directory.store.etcd.key_layout import Layout
+from resolver.redaction import redacted
 
 SECRET = "s3cret"
 
@@ -27,6 +28,11 @@ def test_all_parts() -> None:
         "/etc/kdir.pem",
         "/etc/my key.pem",
     )
+
+
+def test_blanks_in_a_user_and_a_password_are_percent_encoded() -> None:
+    address = EtcdAddress.parse(f"etcd://my%20la:%20{SECRET}%09@a/la")
+    assert (address.user, address.password()) == ("my la", f" {SECRET}\t")
 
 
 def test_what_is_shown_holds_neither_user_nor_password_nor_files(tmp_path: Path) -> None:
@@ -91,14 +97,18 @@ def test_a_password_file_that_is_no_text_is_refused_and_not_shown(tmp_path: Path
             "etcd://a:1/la?password_file=/p",
             "password_file: found '/p'; expected USER@ before the hosts",
         ),
+        ("etcd://my la:pw@a/la", "a blank is in the user or the password; there it is written %20"),
+        ("etcd://la:pw\t@a/la", r"a blank is in the user or the password; .*\(a tab %09\)"),
+        ("etcd://:pw@a/la", "a password without a user; expected USER:PASSWORD@"),
         ("sqlite:///x", r"an address: found 'sqlite://…'; expected etcd://HOST"),
     ],
 )
 def test_each_mistake_is_a_sentence_that_says_what_would_be_right(
     text: str, arguments: str
 ) -> None:
-    with pytest.raises(IncompatibleStore, match=f"store etcd://…: .*{arguments}"):
+    with pytest.raises(IncompatibleStore, match=f"store etcd://…: .*{arguments}") as refused:
         EtcdAddress.parse(text)
+    assert redacted(str(refused.value)) == str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +118,9 @@ def test_each_mistake_is_a_sentence_that_says_what_would_be_right(
         f"etcd://kdir:{SECRET}/more@a:1/la",
         f"etcd://kdir:a?{SECRET}@a:1/la",
         f"etcd://kdir:{SECRET}@a:nonsense/la",
+        f"etcd://my kdir:{SECRET}@a:1/la",
+        f"etcd://kdir: {SECRET}@a:1/la",
+        f"etcd://kdir:12345 {SECRET}@a:1/la",
         f"etcd://kdir:{SECRET}@a:1",
         f"etcd://kdir:{SECRET}@a:1/la?password_file=/p",
         f"etcd://kdir:{SECRET}@a:1/la?password=x",
