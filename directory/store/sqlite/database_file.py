@@ -263,15 +263,15 @@ class WriterLockFile:
                 if self._is_at_path():
                     return
                 self._reopen()
+                why = "another file was put there again and again"
             except BlockingIOError:
-                if self._clock() >= deadline:
-                    raise StoreUnreachable(
-                        f"{self._path}: another process wrote for {timeout_seconds:g} s"
-                    ) from None
-                self._sleep(_POLL_SECONDS)
+                why = "another process wrote"
             except OSError as error:
                 self.unlock()
                 raise StoreUnreachable(f"{self._path}: {error.strerror}") from error
+            if self._clock() >= deadline:
+                raise StoreUnreachable(f"{self._path}: {why} for {timeout_seconds:g} s")
+            self._sleep(_POLL_SECONDS)
 
     def _is_at_path(self) -> bool:
         """True if others lock the same file: none was put in its place meanwhile."""

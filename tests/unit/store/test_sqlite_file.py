@@ -696,6 +696,22 @@ def test_stores_that_were_opened_before_and_after_the_lock_was_replaced_have_one
     assert len(set(incarnations[1:])) == 1, "each put the store back"
 
 
+def test_a_store_in_a_file_system_without_stable_inodes_is_away(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[object] = []
+
+    def is_same(*statuses: object) -> bool:
+        compared.append(statuses)
+        assert len(compared) < 1_000, "waits for ever"
+        return False
+
+    with closing(SqliteStore(path, "la")) as store, monkeypatch.context() as patch:
+        patch.setattr(os.path, "samestat", is_same)
+        with pytest.raises(StoreUnreachable, match=r"-life: another file was put there again and"):
+            store.commit(Transaction((), (Put(b"k", b""),)), timeout_seconds=0.05)
+
+
 def test_a_store_whose_folder_is_gone_is_away_until_it_returns(tmp_path: Path) -> None:
     folder = tmp_path / "stores"
     folder.mkdir()
