@@ -10,6 +10,7 @@ backup was put there.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
@@ -68,6 +69,9 @@ _PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FUL
 """Codes of what may pass without a change of the file or the config."""
 _FULL_DISK: Final = (sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_WRITE)
 """Codes with which sqlite reports a full disk or quota where it does not with ``SQLITE_FULL``."""
+_FULL_DISK_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
+_PASSING_ERRNOS: Final = (*_FULL_DISK_ERRNOS, errno.EIO)
+"""The same two, for files that are made without sqlite."""
 _BUSY_STEP_MS: Final = 100
 """A connection may wait for others this much longer than asked: setting it takes a statement."""
 
@@ -89,7 +93,8 @@ def away_on_error(path: Path) -> Iterator[None]:
             raise StoreRefused(
                 f"{path}: the file or its folder may only be read: let this user write it"
             ) from error
-        hint = ": is its disk full?" if code in _FULL_DISK else ""
+        full = code in _FULL_DISK or getattr(error, "errno", None) in _FULL_DISK_ERRNOS
+        hint = ": is its disk full?" if full else ""
         raise StoreUnreachable(f"{path}: {error}{hint}") from error
 
 
@@ -327,7 +332,8 @@ class DatabaseFile:
         Raises:
             IncompatibleStore: no store of this cluster that this version can use; nothing was
                 touched.
-            StoreUnreachable: others hold it for too long; ``StoreDamaged``: see there.
+            StoreUnreachable: others hold it for long, or its disk is full. ``StoreDamaged``: see
+                there.
         """
         self.path: Final = path
         self._cluster: Final = cluster
@@ -350,6 +356,9 @@ class DatabaseFile:
             self._refuse_lost()
             self._create_privately()
         except OSError as error:
+            if error.errno in _PASSING_ERRNOS:
+                with away_on_error(path):
+                    raise
             raise IncompatibleStore(f"{path}: cannot be written ({error.strerror})") from error
         try:
             self.identity = self.refresh_identity()

@@ -1,5 +1,6 @@
 """What only the sqlite store has: addresses, files that are none of ours, restores by hand."""
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -320,6 +321,32 @@ def test_a_store_that_cannot_be_opened_now_is_away_and_not_unusable(
     with monkeypatch.context() as patch:
         patch.setattr(sqlite3, "connect", fail)
         with pytest.raises(StoreUnreachable, match=reason):
+            SqliteStore(path, "la")
+    SqliteStore(path, "la").close()
+
+
+@pytest.mark.parametrize("ending", ["", "-life"])
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.ENOSPC, "No space left .*: is its disk full"),
+        (errno.EDQUOT, "Disk quota exceeded.*: is its disk full"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_a_store_that_cannot_be_made_now_is_away_and_not_unusable(
+    path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, number: int, reason: str
+) -> None:
+    make = os.open
+
+    def fail(name: Path, *arguments: int) -> int:
+        if name == path.with_name(f"{path.name}{ending}"):
+            raise OSError(number, os.strerror(number), str(name))
+        return make(name, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        with pytest.raises(StoreUnreachable, match=f"{path}: .*{reason}"):
             SqliteStore(path, "la")
     SqliteStore(path, "la").close()
 
