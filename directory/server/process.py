@@ -39,7 +39,7 @@ from directory.server.command_line import (
 from directory.server.concurrent_stop import run_together
 from directory.server.config import ConfigError, Limits, ServerConfig, default_store
 from directory.server.feature_levels import LEVELS, Levels
-from directory.server.supervisor import Ports, Supervisor, serving_line
+from directory.server.supervisor import Ports, Supervisor, print_lines, serving_line
 from directory.server.toml_table import split_address
 from directory.server.watchdog import Watchdog, notify_systemd
 from directory.store.addresses import is_remote
@@ -338,8 +338,7 @@ def _start_metrics_endpoint(
 
 
 def _announce(form: logs.LogFormatter, message: str) -> None:
-    sys.stdout.write(f"{form.announcement(message)}\n")
-    sys.stdout.flush()
+    print_lines(sys.stdout, f"{form.announcement(message)}\n")
 
 
 def _bound_at(bound: Mapping[str, str], key: str) -> str:

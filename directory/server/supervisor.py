@@ -34,6 +34,7 @@ __all__ = [
     "Ports",
     "Supervisor",
     "is_serving_line",
+    "print_lines",
     "serving_line",
 ]
 
@@ -68,6 +69,17 @@ def is_serving_line(line: str) -> bool:
     except ValueError:
         return False
     return isinstance(found, dict) and str(found.get("message", "")).startswith(_SERVING)
+
+
+def print_lines(out: TextIO, *lines: str) -> None:
+    """Prints lines on stdout. If it cannot be written, such as on a full disk or once its reader
+    has ended, that is logged, and the server goes on.
+    """
+    try:
+        out.writelines(lines)
+        out.flush()
+    except OSError as error:
+        _log.error("stdout cannot be written: %s", error.strerror)
 
 
 class Ports:
@@ -269,7 +281,7 @@ class Supervisor:
 
     def _received(self, worker: _Worker, line: str) -> None:
         if not is_serving_line(line):
-            self._print(line)
+            print_lines(self._out, line)
             return
         worker.lines.append(line)
         if len(worker.lines) == self._clusters:
@@ -284,14 +296,7 @@ class Supervisor:
         serving = next(filter(self._serves, self._workers), None)
         if serving and not self._reported and all(worker.tried for worker in self._workers):
             self._reported = True
-            self._print(*serving.lines)
-
-    def _print(self, *lines: str) -> None:
-        try:
-            self._out.writelines(lines)
-            self._out.flush()
-        except OSError as error:  # a full disk, or a reader that has ended: the processes go on
-            _log.error("stdout cannot be written: %s", error.strerror)
+            print_lines(self._out, *serving.lines)
 
     def _buried(self, worker: _Worker, process: subprocess.Popen[str]) -> None:
         now = self._clock()

@@ -179,6 +179,31 @@ def test_a_write_keeps_its_own_request_id_which_is_another_thing(start: Start) -
     server.reported(request_id="call-1")
 
 
+def test_a_stdout_that_cannot_be_written_does_not_end_a_server(tmp_path: Path) -> None:
+    command = [
+        *(sys.executable, "-m", "directory", "--mount", "/la", "--listen", "127.0.0.1:0"),
+        *("--store", f"sqlite:///{tmp_path}/store.sqlite"),
+    ]
+    log = tmp_path / "server.log"
+    with Path("/dev/full").open("w") as full, log.open("w") as stderr:
+        process = subprocess.Popen(command, stdout=full, stderr=stderr)
+    try:
+        eventually(
+            lambda: (
+                "stdout cannot be written: No space left on device" in log.read_text()
+                or process.poll() is not None
+            ),
+            timeout_seconds=60,
+        )
+        assert process.poll() is None, log.read_text()
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert "unforeseen" not in log.read_text()
+
+
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_the_stores_password_is_never_written(tmp_path: Path, form: str) -> None:
     process = LocalProcess(
