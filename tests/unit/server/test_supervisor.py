@@ -156,6 +156,7 @@ def test_the_serving_lines_wait_for_a_process_that_serves(monkeypatch: pytest.Mo
         started[0].write(SERVING)
         eventually(lambda: len(started) == 2)
         started[0].end(-signal.SIGKILL)
+        eventually(lambda: len(started) == 3)  # the first one's end is known before the other's
         started[1].end(1)
         eventually(lambda: len(started) == 4)
         assert not out.getvalue()
