@@ -316,15 +316,22 @@ def test_what_waits_for_the_change_log_is_published_first(tmp_path: Path) -> Non
             plan_migration(source, target)
 
 
-def test_what_came_to_wait_for_the_change_log_while_it_asked_is_published_first(
-    tmp_path: Path,
-) -> None:
-    addresses = addresses_of("sqlite", None, tmp_path)  # type: ignore[arg-type]
+def logged(folder: Path) -> tuple[str, str]:
+    """Returns the addresses of a filled store that keeps a change log, and of one not made yet."""
+    addresses = addresses_of("sqlite", None, folder)  # type: ignore[arg-type]
     source, target = addresses(), addresses()
     fill(source, ROWS)
     with closing(open_store(source, "la")) as store:
         state = watch_pb2.ChangeLogState(incarnation=store.identity.incarnation)
         store.commit(Transaction((), (Put(CHANGE_LOG, state.SerializeToString()),)))
+    return source, target
+
+
+def test_what_came_to_wait_for_the_change_log_while_it_asked_is_published_first(
+    tmp_path: Path,
+) -> None:
+    source, target = logged(tmp_path)
+    with closing(open_store(source, "la")) as store:
         asking, forced = (plan_migration(source, target, force=force) for force in (False, True))
         store.commit(Transaction((), (Put(event_key("1"), b""),)))
         with pytest.raises(RestoreRefused, match="1 commit waits for the change log"):
@@ -337,12 +344,7 @@ def test_what_came_to_wait_for_the_change_log_while_it_asked_is_published_first(
 def test_what_comes_to_wait_for_the_change_log_right_before_the_seal_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    addresses = addresses_of("sqlite", None, tmp_path)  # type: ignore[arg-type]
-    source, target = addresses(), addresses()
-    fill(source, ROWS)
-    with closing(open_store(source, "la")) as store:
-        state = watch_pb2.ChangeLogState(incarnation=store.identity.incarnation)
-        store.commit(Transaction((), (Put(CHANGE_LOG, state.SerializeToString()),)))
+    source, target = logged(tmp_path)
 
     def late(*stores: str, force: bool) -> migrating.Migration:
         plan = plan_migration(*stores, force=force)
