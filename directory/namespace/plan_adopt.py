@@ -24,6 +24,7 @@ from directory.namespace.command import (
 from directory.namespace.entry import DELETED_ID, Directory, Kind, Provision, Topic
 from directory.namespace.plan_builder import PlanBuilder
 from directory.namespace.plan_create import check_names
+from directory.namespace.plan_delete import delete_record
 from directory.namespace.protected_topics import is_protected
 from directory.namespace.quotas import (
     Amount,
@@ -194,7 +195,7 @@ class _Moving:
         if not is_new:
             draft.require_sibling_unchanged(parent_id, relative[-1], new_path)
             draft.require_free(parent_id, Kind.TOPIC, relative[-1], new_path)
-        draft.delete_record(source.node.entry_id, path.name, topic)
+        delete_record(draft, source.node.entry_id, path.name, topic)
         moved = draft.stamped(topic)
         draft.write_record(parent_id, relative[-1], moved)
         draft.carry_grants(source.node.entry_id, path.name, topic, parent_id, relative[-1])

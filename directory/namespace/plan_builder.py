@@ -171,24 +171,6 @@ class PlanBuilder:
         elif isinstance(entry, Topic) and parent_id != DELETED_ID:
             self._mark_read_only(parent_id, entry)
 
-    def delete_record(
-        self, parent_id: int, name: str, entry: Entry, record: bytes | None = None
-    ) -> None:
-        """Removes an entry's record, grants and marks, with the guard that the record is unchanged:
-        ``record``, if given.
-        """
-        key = entry_key(parent_id, entry.kind, name)
-        if record is None:
-            self.expect_entry(parent_id, name, entry)
-        else:
-            self.require_value(key, record)
-        self._writes[key] = Delete(key)
-        self.put_grants(parent_id, entry.kind, name, None)
-        if isinstance(entry, Directory | Topic):
-            self.forget_facts(read_only_key(entry.entry_id))
-        if isinstance(entry, Directory):
-            self.forget_facts(quota_key(entry.entry_id))
-
     def carry_grants(
         self, parent_id: int, name: str, entry: Entry, to_parent_id: int, to_name: str
     ) -> None:
@@ -380,11 +362,6 @@ class PlanBuilder:
         self.expect_entry(parent_id, name, before)
         self.write_record(parent_id, name, after)
         self.record_new_state(after, parent_id, path, before=before)
-
-    def delete(self, parent_id: int, name: str, entry: Entry, path: Path) -> None:
-        """Deletes an entry permanently."""
-        self.delete_record(parent_id, name, entry)
-        self.record_removal(parent_id, name, entry, path)
 
     def record_removal(
         self, parent_id: int, name: str, entry: Entry, path: Path, path_before: Path | None = None

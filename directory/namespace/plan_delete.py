@@ -18,6 +18,7 @@ from directory.namespace.command import (
 from directory.namespace.entry import (
     DELETED_ID,
     Directory,
+    Entry,
     Link,
     Mount,
     Provision,
@@ -29,7 +30,10 @@ from directory.namespace.keys import (
     detached_key,
     detached_value,
     directory_range,
+    entry_key,
     mounted_key,
+    quota_key,
+    read_only_key,
     removal_key,
 )
 from directory.namespace.plan_builder import PlanBuilder, read_only_place
@@ -46,6 +50,7 @@ __all__ = [
     "DELETED",
     "KafkaFate",
     "delete_entry",
+    "delete_record",
     "deleted_name",
     "is_deleted_in_kafka",
     "kafka_fate_of",
@@ -119,10 +124,10 @@ def delete_entry(draft: PlanBuilder, command: DeleteEntry) -> Plan:
                 kafka_topics_deleted=is_deleted_in_kafka(topic, goes_in_kafka=goes),
             )
         case Link() as link:
-            draft.delete(parent.entry_id, found.name, link, found.path)
+            _delete_at_once(draft, parent.entry_id, found.name, link, found.path)
             return draft.finish(link, found.path)
         case Mount() as mount:
-            draft.delete(parent.entry_id, found.name, mount, found.path)
+            _delete_at_once(draft, parent.entry_id, found.name, mount, found.path)
             draft.delete_fact(mounted_key(mount.cluster_id))
             return draft.finish(mount, found.path)
         case Directory() as directory:
@@ -140,7 +145,7 @@ def _delete_directory(
     if not unreadable and (node is None or not (node.topics or node.containers)):
         # Nothing to reap. A concurrent insert conflicts by its key.
         draft.expect_nothing_newer(directory_range(directory.entry_id))
-        draft.delete(found.parent_id, found.name, directory, found.path)
+        _delete_at_once(draft, found.parent_id, found.name, directory, found.path)
         return draft.finish(directory, found.path, directory_count=1)
     if snapshot.has_mounts_below(directory.entry_id):
         mounts = ", ".join(mounts_below(draft, found.path.below(draft.mount)))
@@ -166,7 +171,7 @@ def _delete_directory(
     draft.expect_nothing_newer(MOUNTED)
     # So would an entry that becomes read-only meanwhile: its mark conflicts.
     draft.expect_nothing_newer(READ_ONLY)
-    draft.delete_record(found.parent_id, found.name, directory)
+    delete_record(draft, found.parent_id, found.name, directory)
     draft.write_record(DELETED_ID, deleted_name(directory.entry_id), directory)
     counts = snapshot.counts(directory.entry_id)
     removal = Removal(
@@ -210,7 +215,7 @@ def remove_topic(
     """Removes a topic from the tree: permanently, or as DELETING until Kafka's topic is deleted.
     ``path``: its last path, if known.
     """
-    draft.delete_record(parent_id, name, topic, record)
+    delete_record(draft, parent_id, name, topic, record)
     fate = kafka_fate_of(topic, goes_in_kafka=goes_in_kafka)
     if fate is KafkaFate.DELETED:
         waiting = replace(draft.stamped(topic), provision=Provision.DELETING)
@@ -226,3 +231,30 @@ def remove_topic(
         )
     elif fate is KafkaFate.RETIRED:
         draft.retire_name(topic.physical_name, awaited=_is_asked_for(topic))
+
+
+def _delete_at_once(
+    draft: PlanBuilder, parent_id: int, name: str, entry: Entry, path: Path
+) -> None:
+    """Deletes an entry permanently."""
+    delete_record(draft, parent_id, name, entry)
+    draft.record_removal(parent_id, name, entry, path)
+
+
+def delete_record(
+    draft: PlanBuilder, parent_id: int, name: str, entry: Entry, record: bytes | None = None
+) -> None:
+    """Removes an entry's record with all that was set or granted on it, so that a new entry of its
+    name has none of it (P6). Adds the guard that the record is unchanged: ``record``, if given.
+    """
+    key = entry_key(parent_id, entry.kind, name)
+    if record is None:
+        draft.expect_entry(parent_id, name, entry)
+    else:
+        draft.require_value(key, record)
+    draft.delete_fact(key)
+    draft.put_grants(parent_id, entry.kind, name, None)
+    if isinstance(entry, Directory | Topic):
+        draft.forget_facts(read_only_key(entry.entry_id))
+    if isinstance(entry, Directory):
+        draft.forget_facts(quota_key(entry.entry_id))

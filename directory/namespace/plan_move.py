@@ -23,6 +23,7 @@ from directory.namespace.keys import MOUNTED, READ_ONLY, mounted_key
 from directory.namespace.mounted import mounts_with_paths, path_text_below, raised_claim
 from directory.namespace.plan_builder import PlanBuilder, read_only_place
 from directory.namespace.plan_create import check_name_free, check_names
+from directory.namespace.plan_delete import delete_record
 from directory.namespace.plan_update import check_etag, own_policies
 from directory.namespace.quotas import (
     Amount,
@@ -175,7 +176,7 @@ def _check_quota(draft: PlanBuilder, found: LocatedEntry, target: Node) -> None:
 def _move(
     draft: PlanBuilder, found: LocatedEntry, target: Node, name: str, new_path: Path
 ) -> Entry:
-    draft.delete_record(found.parent_id, found.name, found.entry)
+    delete_record(draft, found.parent_id, found.name, found.entry)
     moved: Entry
     match found.entry:
         case Mount() as mount:

@@ -42,7 +42,7 @@ from directory.namespace.keys import (
 )
 from directory.namespace.mounted import is_claimed_by
 from directory.namespace.plan_builder import PlanBuilder
-from directory.namespace.plan_delete import deleted_name, remove_topic
+from directory.namespace.plan_delete import delete_record, deleted_name, remove_topic
 from directory.namespace.removal_progress import DELETED, Removal
 from directory.namespace.snapshot import Node, Snapshot
 from directory.store.transaction_limits import Limits
@@ -237,13 +237,13 @@ def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
                 draft, *place, entry, goes_in_kafka=goes, path=leaf.path, record=leaf.record
             )
         case Directory():
-            draft.delete_record(leaf.parent_id, leaf.name, entry)
+            delete_record(draft, leaf.parent_id, leaf.name, entry)
             _drop_unreadable(draft, entry.entry_id)
         case Link():
-            draft.delete_record(leaf.parent_id, leaf.name, entry)
+            delete_record(draft, leaf.parent_id, leaf.name, entry)
         case Mount():
             # No mount can be below a removed directory; if one is, its child becomes free again.
-            draft.delete_record(leaf.parent_id, leaf.name, entry)
+            delete_record(draft, leaf.parent_id, leaf.name, entry)
             _free_child(draft, entry)
         case _:
             assert_never(entry)
@@ -315,7 +315,7 @@ def finish_delete(draft: PlanBuilder, command: FinishDelete) -> Plan:
         if topic is None or topic.entry_id != entry_id or topic.provision is not Provision.DELETING:
             continue
         count += 1
-        draft.delete_record(DELETED_ID, name, topic)
+        delete_record(draft, DELETED_ID, name, topic)
         draft.release_name(topic.physical_name)
         unseen = topic.provision_attempt != "" and not topic.topic_id
         deleted_id = topic.topic_id if command.is_acknowledged else b""
