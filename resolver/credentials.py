@@ -76,9 +76,9 @@ class UserCredentials:
     def _read_token(self) -> str:
         file = self._login.token_file
         content = _read(file, "token_file") or b""
-        if pathlib.Path(file).stat().st_mode & 0o004:
+        if pathlib.Path(file).stat().st_mode & 0o006:
             raise InvalidArgument(
-                f"token_file: everybody on this machine may read it: chmod 600 {file}",
+                f"token_file: everybody on this machine may read or write it: chmod 600 {file}",
                 field="token_file",
             )
         return _header(content.decode("ascii", "replace").strip(), f"token_file: {file}")

@@ -27,7 +27,7 @@ from directory.maintenance.watch_history import Revised
 from directory.namespace.entry import Kind
 from directory.namespace.lookup import LinkAt, MountAt
 from directory.server.cluster import Cluster
-from resolver.errors import NotAuthoritative, Resync, Unmounted, Unreachable
+from resolver.errors import NotAuthoritative, Resync, Unauthenticated, Unmounted, Unreachable
 from resolver.path import Path
 from resolver.revision_token import Token
 
@@ -181,7 +181,7 @@ class _Watching(PolledSource):
         """The tree that the last poll used."""
         self._reached = after
         self._has_begun = False
-        self._sent_at = self._looked_at = time.monotonic()
+        self._sent_at = self._looked_at = self._identified_at = time.monotonic()
         self._taken: deque[Revised] = deque()
         """Changes taken from the subscription, of which none was sent yet."""
         self._is_way_changed = False
@@ -200,6 +200,9 @@ class _Watching(PolledSource):
                 token=self._token(self._reached),
                 authority=self._cluster.authority(self._tree.snapshot),
             )
+        if now - self._identified_at >= _LOOK_SECONDS:
+            self._identified_at = now
+            self._refuse_unidentified()
         if not self._taken and now - self._looked_at >= _LOOK_SECONDS:
             # Also under a constant load of changes.
             self._looked_at = now
@@ -287,6 +290,16 @@ class _Watching(PolledSource):
             raise Unmounted(f"cluster {cluster.config.cluster} was unmounted")
         if cluster.replica.snapshot.incarnation != self._incarnation:
             raise Resync("the store has a new incarnation: list again, then watch")
+
+    def _refuse_unidentified(self) -> None:
+        """Raises ``Unreachable`` if the caller's certificate or token has ended, or the token's key
+        was removed: the caller goes on with its new credentials, if it has any (N5).
+        """
+        try:
+            self._call.identify()
+        except Unauthenticated as error:
+            again = f"{error}; go on from the last token, with new credentials"
+            raise Unreachable(again) from error
 
     def _token(self, revision: int) -> str:
         return str(Token.from_position(self._cluster.cluster_id, self._incarnation, revision))

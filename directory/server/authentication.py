@@ -82,8 +82,14 @@ class Authenticator:
         ConfigError: a file of keys or certificates cannot be used.
     """
 
-    def __init__(self, tls: TlsConfig | None, auth: AuthConfig) -> None:
+    def __init__(
+        self,
+        tls: TlsConfig | None,
+        auth: AuthConfig,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._auth: Final = auth
+        self._clock: Final = clock
         self._asks: Final = tls is not None and tls.client_auth == "require"
         self.certificates: Final = Certificates(tls) if tls is not None else None
         self._tokens: Final = Tokens(auth) if auth.has_tokens else None
@@ -92,7 +98,8 @@ class Authenticator:
         """Returns the identity of a call.
 
         Raises:
-            Unauthenticated: credentials are required and missing, or cannot be verified.
+            Unauthenticated: credentials are required and missing, cannot be verified, or have
+                ended: a connection outlives its certificate.
         """
         cluster_ids: tuple[str, ...] = ()
         principal = ""
@@ -100,6 +107,8 @@ class Authenticator:
             pems = connection.auth_context().get("x509_pem_cert")
             if pems:
                 names = names_of(bytes(pems[0]))
+                if names.ends_at <= self._clock():
+                    raise Unauthenticated("the certificate has expired; connect with a new one")
                 cluster_ids = names.cluster_ids
                 principal = principal_of(names, self._auth.principal_mapping_rules)
         token = bearer_of(connection.invocation_metadata())
@@ -282,6 +291,9 @@ class Tokens:
                     "verify_exp": False,
                     "verify_nbf": False,
                     "verify_iat": False,
+                    # No name is taken from these, unless `principal_claim` is one of them.
+                    "verify_sub": False,
+                    "verify_jti": False,
                 },
             )
         except jwt.PyJWTError as error:
@@ -379,6 +391,7 @@ def read_keys(auth: AuthConfig) -> tuple[TokenKey, ...]:
 
 
 def _one_key(content: bytes, where: str) -> TokenKey:
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from cryptography.x509 import load_pem_x509_certificate
 
@@ -400,13 +413,11 @@ def _one_key(content: bytes, where: str) -> TokenKey:
             else load_pem_public_key(content)
         )
         return TokenKey(key, _algorithms(key))
-    except ValueError as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{where}: holds no public key that can be used: {error}") from None
 
 
 def _key_set(content: bytes, where: str) -> tuple[TokenKey, ...]:
-    import jwt
-
     try:
         entries = json.loads(content)["keys"]
         if not isinstance(entries, list):
@@ -415,26 +426,52 @@ def _key_set(content: bytes, where: str) -> tuple[TokenKey, ...]:
         raise ConfigError(f'{where}: is no JWKS; expected {{"keys": […]}}') from None
     keys = []
     for entry in entries:
-        if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
+        if not isinstance(entry, dict) or (entry.get("use") or "sig") != "sig":
             continue
         try:
-            key = jwt.PyJWK(entry).key
-            # Of a private key only the public part is wanted.
-            key = key.public_key() if hasattr(key, "public_key") else key
-            allowed = _of_secret(key) if isinstance(key, bytes) else _algorithms(key)
-        except (jwt.PyJWTError, ValueError, KeyError, TypeError) as error:
+            keys.append(_entry_key(entry))
+        except ValueError as error:
             _log.warning("%s: the key %r is left out: %s", where, entry.get("kid"), error)
-            continue
-        named = entry.get("alg")
-        if named is not None:
-            allowed = tuple(one for one in allowed if one == named)
-        if allowed:
-            keys.append(TokenKey(key, allowed, str(entry.get("kid", ""))))
     ids = [key.key_id for key in keys]
     twice = next((one for one in ids if ids.count(one) > 1), None)
+    if twice == "":
+        raise ConfigError(f"{where}: several keys have no `kid`: tokens could not name theirs")
     if twice is not None:
         raise ConfigError(f"{where}: several keys are called {twice!r}")
     return tuple(keys)
+
+
+def _entry_key(entry: dict[str, Any]) -> TokenKey:
+    """Returns a key of a JWKS.
+
+    Raises:
+        ValueError: it verifies no tokens; says why, and nothing of the key.
+    """
+    import jwt
+    from cryptography.exceptions import UnsupportedAlgorithm
+
+    kind, named = entry.get("kty"), entry.get("alg")
+    try:
+        key = jwt.PyJWK(entry).key
+        # Of a private key only the public part is wanted.
+        key = key.public_key() if hasattr(key, "public_key") else key
+    except (jwt.PyJWTError, ValueError, KeyError, TypeError, UnsupportedAlgorithm):
+        # The error's own text may hold the key.
+        what = ", ".join(f"{name} {entry.get(name)!r}" for name in ("kty", "crv", "alg"))
+        raise ValueError(f"it is no key that can be used ({what})") from None
+    if isinstance(key, bytes):
+        allowed = _of_secret(key)
+        if not allowed:
+            raise ValueError(
+                f"a secret of {len(key)} bytes; expected at least {_LEAST_SECRET_BYTES}"
+            )
+    else:
+        allowed = _algorithms(key)
+    if named is None:
+        return TokenKey(key, allowed, str(entry.get("kid", "")))
+    if named not in allowed:
+        raise ValueError(f"alg {named!r} is not of a key of kind {kind!r}: {', '.join(allowed)}")
+    return TokenKey(key, (named,), str(entry.get("kid", "")))
 
 
 def _of_secret(secret: bytes) -> tuple[str, ...]:

@@ -57,7 +57,7 @@ def read_material(tls: TlsConfig, now: dt.datetime | None = None) -> KeyMaterial
 
     Raises:
         ConfigError: one is missing or no PEM, the key does not belong to the certificate, or the
-            certificate is expired or not valid yet.
+            certificate is expired or not valid yet; or all certificates of the CA are expired.
     """
     if missing := missing_extra("[tls]", "identity", "cryptography"):
         raise ConfigError(missing)
@@ -66,7 +66,7 @@ def read_material(tls: TlsConfig, now: dt.datetime | None = None) -> KeyMaterial
 
     cert, key, ca = (_read(name, file) for name, file in zip(_KEYS, tls.files, strict=True))
     own = _certificates(tls.cert, "cert", cert)[0]
-    _certificates(tls.ca, "ca", ca)
+    signers = _certificates(tls.ca, "ca", ca)
     try:
         private = load_pem_private_key(key, password=None)
     except TypeError:
@@ -75,10 +75,22 @@ def read_material(tls: TlsConfig, now: dt.datetime | None = None) -> KeyMaterial
         ) from None
     except (ValueError, UnsupportedAlgorithm):
         raise ConfigError(f"tls.key: {tls.key}: holds no private key in PEM") from None
-    if private.public_key() != own.public_key():
+    try:
+        is_own_key = private.public_key() == own.public_key()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise ConfigError(f"tls.cert: {tls.cert}: its key cannot be used: {error}") from None
+    if not is_own_key:
         raise ConfigError(f"tls.key: {tls.key}: is not the key of the certificate in {tls.cert}")
-    _check_time(tls.cert, own, now or dt.datetime.now(dt.UTC))
-    return KeyMaterial(cert, key, ca, _names(own), own.not_valid_after_utc)
+    now = now or dt.datetime.now(dt.UTC)
+    _check_time(tls.cert, own, now)
+    _check_signers(tls.ca, signers, now)
+    try:
+        names = _names(own)
+    except _unreadable_names() as error:
+        raise ConfigError(
+            f"tls.cert: {tls.cert}: the certificate's names cannot be read: {error}"
+        ) from None
+    return KeyMaterial(cert, key, ca, names, own.not_valid_after_utc)
 
 
 _KEYS: Final = ("cert", "key", "ca")
@@ -108,6 +120,22 @@ def _check_time(file: str, own: Certificate, now: dt.datetime) -> None:
         raise ConfigError(
             f"tls.cert: {file}: the certificate is not valid before {own.not_valid_before_utc}"
         )
+
+
+def _check_signers(file: str, signers: Sequence[Certificate], now: dt.datetime) -> None:
+    """Raises ConfigError if all certificates of the CA are expired; warns of some."""
+    ended = [one for one in signers if one.not_valid_after_utc <= now]
+    if not ended:
+        return
+    last = max(one.not_valid_after_utc for one in ended)
+    if len(ended) == len(signers):
+        raise ConfigError(f"tls.ca: {file}: the certificate expired at {last}")
+    _log.warning(
+        "tls.ca: %s: %d of its %d certificates are expired: what they signed is refused",
+        file,
+        len(ended),
+        len(signers),
+    )
 
 
 class Certificates:
@@ -183,8 +211,17 @@ def names_of(pem: bytes) -> CertificateNames:
 
     try:
         return _names(load_pem_x509_certificate(pem))
-    except ValueError:
+    except _unreadable_names():
         raise Unauthenticated("the certificate's names cannot be read") from None
+
+
+def _unreadable_names() -> tuple[type[Exception], ...]:
+    """Returns the errors of names that cannot be read: such as two lists of names, or an X.400
+    address.
+    """
+    from cryptography.x509 import DuplicateExtension, UnsupportedGeneralNameType
+
+    return ValueError, DuplicateExtension, UnsupportedGeneralNameType
 
 
 def _names(certificate: Certificate) -> CertificateNames:
@@ -194,15 +231,17 @@ def _names(certificate: Certificate) -> CertificateNames:
     common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     # Of several common names the last is the most specific one.
     common_name = str(common[-1].value) if common else ""
+    ends_at = certificate.not_valid_after_utc.timestamp()
     try:
         sans = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return CertificateNames(common_name=common_name)
+        return CertificateNames(common_name=common_name, ends_at=ends_at)
     return CertificateNames(
         uris=_texts(sans.get_values_for_type(x509.UniformResourceIdentifier)),
         dns=_texts(sans.get_values_for_type(x509.DNSName)),
         emails=_texts(sans.get_values_for_type(x509.RFC822Name)),
         common_name=common_name,
+        ends_at=ends_at,
     )
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from directory.access.principals import check_principal
@@ -42,6 +43,8 @@ class CertificateNames:
     dns: tuple[str, ...] = ()
     emails: tuple[str, ...] = ()
     common_name: str = ""
+    ends_at: float = inf
+    """Unix seconds after which the certificate counts no more."""
 
     def names_of_kind(self, kind: str) -> tuple[str, ...]:
         """Returns the names of one kind."""
@@ -107,6 +110,11 @@ class PrincipalRule:
             check_principal(re.sub(r"\$\d+", "x", principal))
         except InvalidArgument as error:
             raise ConfigError(f"auth.principal_mapping_rules: {text!r}: {error.message}") from None
+        if principal in {"User:*", "User:ANONYMOUS"}:
+            raise ConfigError(
+                f"auth.principal_mapping_rules: {text!r}: {principal} is nobody's name: who comes "
+                f"without one is let in by auth.allow_anonymous"
+            )
         return cls(kind, parts, principal)
 
     def apply(self, names: CertificateNames) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import ipaddress
 import time
@@ -59,7 +60,7 @@ class Issued:
 class Authority:
     """A CA that lasts for a test."""
 
-    def __init__(self, directory: Path, name: str = "ca") -> None:
+    def __init__(self, directory: Path, name: str = "ca", ends: dt.timedelta = 30 * DAY) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -72,7 +73,7 @@ class Authority:
             .public_key(self._key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - DAY)
-            .not_valid_after(now + 30 * DAY)
+            .not_valid_after(now + ends)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
             .sign(self._key, hashes.SHA256())
         )
@@ -90,8 +91,9 @@ class Authority:
         addresses: Sequence[str] = (),
         begins: dt.timedelta = -DAY,
         ends: dt.timedelta = DAY,
+        extension: x509.ExtensionType | None = None,
     ) -> Issued:
-        """Issues a certificate of these names."""
+        """Issues a certificate of these names; with ``extension`` of those in it instead."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = dt.datetime.now(dt.UTC)
         subject = [x509.NameAttribute(NameOID.COMMON_NAME, common_name)] if common_name else []
@@ -107,7 +109,9 @@ class Authority:
         names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(uri) for uri in uris]
         names += [x509.DNSName(one) for one in dns]
         names += [x509.IPAddress(ipaddress.ip_address(one)) for one in addresses]
-        if names:
+        if extension is not None:
+            builder = builder.add_extension(extension, critical=False)
+        elif names:
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         self._count += 1
         return Issued(
@@ -128,6 +132,16 @@ class Authority:
         """
         uris = [f"kdir://cluster/{cluster_id}"] if cluster_id else []
         return self.issue("server", uris=uris, addresses=["127.0.0.1"], **settings)
+
+
+def with_unknown_curve(pem: bytes) -> bytes:
+    """Returns a certificate or public key of P-256 as one of SM2's curve, which Python's
+    cryptography does not know.
+    """
+    begin, *lines, end = pem.decode().strip().splitlines()
+    known, unknown = bytes.fromhex("2a8648ce3d030107"), bytes.fromhex("2a811ccf5501822d")
+    changed = base64.b64encode(base64.b64decode("".join(lines)).replace(known, unknown)).decode()
+    return f"{begin}\n{changed}\n{end}\n".encode()
 
 
 def public_pem(key: Any) -> bytes:

@@ -71,6 +71,8 @@ class Call:
     """The clusters that the peer's certificate names; see ``directory.server.authentication``."""
     bearer: str = field(default="", repr=False)
     """The caller's verified token, used only for calls to other servers in the caller's name."""
+    identify: Callable[[], object] = bool
+    """Reads the caller's credentials again: raises ``Unauthenticated`` if they have ended."""
     caller_host: str = ""
     """See ``host``; set where the call of one caller is answered within another call."""
     is_active: Callable[[], bool] = bool

@@ -327,6 +327,8 @@ def _polled(
             find_peer=context.peer,
             metadata=context.invocation_metadata,
         )
+        if identities is not None:
+            call.identify = partial(identities.authenticate, context, method)
         writer = ResponseWriter(context, finish, streams.sending)
         ending = _Ending(method, request, calls)
 

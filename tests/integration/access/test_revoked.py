@@ -21,10 +21,12 @@ from kdir.v1 import (
     entry_pb2,
     resolve_pb2,
     resolve_pb2_grpc,
+    watch_pb2,
+    watch_pb2_grpc,
 )
 
 from resolver.error_status import from_rpc_error
-from resolver.errors import KdirError
+from resolver.errors import KdirError, Unreachable
 from tests.support.federation import FAST, Federation, Server, eventually
 
 ANYBODY = "User:ANONYMOUS"
@@ -194,14 +196,17 @@ def test_N1_bob_asks_a_server_that_lags_for_what_was_made_after_he_was_removed(
         assert ask("admin", first, "ListGrants", seen_by_first).grants
 
 
+def bearer(who: str) -> str:
+    return jwt.encode({"sub": who, "exp": int(time.time()) + 600}, SECRET, "HS256")
+
+
 def ask(who: str, server: Server, name: str, request: Any) -> Any:
     """Calls a method as a user; a failure is raised as the error in its status."""
     stub: Any = {
         "CreateEntry": directory_pb2_grpc.DirectoryServiceStub,
         "Resolve": resolve_pb2_grpc.ResolveServiceStub,
     }.get(name, access_pb2_grpc.AccessServiceStub)
-    bearer = jwt.encode({"sub": who, "exp": int(time.time()) + 600}, SECRET, "HS256")
-    metadata = (("authorization", f"Bearer {bearer}"),)
+    metadata = (("authorization", f"Bearer {bearer(who)}"),)
     try:
         return getattr(stub(server.channel), name)(request, timeout=10, metadata=metadata)
     except grpc.RpcError as error:
@@ -214,3 +219,28 @@ def kind_for_bob(server: Server, path: str, token: str = "") -> str:
         return str(ask("bob", server, "Resolve", request).outcome.WhichOneof("kind"))
     except KdirError as error:
         return error.reason
+
+
+def test_N5_a_watch_ends_with_the_token_that_opened_it(start: Start, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text(SECRET)
+    auth = {"jwt_key": str(key), "super_users": ["User:admin"]}
+    server = start("server", {"access": "enforce", "auth": auth})
+    made = directory_pb2.CreateEntryRequest(
+        path="/la/a", entry=entry_pb2.Entry(directory=entry_pb2.Directory())
+    )
+    eventually(lambda: ask("admin", server, "CreateEntry", made).token)
+    with grpc.insecure_channel(server.address) as channel:
+        stub: Any = watch_pb2_grpc.WatchServiceStub(channel)
+        metadata = (("authorization", f"Bearer {bearer('admin')}"),)
+        request = watch_pb2.WatchRequest(path="/la", checkpoint_seconds=1)
+        stream = stub.Watch(request, metadata=metadata, timeout=60)
+        assert next(stream).token
+        key.write_text(SECRET[::-1])
+        with pytest.raises(grpc.RpcError) as ended:
+            for _ in stream:
+                pass
+    error = from_rpc_error(ended.value)
+    # Not refused for good: a client goes on with the token that it has by now.
+    assert isinstance(error, Unreachable)
+    assert "go on from the last token, with new credentials" in str(error)

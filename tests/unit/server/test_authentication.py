@@ -1,5 +1,6 @@
 """Who calls, as one place finds out: certificate, token, both, neither."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,16 @@ def test_the_token_goes_before_the_certificate(authority: Authority, jwt_key: st
     # Not even a good certificate stands in for a token that is none.
     with pytest.raises(Unauthenticated):
         identities.authenticate(Connection(bob, bearer("x.y.z")), RESOLVE)
+
+
+def test_a_connection_outlives_its_certificate_and_its_calls_do_not(authority: Authority) -> None:
+    now = [time.time()]
+    identities = Authenticator(tls(authority), AuthConfig(), lambda: now[0])
+    bob = Connection(authority.issue("bob"))
+    assert identities.authenticate(bob, RESOLVE).principal == "User:bob"
+    now[0] += 90_000
+    with pytest.raises(Unauthenticated, match="the certificate has expired"):
+        identities.authenticate(bob, RESOLVE)
 
 
 def test_a_cluster_may_link_and_nothing_else(authority: Authority, jwt_key: str) -> None:

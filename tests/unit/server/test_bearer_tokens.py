@@ -16,7 +16,7 @@ from directory.server.config_security import AuthConfig
 from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
 from tests.support.federation import eventually
-from tests.support.identities import public_pem, token
+from tests.support.identities import public_pem, token, with_unknown_curve
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -290,6 +290,53 @@ def test_a_key_set_that_is_none_is_refused(tmp_path: Path, content: str) -> None
     (tmp_path / "jwks.json").write_text(content)
     with pytest.raises(ConfigError):
         Tokens(AuthConfig(jwks=str(tmp_path / "jwks.json")))
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        ({"kty": "oct", "k": "c3VwZXItc2VjcmV0", "alg": "HS-256"}, "alg 'HS-256'"),
+        ({"kty": None, "k": "c3VwZXItc2VjcmV0"}, "kty None"),
+        ({"kty": "oct", "k": "c3VwZXI"}, "a secret of 5 bytes; expected at least 32"),
+        (jwk(RSA, "odd", alg="RSA-OAEP-256"), "alg 'RSA-OAEP-256'"),
+        (jwk(CURVE, "odd", alg="ES384"), "alg 'ES384' is not of"),
+    ],
+)
+def test_a_key_of_a_set_that_is_left_out_is_named_and_not_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, entry: dict[str, Any], why: str
+) -> None:
+    from directory.server.authentication import read_keys
+
+    good = jwk(CURVE, "good", use=None)
+    file = tmp_path / "jwks.json"
+    file.write_text(json.dumps({"keys": [good, {**entry, "kid": "odd"}]}))
+    assert [key.key_id for key in read_keys(AuthConfig(jwks=str(file)))] == ["good"]
+    assert "the key 'odd' is left out" in caplog.text
+    assert why in caplog.text
+    for part in ("k", "d", "p", "q"):
+        assert str(entry.get(part, "c3VwZXI")) not in caplog.text
+
+
+def test_two_keys_without_a_name_are_refused(tmp_path: Path) -> None:
+    keys = [jwk(CURVE, ""), jwk(RSA, "")]
+    (tmp_path / "jwks.json").write_text(json.dumps({"keys": keys}))
+    with pytest.raises(ConfigError, match="several keys have no `kid`"):
+        Tokens(AuthConfig(jwks=str(tmp_path / "jwks.json")))
+
+
+def test_a_key_of_a_curve_that_nobody_knows_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "key.pem"
+    file.write_bytes(with_unknown_curve(public_pem(CURVE)))
+    with pytest.raises(ConfigError, match="holds no public key that can be used"):
+        Tokens(AuthConfig(jwt_key=str(file)))
+
+
+def test_only_the_claim_that_counts_must_be_a_text(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(SECRET)
+    auth = AuthConfig(jwt_key=str(tmp_path / "key"), principal_claim="email")
+    claims = {"email": "low@ex.com", "sub": 123, "jti": 7, "exp": int(time.time()) + 60}
+    odd = jwt.api_jws.PyJWS().encode(json.dumps(claims).encode(), SECRET, "HS256")
+    assert Tokens(auth).principal_of(odd) == "User:low@ex.com"
 
 
 def test_no_key_and_no_token_is_shown(tmp_path: Path) -> None:

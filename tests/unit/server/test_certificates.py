@@ -2,19 +2,26 @@
 
 import datetime as dt
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtensionOID
 
 from directory.server.certificates import Certificates, names_of, read_material
 from directory.server.config_security import TlsConfig
 from directory.server.principal_mapping import CertificateNames
 from directory.server.toml_table import ConfigError
-from tests.support.identities import Authority, Issued
+from resolver.errors import Unauthenticated
+from tests.support.identities import Authority, Issued, with_unknown_curve
 
 
 def config(issued: Issued) -> TlsConfig:
     return TlsConfig(**{part: str(file) for part, file in issued.files.items()})
+
+
+SAN = ExtensionOID.SUBJECT_ALTERNATIVE_NAME
 
 
 @pytest.fixture
@@ -30,11 +37,14 @@ def refusal(tls: TlsConfig) -> str:
 
 def test_what_a_certificate_says(authority: Authority) -> None:
     issued = authority.issue("la-1", uris=["kdir://cluster/kc-1"], dns=["la-1.example"])
-    assert names_of(issued.cert) == CertificateNames(
-        ("kdir://cluster/kc-1",), ("la-1.example",), (), "la-1"
+    names = names_of(issued.cert)
+    assert names == CertificateNames(
+        ("kdir://cluster/kc-1",), ("la-1.example",), (), "la-1", names.ends_at
     )
+    assert abs(names.ends_at - (dt.datetime.now(dt.UTC) + dt.timedelta(days=1)).timestamp()) < 600
     assert read_material(config(issued)).names.cluster_ids == ("kc-1",)
-    assert names_of(authority.issue().cert) == CertificateNames()
+    unnamed = names_of(authority.issue().cert)
+    assert replace(unnamed, ends_at=inf) == CertificateNames()
 
 
 @pytest.mark.parametrize("part", ["cert", "key", "ca"])
@@ -57,6 +67,36 @@ def test_another_key_an_old_certificate_and_one_of_tomorrow_are_refused(
     assert "the certificate expired at" in refusal(config(old))
     early = authority.server(begins=dt.timedelta(hours=1))
     assert "is not valid before" in refusal(config(early))
+
+
+def test_a_ca_that_has_ended_is_refused_unless_another_is_beside_it(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    issued = authority.server()
+    ended = Authority(tmp_path / "old", ends=dt.timedelta(hours=-1))
+    ca = tmp_path / "both.pem"
+    ca.write_bytes(ended.pem)
+    assert f"tls.ca: {ca}: the certificate expired at" in refusal(
+        replace(config(issued), ca=str(ca))
+    )
+    ca.write_bytes(ended.pem + authority.pem)
+    read_material(replace(config(issued), ca=str(ca)))
+    assert "1 of its 2 certificates are expired" in caplog.text
+
+
+def test_names_of_a_kind_that_cannot_be_read_are_refused_and_no_bug(authority: Authority) -> None:
+    # An X.400 address, and beside it a URI that would name a user.
+    x400 = bytes.fromhex("3014a302300086") + b"\x0ekdir://user/lo"
+    odd = authority.server(extension=x509.UnrecognizedExtension(SAN, x400))
+    with pytest.raises(Unauthenticated, match="names cannot be read"):
+        names_of(odd.cert)
+    assert "the certificate's names cannot be read" in refusal(config(odd))
+
+
+def test_a_key_of_a_curve_that_nobody_knows_is_refused(authority: Authority) -> None:
+    issued = authority.server()
+    issued.files["cert"].write_bytes(with_unknown_curve(issued.cert))
+    assert f"tls.cert: {issued.files['cert']}: its key cannot be used" in refusal(config(issued))
 
 
 def test_no_key_is_shown(authority: Authority) -> None:
