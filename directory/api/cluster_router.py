@@ -75,14 +75,15 @@ class ClusterRouter:
     def cluster_for_path(self, path: Path) -> Cluster:
         """Returns the cluster whose mount is the longest prefix of the path; without one the
         topmost cluster, which refers the caller: an *up* referral from a lower one could lead back
-        to this very address.
+        to this very address. An unmounted cluster is chosen only where no other can be: another
+        one may be mounted in its place.
         """
         if self.only is not None:
             return self.only
         owners = [one for one in self.clusters if one.mount.is_prefix_of(path)]
         if owners:
-            return _meant(max(owners, key=lambda one: len(one.mount)))
-        return _meant(min(self.clusters, key=lambda one: len(one.mount)))
+            return _meant(max(owners, key=lambda one: (one.is_mounted, len(one.mount))))
+        return _meant(min(self.clusters, key=lambda one: (not one.is_mounted, len(one.mount))))
 
     def cluster_holding_entry(self, path: Path) -> Cluster:
         """Returns the cluster whose tree has the entry at a path: for a mount the cluster above it,
@@ -93,7 +94,11 @@ class ClusterRouter:
         holders = [
             one for one in self.clusters if one.mount.is_prefix_of(path) and one.mount != path
         ]
-        return max(holders, key=lambda one: len(one.mount), default=self.cluster_for_path(path))
+        return max(
+            holders,
+            key=lambda one: (one.is_mounted, len(one.mount)),
+            default=self.cluster_for_path(path),
+        )
 
     def require_owner(self, path: Path, *, holder: bool = False, or_above: bool = False) -> Cluster:
         """Returns the cluster that owns a path.

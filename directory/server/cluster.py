@@ -360,6 +360,12 @@ class Cluster:
         """Current mount of this cluster."""
         return self.federation.mount
 
+    @property
+    def is_mounted(self) -> bool:
+        """False if the parent reported that no mount names this cluster."""
+        view = self.federation.newest_view
+        return view is None or not view.position.unmounted
+
     def access_at(self, snapshot: Snapshot) -> Authorizer:
         """Returns the access rules at a snapshot."""
         config = self.config

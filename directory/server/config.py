@@ -251,7 +251,11 @@ def load_configs(names: Sequence[str]) -> list[ServerConfig]:
     configs = [_load(file) for file in files]
     seen: dict[str, pathlib.Path] = {}
     for config, file in zip(configs, files, strict=True):
-        for key in (f"cluster {config.cluster!r}", f"store {shown_store(config.store)!r}"):
+        keys = [f"cluster {config.cluster!r}", f"store {shown_store(config.store)!r}"]
+        if not config.parent and not config.listen.endswith(":0"):
+            # With a parent, that one decides where the cluster is mounted.
+            keys.append(f"mount {str(config.mount)!r} at listen {config.listen!r}")
+        for key in keys:
             if key in seen:
                 raise ConfigError(f"{file}: {key} is also that of {seen[key]}")
             seen[key] = file

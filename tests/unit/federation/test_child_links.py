@@ -26,7 +26,7 @@ from directory.api.cluster_router import ClusterRouter
 from directory.api.federation_service import FederationService
 from directory.api.grpc_server import DirectoryServer
 from directory.api.rpc.call_context import Call
-from directory.federation import child_links, child_state
+from directory.federation import child_links, child_state, parent_state
 from directory.federation.child_links import ChildLink, ChildLinks
 from directory.federation.child_state import (
     below_rows,
@@ -68,6 +68,7 @@ from resolver.errors import (
     StoreSealed,
     StoreUnavailable,
     UnknownChild,
+    Unmounted,
 )
 from resolver.path import MAX_SEGMENTS
 from tests.support.federation import eventually
@@ -1064,6 +1065,30 @@ def test_a_cluster_that_has_never_linked_is_in_nobody_s_way(
     with pytest.raises(NotReady):
         FederationService(ClusterRouter([waiting])).list_mounts(request, call)
     waiting.stop()
+
+
+def test_an_unmounted_cluster_is_not_in_the_way_of_the_one_mounted_in_its_place(
+    tmp_path: Path,
+) -> None:
+    made = []
+    for name in ("old", "new"):
+        store = f"sqlite:///{tmp_path / name}"
+        made.append(started(ServerConfig.quick(path("/la"), cluster=name, store=store)))
+    old, new = made
+    unmounted = Put(parent_state.UNMOUNTED_KEY, b"no mount names it")
+    assert eventually(lambda: old.writer.put_facts([unmounted]) or True)
+    eventually(lambda: not old.is_mounted)
+    for clusters in ((old, new), (new, old)):
+        router = ClusterRouter(clusters)
+        assert router.require_owner(path("/la/x")) is new
+        assert router.require_owner(path("/la/x"), holder=True) is new
+        assert router.cluster_for_path(path("/ny")) is new  # refers the caller
+    assert eventually(lambda: new.writer.put_facts([unmounted]) or True)
+    eventually(lambda: not new.is_mounted)
+    with pytest.raises(Unmounted):
+        ClusterRouter(made).require_owner(path("/la/x"))
+    for one in made:
+        one.stop()
 
 
 def test_of_the_rows_of_one_process_that_of_the_owner_is_listed(

@@ -208,6 +208,27 @@ def test_files_of_a_folder_may_not_share_a_cluster_or_store(tmp_path: pathlib.Pa
         load_configs([str(tmp_path)])
 
 
+@pytest.mark.parametrize("mount", ['mount = "/la"', ""])
+def test_clusters_of_one_address_may_not_share_a_mount(mount: str, tmp_path: pathlib.Path) -> None:
+    """Only one of them could be asked about its paths."""
+
+    def write(name: str, more: str) -> None:
+        text = f'cluster = "{name}"\nstore = "sqlite:///{name}.db"\n{mount}\n{more}'
+        (tmp_path / f"{name}.toml").write_text(text)
+
+    write("a", "")
+    write("b", "")
+    with pytest.raises(ConfigError, match=r"b\.toml: mount '/(la)?' at listen .* also that of"):
+        load_configs([str(tmp_path)])
+    write("b", 'listen = "127.0.0.1:7421"')
+    assert len(load_configs([str(tmp_path)])) == 2
+    write("b", 'parent = ["127.0.0.1:7422"]')  # decides where b is mounted
+    assert len(load_configs([str(tmp_path)])) == 2
+    for name in "ab":
+        write(name, 'listen = "127.0.0.1:0"')  # a port each
+    assert len(load_configs([str(tmp_path)])) == 2
+
+
 def test_a_relative_store_is_beside_its_config(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.toml").write_text('store = "sqlite:///a.db"')
     assert load_configs([str(tmp_path / "a.toml")])[0].store == f"sqlite:///{tmp_path}/a.db"
