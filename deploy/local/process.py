@@ -217,11 +217,26 @@ def stop_recorded(record: Path, grace_seconds: float = 20) -> bool:
 
 
 def _identity(pid: int) -> str:
-    """Returns the process id and the start time; without the time if there is no such process,
-    or a zombie.
+    """Returns the process id and when it started; only the id if there is no such process, or a
+    zombie.
+
+    Where there is a /proc, the start is counted from the boot: what ``ps`` shows moves with the
+    wall clock.
     """
-    shown = subprocess.run(
-        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
-    )
-    state, _, began = shown.stdout.strip().partition(" ")
-    return f"{pid} {began.strip()}" if state and not state.startswith("Z") else f"{pid}"
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        shown = subprocess.run(
+            ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        state, _, began = shown.stdout.strip().partition(" ")
+    else:
+        state, began = "", ""
+        with contextlib.suppress(OSError):  # it ended
+            # The name before the state is in parentheses, and may hold spaces.
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            state, began = fields[0], f"{boot} {fields[19]}"
+    return f"{pid} {began.strip()}" if state and not state.startswith(("Z", "X")) else f"{pid}"
