@@ -376,6 +376,11 @@ class DirectoryServer:
         return self._intake.refused
 
     @property
+    def excess_calls(self) -> int:
+        """Number of calls that were refused because too many were under way."""
+        return self._intake.excess
+
+    @property
     def limits(self) -> Limits:
         """Configured bounds of this server."""
         return self._limits
@@ -395,6 +400,7 @@ class DirectoryServer:
                 self._begins.unblock_stalled()
                 self._intake.refuse_late()
                 self._intake.begin_delayed()
+                self._intake.report_refused()
                 self._reflection.end_late()
                 self._scans.end_late()
                 self._unsent.end_late()

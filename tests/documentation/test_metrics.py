@@ -93,6 +93,7 @@ def test_every_metric_is_drawn_or_watched_or_marked_as_for_looking_things_up() -
         "kdir_directories",
         "kdir_kafka_managed_acls",
         "kdir_parent_last_contact_age_seconds",
+        "kdir_rpc_excess_calls_total",
         "kdir_rpc_request_timeouts_total",
         "kdir_store_direct_reads_total",
     }

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -44,6 +44,7 @@ __all__ = [
 Behaviour = TypeVar("Behaviour", bound=Callable[..., object])
 
 _log = logging.getLogger(__name__)
+_calls_log = logging.getLogger("directory.calls")
 
 _MARK: Final = "kdir_takes_request"
 _FREED_AT_ONCE: Final = 8
@@ -52,6 +53,8 @@ several at a time, so that a flood does not copy the list for each.
 """
 _DELAY_SECONDS: Final = 1.0
 """Time from the arrival of a request over a limit until the call is refused."""
+_REPORT_SECONDS: Final = 1.0
+"""Time between two reports of refused calls: a flood of calls is no flood of lines."""
 _MOST_DELAYED: Final = 1_024
 """Most calls that wait to be refused; further ones are refused at once."""
 
@@ -140,7 +143,7 @@ class RequestIntake:
         self._most_calls: Final = calls
         self._under_way: Final[set[CallCompletion]] = set()
         self._lock: Final = threading.Lock()
-        """Held while ``_delayed`` changes."""
+        """Held while ``_delayed`` or a count of refused calls changes."""
         self._seconds: Final = seconds
         self._clock: Final = clock
         self._unfinished: Final[dict[CallCompletion, tuple[Any, Any, float]]] = {}
@@ -150,6 +153,11 @@ class RequestIntake:
         self._is_closed = False
         self.refused = 0
         """Number of calls that were refused before their request arrived."""
+        self.excess = 0
+        """Number of calls that were refused because too many were under way."""
+        self._unreported: Counter[str] = Counter()
+        """Refused calls that are not in the log yet, by why."""
+        self._reported_at = clock() - _REPORT_SECONDS
 
     @property
     def calls(self) -> int:
@@ -181,6 +189,9 @@ class RequestIntake:
         run, event, state, behave, _, read, write = about
         if not is_stream and len(self._under_way) >= self._most_calls:
             why = f"{self._most_calls} calls are under way (limits.max_concurrent_calls); ask again"
+            with self._lock:
+                self.excess += 1
+                self._unreported[why] += 1
             abort_call(event, state, status_of(LimitExceeded(why, limit=self._most_calls), ""))
             ended = CallCompletion()
             ended.end()
@@ -257,6 +268,7 @@ class RequestIntake:
         """Begins the delayed calls and delays no others."""
         self._is_closed = True
         self.begin_delayed()
+        self.report_refused()
 
     def refuse_late(self) -> None:
         """Refuses the calls whose request is overdue. Called periodically."""
@@ -267,6 +279,30 @@ class RequestIntake:
             if now - since > self._seconds:
                 why = f"no request came within {self._seconds:g} s (limits.request_seconds)"
                 self._refuse(ended, event, state, why)
+
+    def report_refused(self) -> None:
+        """Logs how many calls were refused here since the last report, in one line a reason; at
+        most once a second, until the intake is closed. Called periodically: the thread that refuses
+        them is gRPC's, and must not wait for the log.
+        """
+        if not self._unreported:
+            return
+        now = self._clock()
+        if not self._is_closed and now - self._reported_at < _REPORT_SECONDS:
+            return
+        self._reported_at = now
+        with self._lock:
+            counts, self._unreported = self._unreported, Counter()
+        for why, count in counts.items():
+            error = LimitExceeded(why)
+            _calls_log.info(
+                "calls refused: %d (%s %s): %s",
+                count,
+                error.code,
+                error.reason,
+                why,
+                extra={"facts": {"code": error.code, "reason": error.reason}},
+            )
 
     def _refuse_oldest(self) -> None:
         count = max(1, self._most // _FREED_AT_ONCE)
@@ -280,7 +316,9 @@ class RequestIntake:
     def _refuse(self, ended: CallCompletion, event: Any, state: Any, why: str) -> None:
         if self._unfinished.pop(ended, None) is None:
             return  # its request arrived meanwhile
-        self.refused += 1
+        with self._lock:
+            self.refused += 1
+            self._unreported[why] += 1
         abort_call(event, state, status_of(LimitExceeded(why), ""))
 
 

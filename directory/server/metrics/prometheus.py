@@ -189,6 +189,12 @@ METRICS: Final = (
         ("listen",),
     ),
     Metric(
+        "kdir_rpc_excess_calls_total",
+        "counter",
+        "Calls refused because limits.max_concurrent_calls were under way.",
+        ("listen",),
+    ),
+    Metric(
         "kdir_rpc_queued_calls",
         "gauge",
         "Calls queued for a thread, by pool: reads, writes.",
@@ -365,6 +371,7 @@ def _server(sheet: _MetricFamilies, server: DirectoryServer) -> None:
     for (method, code), count in ended.items():
         sheet.put("kdir_rpc_streams_total", count, at, method, code)
     sheet.put("kdir_rpc_request_timeouts_total", server.late_requests, at)
+    sheet.put("kdir_rpc_excess_calls_total", server.excess_calls, at)
     sheet.put("kdir_rpc_open_streams_limit", server.limits.max_streams, at)
     sheet.put("kdir_rpc_queued_calls", server.waiting_reads, at, "reads")
     sheet.put("kdir_rpc_queued_calls", server.max_queued_writes, at, "writes")

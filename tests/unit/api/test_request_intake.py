@@ -1,6 +1,7 @@
 """What the intake of requests expects of grpcio; calls themselves are in tests/fault."""
 
 import inspect
+import logging
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from grpc import _server
 
+from directory.api.rpc import request_intake
 from directory.api.rpc.interceptors.malformed_request import MalformedRequest
 from directory.api.rpc.request_intake import (
     CallCompletion,
@@ -71,6 +73,48 @@ def test_a_call_that_will_be_refused_begins_a_second_later() -> None:
     clock.now = 1.0
     intake.begin_delayed()
     assert begun == [1]
+
+
+def test_calls_refused_before_they_have_a_thread_are_counted_and_logged_once_a_second(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("abort_call", "receive_message"):
+        monkeypatch.setattr(request_intake, name, lambda *_: None)
+    caplog.set_level(logging.INFO, "directory.calls")
+    clock = Clock()
+    intake = RequestIntake(9, 5.0, 2, clock)
+
+    def ask(calls: int) -> None:
+        for _ in range(calls):
+            about = ("run", SimpleNamespace(call=None), state(), takes_request(lambda: None))
+            intake.submit(lambda *_: None, print, (*about, "", "", ""))
+
+    ask(5)
+    assert (intake.calls, intake.excess) == (2, 3)
+    assert caplog.messages == [], "gRPC's thread does not wait for the log"
+    intake.report_refused()
+    ask(7)
+    clock.now = 0.9
+    intake.report_refused()
+
+    def excess(count: int) -> str:
+        return line(count, "2 calls are under way (limits.max_concurrent_calls); ask again")
+
+    def line(count: int, why: str) -> str:
+        return f"calls refused: {count} (RESOURCE_EXHAUSTED LIMIT_EXCEEDED): {why}"
+
+    assert caplog.messages == [excess(3)]
+    clock.now = 5.1
+    intake.refuse_late()
+    assert (intake.refused, intake.excess) == (2, 10)
+    intake.report_refused()
+    late = "no request came within 5 s (limits.request_seconds)"
+    assert caplog.messages[1:] == [excess(7), line(2, late)]
+    intake.report_refused()
+    assert len(caplog.messages) == 3
+    ask(1)
+    intake.close()
+    assert caplog.messages[3:] == [excess(1)]
 
 
 def test_a_burst_of_them_begins_bit_by_bit_and_each_does() -> None:
