@@ -135,6 +135,7 @@ def bind_service(
         kind = GetMessageClass(method.input_type)
         read = lenient_deserializer(kind, bounds.requests, check.request)
         _refuse_other_threads(service, name, check, streams=method.server_streaming)
+        calls.declare(known_as, streams=method.server_streaming)
         if name in service.polled:
             open_stream = takes_request(
                 _polled(
