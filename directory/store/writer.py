@@ -202,6 +202,8 @@ class Writer:
         self._deciding: Final = _Deciding()
         self._counting: Final = threading.Lock()
         self._under_way = 0
+        self.refused_writes = 0
+        """Number of writes that were refused because the store was known to be away."""
 
     @property
     def under_way(self) -> int:
@@ -691,6 +693,8 @@ class Writer:
         if why := self._store.identity.sealed:
             raise _store_sealed_error(why)
         if self._replica.state is ReplicaState.STALE:
+            with self._counting:
+                self.refused_writes += 1
             raise StoreUnavailable("the store is away, so nothing can be written")
 
     def _catch_up(self, revision: int, deadline: float) -> Snapshot:

@@ -106,6 +106,11 @@ METRICS: Final = (
         ("cluster", "outcome"),
     ),
     Metric(
+        "kdir_store_refused_writes_total",
+        "counter",
+        "Writes refused without a commit, because the store was known to be away.",
+    ),
+    Metric(
         "kdir_store_direct_reads_total",
         "counter",
         "Store reads that bypass the replica, by outcome: ok, error.",
@@ -280,6 +285,7 @@ def _cluster(sheet: _MetricFamilies, cluster: Cluster) -> None:
     sheet.put("kdir_replica_reloads_total", replica.reloads, name)
     for outcome, commits in cluster.store.commits.items():
         sheet.spread("kdir_store_commit_duration_seconds", commits, name, outcome)
+    sheet.put("kdir_store_refused_writes_total", cluster.writer.refused_writes, name)
     for outcome, count in cluster.store.reads().items():
         sheet.put("kdir_store_direct_reads_total", count, name, outcome)
     sheet.put("kdir_leader", cluster.reaper.leader.leads, name, "reaper")

@@ -205,6 +205,10 @@ def test_S17_a_lost_answer_whose_effect_is_unknown_is_repeated_by_the_same_reque
         bench.create("/la/t", request_id="r")
     assert lost.value.metadata["effect"] == "unknown"
     eventually(lambda: bench.replica.state is ReplicaState.STALE)
+    assert bench.writer.refused_writes == 0
+    with pytest.raises(StoreUnavailable, match="away"):
+        bench.create("/la/u")
+    assert bench.writer.refused_writes == 1, "no commit was tried, so none is counted as failed"
     store.return_soon()
     eventually(lambda: bench.replica.state is ReplicaState.SERVING)
     again = bench.create("/la/t", request_id="r")
