@@ -31,6 +31,9 @@ CHANGES = (
     ("ana", "mkdir /ny/web --yes"),
     ("ana", "mv /la/web/clicks /la/web/visits"),
     ("ana", "rm /la/web/visits --yes"),
+    ("ana", "mkdir /la/website --yes"),
+    ("ana", "mkdir /la/web/left --yes"),
+    ("ana", "mv /la/web/left /la/left"),
 )
 
 
@@ -132,7 +135,10 @@ def test_the_questions_of_the_page(audited: Audited) -> None:
     assert len(between) == sum(people.values())
     assert armed == [{"principal": "User:ana", "path": "/la/web", "aspect": "manage.configs"}]
     assert ("User:ana", "/la/web/visits") in [(row["principal"], row["path"]) for row in removed]
-    assert moved == [{"principal": "User:ana", "path_before": clicks, "path": "/la/web/visits"}]
+    assert moved == [
+        {"principal": "User:ana", "path_before": clicks, "path": "/la/web/visits"},
+        {"principal": "User:ana", "path_before": "/la/web/left", "path": "/la/left"},
+    ]
     assert owners == [
         {"principal": "User:bo", "path": "/la/web", "owner_before": None, "owner_after": "search"}
     ]
