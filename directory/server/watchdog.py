@@ -15,6 +15,10 @@ from typing import Final, Protocol
 __all__ = ["ServerCounters", "Watchdog", "notify_systemd"]
 
 _LOOK_SECONDS: Final = 1.0
+_LEAST_SECONDS: Final = 5.0
+"""Shortest time after which reads are stuck, however short a call may be: a busy machine alone may
+hold up a process for a second or two.
+"""
 
 
 class ServerCounters(Protocol):
@@ -50,25 +54,28 @@ class Watchdog:
 
     Args:
         servers: servers of this process; the sequence may grow.
-        stuck_seconds: reads are stuck if some wait for a thread and no call has ended for this
-            time, as long as a call may work.
+        call_seconds: as long as a call may work. Reads are stuck if at each look for longer than
+            this, by two looks, some wait for a thread and no call has ended; never before
+            ``_LEAST_SECONDS``.
         notify: sends systemd a state.
     """
 
     def __init__(
         self,
         servers: Sequence[ServerCounters],
-        stuck_seconds: float,
+        call_seconds: float,
         *,
         clock: Callable[[], float] = time.monotonic,
         notify: Callable[[str], object] = notify_systemd,
     ) -> None:
         self._servers: Final = servers
-        self._stuck_seconds: Final = stuck_seconds
+        self._stuck_seconds: Final = max(call_seconds + 2 * _LOOK_SECONDS, _LEAST_SECONDS)
         self._clock: Final = clock
         self._notify: Final = notify
-        self._moved: Final[dict[ServerCounters, tuple[int, float]]] = {}
-        """Ended calls of each server when they last changed or no read waited; and that time."""
+        self._waiting: Final[dict[ServerCounters, tuple[int, float]]] = {}
+        """For each server where reads wait: its ended calls, and the first look that found both
+        these and a read that waits.
+        """
         self.is_stuck = False
         """Whether reads of this process were stuck at the last look."""
 
@@ -91,8 +98,11 @@ class Watchdog:
 
     def _has_stuck_reads(self, server: ServerCounters) -> bool:
         now, ended = self._clock(), server.ended_calls
-        before, since = self._moved.get(server, (-1, now))
-        if ended != before or not server.waiting_reads:
-            self._moved[server] = (ended, now)
+        if not server.waiting_reads:
+            self._waiting.pop(server, None)
+            return False
+        before, since = self._waiting.get(server, (-1, now))
+        if ended != before:
+            self._waiting[server] = (ended, now)
             return False
         return now - since > self._stuck_seconds

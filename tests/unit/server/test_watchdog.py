@@ -46,12 +46,33 @@ def test_a_process_whose_reads_wait_and_never_end_is_stuck_and_asks_for_a_restar
     assert pass_by(100) == 100, "nobody asks"
     server.waiting_reads = 1
     assert pass_by(100, ended=1) == 100, "they are many, and end"
-    assert pass_by(100) == 30
+    assert pass_by(100) == 32
     server.waiting_reads = 0
     assert pass_by(10) == 10, "they ended after all"
     server.waiting_reads = 1
     assert pass_by(30) == 30
     assert pass_by(1, ended=1) == 1
+
+
+@pytest.mark.parametrize(("call_seconds", "stuck_after"), [(0.5, 6), (3.0, 6), (10.0, 13)])
+def test_a_read_that_waits_as_long_as_a_call_may_work_is_not_stuck(
+    call_seconds: float, stuck_after: int
+) -> None:
+    clock, server = Clock(), Answering()
+    sent: list[str] = []
+    watchdog = Watchdog([server], call_seconds, clock=clock, notify=sent.append)
+    for _ in range(3):
+        watchdog.check_reads()
+        clock.now += 1
+    # A burst came a moment ago, at a server that was idle.
+    server.waiting_reads, looks = 1, 0
+    sent.clear()
+    while not watchdog.is_stuck:
+        watchdog.check_reads()
+        clock.now += 1
+        looks += 1
+    assert looks == stuck_after + 1
+    assert sent == ["WATCHDOG=1"] * stuck_after + ["WATCHDOG=trigger"]
 
 
 def test_one_stuck_server_of_several_makes_the_process_stuck() -> None:
@@ -60,7 +81,7 @@ def test_one_stuck_server_of_several_makes_the_process_stuck() -> None:
     stuck.waiting_reads = 1
     for _ in range(2):
         watchdog.check_reads()
-        clock.now += 31
+        clock.now += 33
     assert watchdog.is_stuck
 
 
