@@ -30,7 +30,7 @@ from bench.attackers import ATTACKS, RESOLVE
 from bench.load import channel_to, resolves
 from bench.rows import Row, at_most, show
 
-__all__ = ["run"]
+__all__ = ["attack", "run"]
 
 _RATE: Final = 60.0
 _BEFORE_SECONDS: Final = 5.0
@@ -62,7 +62,7 @@ def _attacked(name: str) -> list[Row]:
             with _Caller(server.address, server.process.pid) as caller:
                 caller.calls(1.0)
                 before = _P99.of(caller.calls(_BEFORE_SECONDS))
-                with _attack(name, server.address):
+                with attack(name, server.address):
                     caller.calls(_SETTLE_SECONDS)
                     during = _P99.of(caller.calls(_DURING_SECONDS))
                 caller.calls(_BACK_SECONDS)
@@ -120,7 +120,12 @@ def _furnish(address: str) -> None:
 
 
 @contextmanager
-def _attack(name: str, address: str) -> Iterator[None]:
+def attack(name: str, address: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs an attack on a server until the end of the block; yields its process.
+
+    Raises:
+        RuntimeError: the attack did not begin, or ended early: what was measured meanwhile is void.
+    """
     with subprocess.Popen(
         ["nice", "-n", "19", sys.executable, "-m", "bench.attackers", name, address],
         stdin=subprocess.PIPE,
@@ -128,8 +133,11 @@ def _attack(name: str, address: str) -> Iterator[None]:
     ) as process:
         try:
             assert process.stdout is not None  # noqa: S101 - for the type checker
-            process.stdout.readline()
-            yield
+            if process.stdout.readline() != b"attacking\n":
+                raise RuntimeError(f"the attack {name} did not begin")
+            yield process
+            if process.poll() is not None:
+                raise RuntimeError(f"the attack {name} ended early")
         finally:
             process.kill()
 

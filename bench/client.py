@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from resolver.transport import Method, Stream
 
-__all__ = ["run"]
+__all__ = ["cold_rate", "run"]
 
 _WARM_PATHS: Final = 1_000
 _WARM_ROUNDS: Final = 7
@@ -101,15 +101,21 @@ def _cold(address: str) -> Row:
     paths = _paths(_COLD_PATHS)
     one, many = [], []
     for _ in range(_COLD_ROUNDS):
-        one.append(_cold_rate(address, paths, 1))
-        many.append(_cold_rate(address, paths, _THREADS))
+        one.append(cold_rate(address, paths, 1))
+        many.append(cold_rate(address, paths, _THREADS))
     rate, rate_of_one = statistics.median(many), statistics.median(one)
     return at_least(
         f"cold paths, {_THREADS} threads", rate, "paths/s", "one by one", rate_of_one, 3
     )
 
 
-def _cold_rate(address: str, paths: Sequence[str], threads: int) -> float:
+def cold_rate(address: str, paths: Sequence[str], threads: int) -> float:
+    """Returns how many paths a second a new client resolves by so many threads.
+
+    Raises:
+        RuntimeError: not all were resolved.
+    """
+    resolved: list[str] = []
     with Resolver(address, timeout_seconds=30) as resolver:
         resolver.resolve(ground.MOUNT)  # opens the channel
         ready = threading.Barrier(threads + 1)
@@ -118,6 +124,7 @@ def _cold_rate(address: str, paths: Sequence[str], threads: int) -> float:
             ready.wait()
             for path in mine:
                 resolver.resolve(path)
+                resolved.append(path)
 
         workers = [
             threading.Thread(target=work, args=(paths[number::threads],))
@@ -129,7 +136,10 @@ def _cold_rate(address: str, paths: Sequence[str], threads: int) -> float:
         began = time.perf_counter()
         for worker in workers:
             worker.join()
-        return len(paths) / (time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+    if len(resolved) < len(paths):
+        raise RuntimeError(f"only {len(resolved)} of {len(paths)} paths were resolved")
+    return len(paths) / seconds
 
 
 def _paths(count: int) -> list[str]:

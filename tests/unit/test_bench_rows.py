@@ -9,12 +9,14 @@ import sys
 import types
 from importlib import import_module
 from pathlib import Path
+from typing import Self
 
 import pytest
 
-from bench import results, rows
+from bench import attacks, client, results, rows
 from bench.__main__ import NAMES, main
 from bench.rows import Row, at_least, at_most, reported, show
+from resolver.errors import NotReady
 
 ROOT = Path(__file__).parents[2]
 
@@ -159,6 +161,49 @@ def test_a_quick_look_is_not_kept(
     out = capsys.readouterr().out
     assert out.count("| x | 3 /s | bare: 2 | 1.50 | >= 0.5 | yes |") == 2
     assert "about 30 s" in out
+
+
+def test_an_attack_that_does_not_begin_gives_no_figures() -> None:
+    with (
+        pytest.raises(RuntimeError, match="no_such_attack did not begin"),
+        attacks.attack("no_such_attack", "127.0.0.1:1"),
+    ):
+        pytest.fail("nothing attacks")
+
+
+def test_an_attack_that_ends_early_gives_no_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nice").write_text("#!/bin/sh\necho attacking\n")
+    (tmp_path / "nice").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with (
+        pytest.raises(RuntimeError, match="large_requests ended early"),
+        attacks.attack("large_requests", "127.0.0.1:1") as process,
+    ):
+        process.wait(30)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_cold_paths_that_are_not_resolved_give_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Refusing:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def resolve(self, path: str) -> None:
+            if path == "/refused":
+                raise NotReady("not now")
+
+    monkeypatch.setattr(client, "Resolver", Refusing)
+    assert client.cold_rate("", ["/a", "/b"], 2) > 0
+    with pytest.raises(RuntimeError, match="only 3 of 4 paths"):
+        client.cold_rate("", ["/a", "/b", "/c", "/refused"], 2)
 
 
 def test_an_unknown_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:
