@@ -465,6 +465,12 @@ class Cluster:
             return LinkStatus(configured=False)
         return self.parent_link.status()
 
+    @property
+    def is_detached(self) -> bool:
+        """True while the cluster is detached from its parent by an operator."""
+        is_loaded = self.replica.state is not ReplicaState.LOADING
+        return is_loaded and bool(parent_state.detached_of(self.replica.snapshot))
+
     def unconfirmed_seconds(self) -> float | None:
         """Returns the time since a parent last confirmed the mount; None while one does, without a
         parent, and while detached from it: what is inherited is kept as the cluster's own.

@@ -121,7 +121,11 @@ METRICS: Final = (
     Metric("kdir_live_servers", "gauge", "Live servers of the cluster."),
     Metric("kdir_feature_level", "gauge", "The feature level that this server supports."),
     Metric("kdir_feature_level_finalized", "gauge", "The finalized feature level."),
-    Metric("kdir_parent_link_up", "gauge", "1 while linked; only on the elected server."),
+    Metric(
+        "kdir_parent_link_up",
+        "gauge",
+        "1 while linked; only on the elected server, and not while detached.",
+    ),
     Metric(
         "kdir_parent_last_contact_age_seconds",
         "gauge",
@@ -321,7 +325,8 @@ def _neighbours(sheet: _MetricFamilies, cluster: Cluster, name: str) -> None:
     if link.configured:
         sheet.put("kdir_leader", link.holder, name, "parent-link")
         if not link.standby:  # else another server reports it
-            sheet.put("kdir_parent_link_up", link.linked, name)
+            if not cluster.is_detached:  # else no link is wanted
+                sheet.put("kdir_parent_link_up", link.linked, name)
             if link.contact_age_seconds is not None:
                 sheet.put("kdir_parent_last_contact_age_seconds", link.contact_age_seconds, name)
     sheet.put("kdir_children_linked", cluster.children.linked_count(), name)

@@ -12,17 +12,20 @@ import yaml
 
 from deploy.local.ports import LOOPBACK
 from directory.api.grpc_server import DirectoryServer
+from directory.federation import parent_state
 from directory.namespace.command import CreateDirectory, CreateMount, CreateTopic, DeleteEntry
 from directory.namespace.entry import Kind
 from directory.server.cluster import Cluster as ServedCluster
 from directory.server.config import ServerConfig
 from directory.server.metrics.prometheus import METRICS, ServerCollector, _MetricFamilies, _tree
+from directory.store.base import Put
 from directory.store.large_change_records import LARGE
 from directory.store.replica import ReplicaState
 from tests.support.trees import Cluster, path
 from tests.support.waiting import eventually
 
 ALERTS = Path(__file__).resolve().parents[4] / "deploy" / "dashboards" / "alerts.yaml"
+LINK_UP = "kdir_parent_link_up"
 
 
 def output(cluster: Cluster) -> dict[str, float]:
@@ -64,6 +67,26 @@ def test_a_sheet_knows_its_metrics_and_keeps_their_kinds() -> None:
     with pytest.raises(TypeError):
         sheet.put(histogram, 1)
     assert list(sheet.families()) == []
+
+
+def test_a_cluster_that_is_detached_reports_no_link_that_is_down(tmp_path: Path) -> None:
+    """Nobody is to be called for it: an operator detached it."""
+    store = f"sqlite:///{tmp_path / 'la.sqlite'}"
+    config = ServerConfig.quick(path("/la"), cluster="la", store=store, parent=(f"{LOOPBACK}:1",))
+    cluster = ServedCluster.open(config)
+    cluster.start()
+
+    def link_up() -> list[float]:
+        families = ServerCollector(["la"], [cluster], []).collect()
+        return [family.samples[0].value for family in families if family.name == LINK_UP]
+
+    try:
+        eventually(lambda: cluster.link_status().holder and link_up() == [0])
+        detached = Put(parent_state.DETACHED_KEY, b"detached by User:ana")
+        assert eventually(lambda: cluster.writer.put_facts([detached]))
+        assert eventually(lambda: link_up() == [])
+    finally:
+        cluster.stop()
 
 
 def increases() -> Iterator[tuple[str, dict[str, str]]]:
