@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 
@@ -13,6 +14,8 @@ _INTERRUPTED = 130
 
 
 def _run() -> int:
+    if isinstance(sys.stdout, io.TextIOWrapper):  # its encoding need not have all characters
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         # Imported here, since it takes a second, in which ^C is to print no traceback.
         if sys.argv[1:2] in (["restore"], ["migrate"]):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -44,3 +48,18 @@ def test_a_signal_does_not_wait_for_a_lock_of_the_thread_that_it_interrupts(
         signal.raise_signal(number)
         assert not stop.is_set()
     assert stop.wait(20)
+
+
+def test_a_config_is_checked_where_stdout_lacks_a_character(tmp_path: Path) -> None:
+    file = tmp_path / "la.toml"
+    file.write_text(
+        'mount = "/la"\nstore = "sqlite:////nowhere/la.sqlite"\n[links]\n"/ny/x" = "/la/x"\n'
+    )
+    ran = subprocess.run(
+        [sys.executable, "-m", "directory", "--check", "--config", file],
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert rb"site link /ny/x \u2192 /la/x" in ran.stdout
