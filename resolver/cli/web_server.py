@@ -106,10 +106,14 @@ class WebServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answers in a thread of the connection's own; closes it if too many are open."""
-        if self._connections.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._connections.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._connections.release()  # no thread could be started
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answers, and closes the connection."""

@@ -361,6 +361,22 @@ def test_connections_are_bounded_and_those_that_end_make_room(server: WebServer)
         eventually(lambda: _is_answered(server))
 
 
+def test_connections_for_which_no_thread_could_be_started_are_not_counted(
+    server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", _no_thread)
+        for _ in range(64):
+            near, far = socket.socketpair()
+            with near, far, pytest.raises(RuntimeError):
+                server.process_request(near, ("127.0.0.1", 1))
+    assert _is_answered(server)
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def _is_answered(server: WebServer) -> bool:
     try:
         return _ask(server, "/la/")[0].status == 200
