@@ -63,11 +63,12 @@ def kafka_of(table: Table | None, base: pathlib.Path | None) -> KafkaConfig | No
     if not bootstrap:
         raise ConfigError("kafka.bootstrap: missing; expected host:port of a broker")
     ceiling = table.texts("ceiling")
+    expected = f"expected some of {', '.join(ASPECTS)}, or observe alone"
     for aspect in ceiling:
         if aspect not in (*ASPECTS, "observe"):
-            table.fail(
-                "ceiling", aspect, f"expected some of {', '.join(ASPECTS)}, or observe alone"
-            )
+            table.fail("ceiling", aspect, expected)
+    if "observe" in ceiling and len({*ceiling}) > 1:
+        table.fail("ceiling", list(ceiling), expected)
     sweep = table.above_zero("sweep_interval_seconds", 30.0, "a number of seconds")
     max_acls = table.above_zero("max_acls", 2_000, "a whole number of ACLs")
     if max_acls != int(max_acls):

@@ -99,6 +99,10 @@ def test_a_full_config_is_read() -> None:
         ("[kafka]", ("kafka.bootstrap", "missing")),
         ('[kafka]\nbootstrap = "h:1"\nceiling = ["creat"]', ("kafka.ceiling", "creat", "create")),
         (
+            '[kafka]\nbootstrap = "h:1"\nceiling = ["observe", "create"]',
+            ("kafka.ceiling", "['observe', 'create']", "or observe alone"),
+        ),
+        (
             '[kafka]\nbootstrap = "h:1"\nsweep_interval_seconds = 0',
             ("kafka.sweep_interval_seconds", "above 0"),
         ),
