@@ -93,6 +93,12 @@ class LogFormatter(logging.Formatter):
         """
         return message
 
+    def failure(self, message: str) -> str:
+        """Returns the line on stderr with the reason why the server does not start or go on; with
+        the JSON format an object, too.
+        """
+        return f"error: {printable(redacted(message))}"
+
     @staticmethod
     def stack(record: logging.LogRecord) -> str:
         """Returns the stack of an error; empty without one."""
@@ -122,8 +128,13 @@ class JsonFormatter(LogFormatter):
     """Format for machines: one object a line, in ASCII."""
 
     def announcement(self, message: str) -> str:
-        record = logging.LogRecord("directory", logging.INFO, "", 0, "%s", (message,), None)
-        return self.format(record)
+        return self._line(logging.INFO, message)
+
+    def failure(self, message: str) -> str:
+        return self._line(logging.ERROR, message)
+
+    def _line(self, level: int, message: str) -> str:
+        return self.format(logging.LogRecord("directory", level, "", 0, "%s", (message,), None))
 
     def format(self, record: logging.LogRecord) -> str:
         line = {

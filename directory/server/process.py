@@ -47,8 +47,6 @@ from directory.store.base import IncompatibleStore, StoreDamaged, StoreUnreachab
 from directory.store.replica import ReplicaState
 from resolver.errors import KdirError
 from resolver.extras import missing_extra
-from resolver.printable import printable
-from resolver.redaction import redacted
 
 if TYPE_CHECKING:
     from directory.api.grpc_server import DirectoryServer
@@ -84,6 +82,7 @@ def main(arguments: Sequence[str] | None = None, levels: Levels = LEVELS) -> int
     """Runs until SIGTERM or SIGINT, as a release that supports these feature levels."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser().parse_args(given)
+    form: logs.LogFormatter = logs.TextFormatter()
     try:
         form = logs.set_up(log_format(options.log_format), options.log_level)
         if log_format(options.log_format) == "json":
@@ -111,11 +110,10 @@ def main(arguments: Sequence[str] | None = None, levels: Levels = LEVELS) -> int
             return _supervise(configs, given, options.processes)
         return _run(configs, form, metrics, levels)
     except (ConfigError, IncompatibleStore, KdirError, StoreDamaged) as error:
-        sys.stderr.write(f"error: {printable(redacted(str(error)))}\n")
+        sys.stderr.write(f"{form.failure(str(error))}\n")
         return 2
     except StoreUnreachable as error:
-        why = printable(redacted(str(error)))
-        sys.stderr.write(f"error: the store cannot be reached: {why}\n")
+        sys.stderr.write(f"{form.failure(f'the store cannot be reached: {error}')}\n")
         return 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from directory.server import process
 from directory.server.process import stop_at_signals
+from directory.store.base import StoreUnreachable
 
 
 class SlowEvent(threading.Event):
@@ -63,3 +66,29 @@ def test_a_config_is_checked_where_stdout_lacks_a_character(tmp_path: Path) -> N
     )
     assert (ran.returncode, ran.stderr) == (0, b"")
     assert rb"site link /ny/x \u2192 /la/x" in ran.stdout
+
+
+@pytest.mark.parametrize("code", [2, 3])
+def test_with_json_the_reason_of_an_end_is_an_object_too(
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("GRPC_VERBOSITY", "NONE")
+    if code == 3:
+
+        def unreachable(_: object) -> None:
+            raise StoreUnreachable("etcd://root:s3cr3t@h:1/la")
+
+        monkeypatch.setattr(process, "load_selected_configs", unreachable)
+    file = tmp_path / "la.toml"
+    file.write_text('mount = "no path"')
+    assert process.main(["--config", str(file), "--log-format", "json"]) == code
+    line = json.loads(capsys.readouterr().err)
+    assert (line["level"], line["logger"]) == ("ERROR", "directory")
+    expected = "the store cannot be reached: etcd://" if code == 3 else f"{file}: mount: "
+    assert line["message"].startswith(expected)
+    assert "s3cr3t" not in line["message"]
+    assert process.main(["--config", str(file)]) == code
+    assert capsys.readouterr().err.startswith(f"error: {expected}")
