@@ -251,7 +251,7 @@ class Supervisor:
         Raises:
             OSError: it cannot be started, or not be followed; none is left.
         """
-        worker.due, worker.started_at = None, self._clock()
+        worker.due, worker.started_at, worker.refused = None, self._clock(), False
         worker.lines.clear()
         joining = ["--joining"] if any(map(self._serves, self._workers)) else []
         process = subprocess.Popen(

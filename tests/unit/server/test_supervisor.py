@@ -164,6 +164,23 @@ def test_the_serving_lines_wait_for_a_process_that_serves(monkeypatch: pytest.Mo
         eventually(lambda: out.getvalue() == SERVING)
 
 
+def test_a_process_that_loads_again_after_it_refused_may_still_serve(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The config may have been mended meanwhile: the other's refusal is of the old one."""
+    out = io.StringIO()
+    with supervised(monkeypatch, 2, out) as started:
+        eventually(lambda: len(started) == 1)
+        started[0].write(SERVING)
+        eventually(lambda: len(started) == 2)
+        started[1].end(2)
+        eventually(lambda: len(started) == 3)
+        started[0].end(2)
+        eventually(lambda: len(started) == 4)
+        started[2].write(SERVING)
+        eventually(lambda: out.getvalue() == SERVING)
+
+
 def test_one_of_the_other_processes_that_cannot_be_started_ends_no_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
