@@ -27,7 +27,7 @@ from directory.namespace.bounds import (
 from directory.namespace.entry import LinkMode, LinkWrites
 from directory.server.config_kafka import ASPECTS, KafkaConfig, Listener, kafka_of
 from directory.server.config_security import AuthConfig, TlsConfig, auth_of, tls_of
-from directory.server.toml_table import ConfigError, Table, parsed_path, split_address
+from directory.server.toml_table import LARGEST, ConfigError, Table, parsed_path, split_address
 from directory.store.base import IncompatibleStore
 from directory.store.etcd.etcd_address import EtcdAddress
 from resolver.endpoints import AllowList
@@ -281,7 +281,7 @@ def _load(file: pathlib.Path) -> ServerConfig:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of an integer of too many digits, too
         raise ConfigError(f"{file}: not TOML: {error}") from error
     try:
         return parse_config(document, base=file.parent)
@@ -519,6 +519,8 @@ def _limits(table: Table | None) -> Limits:
             table.fail(one.name, value, f"expected a {kind} above 0")
         if value > (most := _MOST_OF.get(one.name, inf)):
             table.fail(one.name, value, f"expected at most {most}")
+        if LARGEST < value < inf:
+            table.fail(one.name, value, "expected less than 1e308")
         limits = replace(limits, **{one.name: readers[wanted](value)})
     table.done()
     return limits

@@ -5,15 +5,18 @@ the value found and the value expected.
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Mapping
-from math import inf
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from resolver.errors import InvalidArgument, KdirError
 from resolver.host_port import MAX_ENDPOINTS, parse_endpoint
 from resolver.path import Path
 
-__all__ = ["ConfigError", "Table", "parsed_path", "split_address"]
+__all__ = ["LARGEST", "ConfigError", "Table", "parsed_path", "split_address"]
+
+LARGEST: Final = sys.float_info.max
+"""Largest number of a config: TOML's integers have no end, and most are used as floats."""
 
 
 class ConfigError(Exception):
@@ -54,8 +57,9 @@ class Table:
 
     def above_zero(self, key: str, default: float, what: str) -> float:
         value = self.pop(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
-            self.fail(key, value, f"expected {what} above 0")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value <= LARGEST:
+            self.fail(key, value, f"expected {what} above 0 and below 1e308")
         return float(value)
 
     def path(self, key: str, default: Path) -> Path:

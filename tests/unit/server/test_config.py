@@ -80,6 +80,12 @@ def test_a_full_config_is_read() -> None:
             ("limits.max_request_bytes", "99999999999999999999", "at most 1073741824"),
         ),
         ("[limits]\ndrain_seconds = inf", ("limits.drain_seconds", "inf", "at most 86400")),
+        (f"[limits]\nmax_call_seconds = 1{309 * '0'}", ("limits.max_call_seconds", "1e308")),
+        (f"[limits]\nlist_items = 1{309 * '0'}", ("limits.list_items", "1e308")),
+        (
+            f'[kafka]\nbootstrap = "h:1"\nsweep_interval_seconds = 1{309 * "0"}',
+            ("kafka.sweep_interval_seconds", "1e308"),
+        ),
         ("[limits]\nread_threads = 1.5", ("limits.read_threads", "1.5", "whole number")),
         ('listen = "0.0.0.0:7420"', ("listen", "0.0.0.0:7420", "loopback", "127.0.0.1:7420")),
         ('listen = "kafka-1:7420"', ("listen", "loopback")),
@@ -241,7 +247,7 @@ def test_a_relative_store_is_beside_its_config(tmp_path: pathlib.Path) -> None:
 def test_a_file_that_cannot_be_used_is_named(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError, match="no\\.toml: cannot be read"):
         load_configs([str(tmp_path / "no.toml")])
-    for text in ("= 3", f"x = {'[' * 5_000}"):
+    for text in ("= 3", f"x = {'[' * 5_000}", f"x = {'1' * 5_000}"):
         (tmp_path / "bad.toml").write_text(text)
         with pytest.raises(ConfigError, match=r"bad\.toml: not TOML"):
             load_configs([str(tmp_path)])
