@@ -20,6 +20,7 @@ from directory.server.config import (
     shown_store,
 )
 from directory.server.supervisor import MOST_PROCESSES
+from directory.server.toml_table import split_address
 from resolver.command_parser import CommandParser
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 _LAST_PORT = 65_535
+_EVERY_HOST = {"0.0.0.0", "::"}  # noqa: S104 - only compared
 LOG_FORMAT = "KDIR_LOG_FORMAT"
 """Environment variable for the format of log lines, if there is no ``--log-format``."""
 
@@ -138,8 +140,23 @@ def metrics_addresses(configs: Sequence[ServerConfig], options: argparse.Namespa
         if last > _LAST_PORT:
             raise ConfigError(f"metrics: found {address}; {options.processes} processes need more")
         ports = range(port, last + 1) if port else [0] * options.processes
+        for listen in dict.fromkeys(config.listen for config in configs):
+            if any(_share_port(f"{host}:{one}", listen) for one in ports):
+                raise ConfigError(
+                    f"metrics: found {address}; expected ports beside that of listen {listen}, one "
+                    f"for each of {options.processes} processes"
+                )
         return [f"{host}:{one}" for one in ports]
     return []
+
+
+def _share_port(address: str, other: str) -> bool:
+    """True if only one of two addresses can be listened on."""
+    host, port = split_address(address) or ("", 0)
+    other_host, other_port = split_address(other) or ("", 0)
+    if not port or port != other_port:
+        return False
+    return host == other_host or not {host, other_host}.isdisjoint(_EVERY_HOST)
 
 
 def load_selected_configs(options: argparse.Namespace) -> list[ServerConfig]:
