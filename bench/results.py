@@ -28,22 +28,27 @@ STRONGEST: Final = (
 
 def refresh(names: Sequence[str]) -> None:
     """Puts the kept rows of these benchmarks into RESULTS.md, and the strongest into the README."""
-    rows = [row for name in names for row in read(name)]
+    kept = {name: read(name) for name in names}
+    rows = [row for of_one in kept.values() for row in of_one]
+    absent = [name for name, of_one in kept.items() if not of_one]
     strongest = [row for name in STRONGEST for row in rows if row.name == name]
-    RESULTS.write_text(with_section(RESULTS.read_text(), section(rows)))
+    RESULTS.write_text(with_section(RESULTS.read_text(), section(rows, absent)))
     README.write_text(with_section(README.read_text(), show(strongest)))
 
 
-def section(rows: Sequence[Row]) -> str:
-    """Returns the table of rows below a line about the machine and the missed goals."""
+def section(rows: Sequence[Row], absent: Sequence[str] = ()) -> str:
+    """Returns the table of rows below a line about the machine, the missed goals and the benchmarks
+    of which no row is kept.
+    """
     goals = [row for row in rows if row.goal != NO_GOAL]
     missed = [row for row in goals if not row.holds]
     fate = f"{len(missed)} of {len(goals)} goals are missed" if missed else "all goals are met"
+    left_out = f" Benchmarks without a row here: {', '.join(absent)}." if absent else ""
     return (
         f"On {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()}, "
         f"beside other work on the same cores:\n{fate}. "
         "Each value is held to its goal as a ratio to the figure beside it, of the\nsame run; "
-        f"a goal that is missed stands here as missed.\n\n{show(rows)}"
+        f"a goal that is missed stands here as missed.{left_out}\n\n{show(rows)}"
     )
 
 

@@ -107,6 +107,18 @@ def test_each_page_with_figures_has_its_marks(page: Path) -> None:
     results.with_section(page.read_text(), "new")
 
 
+def test_the_results_count_the_goals_of_their_table() -> None:
+    shown = results.RESULTS.read_text().partition(results.BEGIN)[2].partition(results.END)[0]
+    head, _, table = shown.partition("\n| what |")
+    fates = re.findall(r"\| [<>]= \S+ \| (yes|no) \|$", table, re.MULTILINE)
+    missed, goals = fates.count("no"), len(fates)
+    assert (f"{missed} of {goals} goals are missed" if missed else "all goals are met") in head
+    absent = re.search(r"Benchmarks without a row here: (.*)\.\n", head)
+    assert absent is None or {*absent[1].split(", ")} <= {*NAMES}
+    for name, row in {"attacks": "p99 of others", "etcd": "etcd's serializable reads"}.items():
+        assert (row in table) != (absent is not None and name in absent[1].split(", ")), name
+
+
 def test_the_lines_of_the_readme_are_lines_of_the_results() -> None:
     measured = [row for row in results.RESULTS.read_text().splitlines() if row.startswith("| ")]
     shown = results.README.read_text().partition(results.BEGIN)[2].partition(results.END)[0]
@@ -124,7 +136,8 @@ def test_both_pages_are_renewed_from_what_was_kept(
     monkeypatch.setattr(rows, "OUT", tmp_path)
     strong = at_least(results.STRONGEST[0], 3.0, "/s", "bare", 2.0, 0.5)
     rows.write("some", [strong, at_least("weak", 1.0, "/s", "bare", 2.0, 0.9)])
-    results.refresh(["some"])
+    results.refresh(["some", "other", "more"])
+    assert "Benchmarks without a row here: other, more.\n" in (tmp_path / "RESULTS").read_text()
     assert "1 of 2 goals are missed" in (tmp_path / "RESULTS").read_text()
     assert "weak" in (tmp_path / "RESULTS").read_text()
     assert (tmp_path / "README").read_text() == f"{results.BEGIN}\n{show([strong])}\n{results.END}"
