@@ -1037,6 +1037,8 @@ def test_calls_at_a_time(takes: Server, enter: Enter) -> None:
             assert eventually(refused_are, 60)
             assert min(ended) == 7, "the sixty that are allowed go on"
     eventually(lambda: caller.reason() == "")
+    line = r"calls refused: \d+ \(RESOURCE_EXHAUSTED LIMIT_EXCEEDED\): 60 calls are under way"
+    assert eventually(lambda: re.search(line, takes.process.log.read_text()))
     with others_are_answered(takes):
         assert caller.reason() == ""
 
