@@ -34,6 +34,8 @@ class Ledger(Kafka):
         self.loses_answers = False
         self.loses_requests = False
         self.shows_ids = True
+        self.electing: set[str] = set()
+        """Topics of which the next look shows neither id nor partitions: no leader is elected."""
         self.made_ids: dict[bytes, str] = {}
         """Ids and names of topics that were created at kdir's request."""
         self.deleted_ids: list[bytes] = []
@@ -61,6 +63,9 @@ class Ledger(Kafka):
     def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic]:
         self._answer()
         shown = {name: self.topics[name] for name in names if name in self.topics}
+        for name in self.electing & shown.keys():
+            self.electing.remove(name)
+            shown[name] = KafkaTopic(name, b"", 0, 0)
         if self.shows_ids:
             return shown
         return {name: replace(seen, topic_id=b"") for name, seen in shown.items()}

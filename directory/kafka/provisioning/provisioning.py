@@ -294,16 +294,25 @@ class Provisioner:
         return topic if topic and topic.entry_id == one.topic.entry_id else None
 
     def _await_shown(self, made: Sequence[RecordedTopic]) -> list[RecordedTopic]:
-        """Records those that metadata shows in time; returns the others."""
+        """Records those that metadata shows in time; returns the others. Where Kafka did not
+        acknowledge that kdir made one, it is kdir's only if it is as it was asked for.
+        """
         by_name = {one.name: one for one in made}
 
         def look(names: list[str]) -> list[str]:
-            shown = self.admin.describe(names)
-            found = [
-                one for one in shown.values() if isinstance(one, KafkaTopic) and one.partitions
-            ]
-            self._record_active([(by_name[seen.name], seen) for seen in found])
-            return [seen.name for seen in found]
+            ours: list[tuple[RecordedTopic, KafkaTopic]] = []
+            failed: list[tuple[RecordedTopic, str]] = []
+            for name, seen in self.admin.describe(names).items():
+                if not isinstance(seen, KafkaTopic) or not seen.partitions:
+                    continue
+                one = by_name[name]
+                if one.topic.entry_id in self.created or self._is_ours(one, seen):
+                    ours.append((one, seen))
+                else:
+                    failed.append((one, _exists(one)))
+            self._record_failed(failed)
+            self._record_active(ours)
+            return [one.name for one, _ in (*ours, *failed)]
 
         return [by_name[name] for name in wait_until_shown(by_name, look, self.sleep)]
 

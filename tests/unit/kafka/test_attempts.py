@@ -417,6 +417,45 @@ def test_a_topic_of_the_first_request_is_kdirs_though_the_last_asked_for_another
         assert here.states()["x"] == "ACTIVE"
 
 
+def test_a_topic_that_another_client_made_first_in_another_shape_is_not_kdirs_at_the_second_request(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    with closing(started(tmp_path, kafka)) as here:
+        here.create("x", partitions=12)
+        kafka.loses_requests = True
+        here.reconciler.run_once()
+        kafka.loses_requests = False
+
+        def is_quicker() -> None:
+            kafka.before_create = lambda: None
+            kafka.add("x")
+
+        kafka.before_create = is_quicker
+        here.sweep()
+        assert here.states()["x"] == "FAILED"
+        assert topic(here, "x").provision_attempt == ""
+        here.remove("x")
+        here.settle()
+        assert kafka.deleted == []
+
+
+def test_a_topic_whose_partitions_are_shown_late_is_not_kdirs_in_another_shape(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    with closing(started(tmp_path, kafka)) as here:
+        here.create("x", partitions=12)
+        kafka.loses_requests = True
+        here.reconciler.run_once()
+        kafka.loses_requests = False
+        kafka.add("x")
+        kafka.electing = {"x"}
+        here.sweep()
+        assert here.states()["x"] == "FAILED"
+        here.remove("x")
+        here.settle()
+        assert kafka.deleted == []
+
+
 # -- topics made a moment ago ----------------------------------------------------------------------
 
 
