@@ -267,7 +267,8 @@ class Provisioner:
 
     def _forget_attempts(self, unasked: Iterable[RecordedTopic]) -> None:
         """Removes the recorded attempts of topics that Kafka does not show and for which nothing is
-        asked now: a topic that appears under such a name meanwhile is not kdir's.
+        asked now: a topic that appears under such a name meanwhile is not kdir's. An attempt stays
+        that this process sent a short while ago: brokers may not show its topic yet.
         """
         news, snapshot = [], self.context.latest()
         for one in unasked:
@@ -275,7 +276,8 @@ class Provisioner:
             if located is None or located.topic.entry_id != one.topic.entry_id:
                 continue
             path = entry_path(self.mount, located.relative or (DELETED, located.name))
-            if located.topic.provision_attempt:
+            attempt = located.topic.provision_attempt
+            if attempt and not self.recent.has_asked(attempt):
                 now = RecordedTopic(path, located.topic)
                 news.append(now.observation(provision_attempt=""))
         self.commits.record(news)

@@ -128,6 +128,33 @@ def test_acls_that_are_there_already_stay_while_others_wait(
         assert kafka.bindings == on("topic search.clicks", "deny eve read", "allow bob read")
 
 
+def test_a_topic_asked_for_a_moment_ago_is_kdirs_though_its_acls_wait_when_it_is_not_shown_yet(
+    kafka: Ledger, tmp_path: FilePath
+) -> None:
+    from tests.support.acls import on
+
+    with closing(started(tmp_path, kafka)) as here:
+        arm(here, "", takeover=True)
+        here.mkdir("search")
+        grant(here, "search", "allow bob read")
+        here.settle()
+        kafka.loses_answers = True
+        here.create("search/clicks")
+        here.reconciler.run_once()
+        kafka.loses_answers = False
+        hidden = kafka.topics.pop("search.clicks")  # brokers lag
+        (second,) = on("topic search.clicks", "allow eve read")
+        kafka.answers[second] = OutcomeUnknown("nobody answered")
+        grant(here, "search", "allow eve read")
+        here.now += 15
+        here.reconciler.run_once()
+        assert topic(here, "search/clicks").provision_message.startswith("its ACLs wait")
+        kafka.topics["search.clicks"] = hidden
+        here.now += 15
+        here.reconciler.run_once()
+        assert here.states()["search/clicks"] == "ACTIVE"
+
+
 def test_a_removal_without_a_topic_id_does_not_outlive_a_restore(
     kafka: Ledger, tmp_path: FilePath, address: str
 ) -> None:
