@@ -13,7 +13,12 @@ from typing import Final
 from directory.kafka.admin_contract import KafkaAdmin, KafkaMetadata, KafkaTopic, Rejected
 from directory.kafka.adoption import adoption, pinned_kafka, recorded_topics
 from directory.kafka.adoption.adoption import AdoptionBacklog
-from directory.kafka.adoption.metadata_diff import config_news, diff_metadata, is_other
+from directory.kafka.adoption.metadata_diff import (
+    MetadataDiff,
+    config_news,
+    diff_metadata,
+    is_other,
+)
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.applying.desired_acls import start_of
 from directory.kafka.applying.desired_configs import DesiredConfigs, RecordedTopic, is_under_way
@@ -46,6 +51,7 @@ from directory.namespace.traversal import entry_path
 from directory.namespace.updatable_fields import ASPECTS
 from directory.store.base import Delete, Guard, KeyEquals, Put, Write
 from directory.store.large_change_records import LARGE, SWEEP, LargeAdoption, adoptions
+from resolver.path import Path
 from resolver.units import plural
 
 __all__ = ["KafkaSweep"]
@@ -155,21 +161,20 @@ class KafkaSweep:
         # In this order: what is created after the snapshot was taken is not missed in the survey.
         snapshot = self._latest()
         mount = self._context.mount_at(snapshot)
-        is_sweep = self._clock() >= self.due
-        survey = self._read_metadata(admin) if is_sweep else self._read_changes(admin)
+        number = self._number
+        is_due = self._clock() >= self.due
+        survey = self._read_metadata(admin) if is_due else self._read_changes(admin)
         if survey is None:
             return ()
+        is_sweep = self._number != number
         held = PinnedKafka.load(self._latest())
         if held.stop is not None and not self._is_over(held, survey, commits):
             return ()
-        comparison = diff_metadata(
-            recorded_topics.recorded_topics(snapshot, mount),
-            survey,
-            pinned=held.pinned,
-            acknowledged=held.allowed,
-            under_way=lambda one: is_under_way(self._latest(), one.topic, one.desired_config),
-            gone_before=self._gone,
-        )
+        comparison = self._compare(snapshot, mount, survey, held)
+        unlisted = [name for name in comparison.gone if name not in survey.topics]
+        if is_sweep and unlisted:
+            survey = self._read_unlisted(unlisted, admin)
+            comparison = self._compare(snapshot, mount, survey, held)
         if comparison.stop is not None:
             _log.error("%s: stopped: %s", self._cluster, comparison.stop.text)
             commits.put(pinned_kafka.stop(comparison.stop))
@@ -188,6 +193,18 @@ class KafkaSweep:
             commits.put(pinned_kafka.forget_acknowledgement())
         return comparison.create
 
+    def _compare(
+        self, snapshot: Snapshot, mount: Path, survey: KafkaMetadata, held: PinnedKafka
+    ) -> MetadataDiff:
+        return diff_metadata(
+            recorded_topics.recorded_topics(snapshot, mount),
+            survey,
+            pinned=held.pinned,
+            acknowledged=held.allowed,
+            under_way=lambda one: is_under_way(self._latest(), one.topic, one.desired_config),
+            gone_before=self._gone,
+        )
+
     def _read_metadata(self, admin: KafkaAdmin) -> KafkaMetadata:
         started = self._clock()
         # Also when it fails: how soon it is tried again then is the caller's to say.
@@ -198,6 +215,17 @@ class KafkaSweep:
         self.due = now + max(self._settings.sweep_interval_seconds, (now - started) * _SHARE)
         self._look_due = now + self._look_pause
         self._number += 1
+        return self.survey
+
+    def _read_unlisted(self, names: Sequence[str], admin: KafkaAdmin) -> KafkaMetadata:
+        """Returns the survey with these topics, as far as there are any: another broker may show
+        what the one that was asked for the names does not, or not yet.
+        """
+        assert self._shown is not None  # noqa: S101 - it was just read
+        described = admin.describe(names).items()
+        found = {name: seen for name, seen in described if isinstance(seen, KafkaTopic)}
+        self._shown = replace(self._shown, topics={**self._shown.topics, **found})
+        self.survey = self._recent.correct_metadata(self._shown)
         return self.survey
 
     def _read_changes(self, admin: KafkaAdmin) -> KafkaMetadata | None:

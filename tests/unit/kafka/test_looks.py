@@ -42,7 +42,9 @@ class Kafka(Ledger):
 
     def describe_all(self) -> KafkaMetadata:
         self.sweeps += 1
-        return super().describe_all()
+        shown = super().describe_all()
+        topics = {name: one for name, one in shown.topics.items() if name not in self.unlisted}
+        return replace(shown, topics=topics)
 
     def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic]:
         self.described += names
@@ -104,6 +106,20 @@ def test_a_topic_that_one_broker_does_not_list_and_another_one_shows_is_there(
     look(here, kafka)
     assert kafka.described == ["t5"]
     assert here.states()["t5"] == "ACTIVE"
+
+
+@pytest.mark.parametrize("is_new_leader", [False, True])
+def test_a_sweep_stops_for_no_topics_that_one_broker_does_not_list_and_another_one_shows(
+    here: World, kafka: Kafka, is_new_leader: bool
+) -> None:
+    if is_new_leader:
+        here.reconciler.resign()
+    kafka.unlisted = frozenset({"t5", "t6", "t7"})
+    del kafka.topics["t7"]
+    here.sweep()
+    assert sorted(kafka.described) == ["t5", "t6", "t7"], "what is not listed, and nothing else"
+    assert not here.stopped
+    assert [here.states()[name] for name in ("t5", "t6", "t7")] == ["ACTIVE", "ACTIVE", "MISSING"]
 
 
 def test_topics_that_vanish_one_after_the_other_between_two_sweeps_stop_as_at_once(
