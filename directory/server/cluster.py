@@ -26,7 +26,7 @@ from directory.federation.federation_state import FederationState, LocalServer, 
 from directory.federation.inheritance import refuse_oversized_inheritance
 from directory.federation.kafka_claims import manager_before, why_unmanaged
 from directory.federation.parent_link import LinkStatus, ParentLink
-from directory.kafka.adoption.pinned_kafka import PinnedKafka
+from directory.kafka.adoption.pinned_kafka import NOT_KNOWN, PinnedKafka
 from directory.maintenance.reaper import Reaper
 from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.maintenance.watch_history import ChangeHistory
@@ -132,6 +132,8 @@ class Cluster:
         self._maintenance = self._retention()
         self.beside: Callable[[], Iterable[Cluster]] = tuple
         """The clusters that the same process hosts, whether they know each other or not."""
+        self.unopened: Callable[[], Iterable[ServerConfig]] = tuple
+        """Those that it is to host besides, whose stores are not open yet."""
         self._signature: _Signature | None = None
         self._own_facts: _OwnFacts | None = None
         self._dated_contact: tuple[parent_state.ParentContact, float] | None = None
@@ -448,16 +450,28 @@ class Cluster:
         )
 
     def unmanaged(self) -> str:
-        """Returns why this cluster changes nothing in its Kafka: another known cluster manages it;
-        empty = this one does.
+        """Returns why this cluster changes nothing in its Kafka: another known cluster manages it,
+        or did, and whether it still does is not known yet; empty = this one does.
         """
         own = self.kafka_claim()
         if own is None:
             return ""
+        is_known = not self._awaits_claims()  # first: one that is loaded now has its claim below
         hosted = (one.kafka_claim() for one in self.beside())
         others = [*self.federation.kafka_claims(), *(one for one in hosted if one is not None)]
         manager = manager_before(own, others)
-        return "" if manager is None else why_unmanaged(manager)
+        if manager is not None:
+            return why_unmanaged(manager)
+        was_unmanaged = self._facts_of(self.replica.snapshot).held.unmanaged
+        return NOT_KNOWN if was_unmanaged and not is_known else ""
+
+    def _awaits_claims(self) -> bool:
+        """True if a cluster of the same process may have a Kafka claim that is not loaded yet."""
+        unopened = any(config.kafka is not None for config in self.unopened())
+        return unopened or any(
+            one.config.kafka is not None and one.replica.state is ReplicaState.LOADING
+            for one in self.beside()
+        )
 
     def link_status(self) -> LinkStatus:
         """Returns the status of the link to the parent."""

@@ -254,6 +254,7 @@ def _places(
         form.servers[config.cluster] = cluster.server_id
         served.clusters.append(cluster)
         cluster.beside = lambda: served.clusters
+        cluster.unopened = lambda: (one for place in served.places for one in place.unopened)
         return cluster
 
     for key, behind in _by_listen(configs).items():
@@ -503,6 +504,11 @@ class ServedAddress:
         self.clusters: Final[list[Cluster]] = []
         """Those that are open."""
         self.server: DirectoryServer | None = None
+
+    @property
+    def unopened(self) -> Sequence[ServerConfig]:
+        """The configs of the clusters that are not open yet."""
+        return tuple(self._missing)
 
     @property
     def is_open(self) -> bool:

@@ -12,9 +12,13 @@ import pytest
 from kdir.v1 import admin_pb2, admin_pb2_grpc, entry_pb2
 
 from deploy.local.ports import LOOPBACK, free_port
+from directory.kafka.adoption.pinned_kafka import note_manager, pin
+from directory.server.cluster import Cluster
+from directory.server.config import ServerConfig
 from resolver.errors import InvalidArgument
 from tests.support.federation import FAST, Federation, Server, eventually
 from tests.support.server_command import serve
+from tests.support.trees import path
 
 
 def ask_admin(server: Server, method: str, request: Any) -> Any:
@@ -48,6 +52,38 @@ def test_what_is_about_kafka_never_goes_to_a_cluster_that_merely_comes_first(
                 ask_admin(server, "Acknowledge", request)
             drift = ask_admin(server, "ListDrift", admin_pb2.ListDriftRequest(path=f"/{name}"))
             assert not drift.drifts
+    finally:
+        server.close()
+        process.kill()
+        process.wait()
+
+
+def test_a_cluster_that_another_one_managed_waits_for_a_store_of_its_process_that_is_away(
+    tmp_path: Path,
+) -> None:
+    listen, store = f"{LOOPBACK}:{free_port()}", f"sqlite:///{tmp_path / 'two.sqlite'}"
+    prepared = Cluster.open(ServerConfig.quick(path("/two"), store=store))
+    prepared.replica.start()
+    eventually(lambda: prepared.replica.state.value == "serving")
+    prepared.writer.put_facts(pin("K", 2))
+    prepared.writer.put_facts(note_manager(prepared.replica.snapshot, unmanaged=True)[0])
+    prepared.stop()
+    folder = tmp_path / "configs"
+    folder.mkdir()
+    for name, at, place in (
+        ("one", f"{LOOPBACK}:0", f"etcd://{LOOPBACK}:{free_port()}/one"),
+        ("two", listen, store),
+    ):
+        (folder / f"{name}.toml").write_text(
+            f'cluster = "{name}"\nmount = "/{name}"\nlisten = "{at}"\nstore = "{place}"\n'
+            '[kafka]\nbootstrap = ["127.0.0.1:1"]\n'
+        )
+    process = subprocess.Popen([sys.executable, "-m", "directory", "--config", str(folder)])
+    server = Server(tmp_path, "/two", {})
+    server.address = listen
+    try:
+        eventually(lambda: server.resolve("/two").outcome.HasField("resolution"))
+        assert "is not known yet" in server.status().kafka.unmanaged
     finally:
         server.close()
         process.kill()

@@ -16,6 +16,7 @@ from directory.store.base import Delete, KeyEquals, Put, Write
 from resolver.errors import InvalidArgument, KafkaReplaced, VanishGuard
 
 __all__ = [
+    "NOT_KNOWN",
     "NOT_ON_RECORD",
     "STOPPED",
     "Facts",
@@ -35,6 +36,12 @@ _PINNED_AT: Final = kafka_key("pinned-at")
 STOPPED: Final = kafka_key("stopped")
 NOT_ON_RECORD: Final = "that this cluster manages its Kafka again is not on record yet; ask again"
 """Why nothing is changed in Kafka until the elected server has recorded that."""
+NOT_KNOWN: Final = (
+    "whether another cluster still manages this Kafka is not known yet: this server has not loaded "
+    "all its clusters; ask again"
+)
+"""Why nothing is changed in Kafka by a cluster that another one managed, while another cluster of
+the same process is not loaded."""
 _MANAGING: Final = kafka_key("managing")
 _UNMANAGED: Final = "unmanaged"
 _ALLOWED: Final = kafka_key("allowed")

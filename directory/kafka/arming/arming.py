@@ -18,7 +18,7 @@ from typing import Final
 
 from directory.federation.unloaded_policies import why_inherited_missing
 from directory.kafka.admin_contract import KafkaAdmin, KafkaCall, KafkaTopic, Rejected, format_value
-from directory.kafka.adoption.pinned_kafka import NOT_ON_RECORD, PinnedKafka
+from directory.kafka.adoption.pinned_kafka import NOT_KNOWN, NOT_ON_RECORD, PinnedKafka
 from directory.kafka.applying.acl_diff import (
     AclDiffOptions,
     AclDiffs,
@@ -378,6 +378,8 @@ class ArmingService:
         if not held.pinned:
             raise NotReady("Kafka was not looked at yet")
         if message := self._context.unmanaged():
+            if message == NOT_KNOWN:
+                raise NotReady(message)
             raise AboveCeiling(message)  # it does not end by asking again
         if held.unmanaged:
             raise NotReady(NOT_ON_RECORD)

@@ -339,6 +339,10 @@ def test_a_cluster_that_manages_its_kafka_again_was_not_what_a_plan_was_about(
         arming_service.plan(MOUNT, "configs")
     if restarted:
         here.reconciler.resign()
+        here.unmanaged = pinned_kafka.NOT_KNOWN
+        here.settle(1_000)
+        with pytest.raises(NotReady, match="not known yet"):
+            arming_service.plan(MOUNT, "configs")
     here.unmanaged = ""
     with pytest.raises(NotReady, match="not on record yet"):
         arming_service.plan(MOUNT, "configs")
