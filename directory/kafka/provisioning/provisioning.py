@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, Self, assert_never
 
 from directory.federation.inheritance import inherited_policies
@@ -138,8 +138,6 @@ class Provisioner:
     """True as long as the basis is that on which the work was chosen."""
     release: Callable[[Sequence[tuple[RecordedTopic, bytes]]], None]
     """Releases topics that kdir made, given with their ids in Kafka."""
-    created: set[int] = field(default_factory=set, init=False)
-    """Entry ids of the topics of which Kafka acknowledged to this object that it made them."""
 
     def put_off(self, waiting: Sequence[RecordedTopic], message: str) -> list[RecordedTopic]:
         """Records why nothing is done about these topics now; returns all, to be tried again."""
@@ -190,6 +188,10 @@ class Provisioner:
         )
         return attempt.accounts_for(seen) or last.accounts_for(seen)
 
+    def _is_acknowledged(self, one: RecordedTopic) -> bool:
+        """True if Kafka acknowledged a short while ago that it made a topic at kdir's request."""
+        return self.recent.has_acknowledged(one.topic.provision_attempt)
+
     def _attempt_of(self, topic: Topic) -> Attempt | None:
         return Attempt.counting(topic, self.context.latest().incarnation, self.kafka_id)
 
@@ -221,7 +223,7 @@ class Provisioner:
         for one in attempted:
             match outcomes.get(one.name, OutcomeUnknown("no outcome")):
                 case Succeeded():
-                    self.created.add(one.topic.entry_id)
+                    self.recent.note_acknowledged(one.topic.provision_attempt)
                     made.append(one)
                 case AlreadyDone():
                     # Absent a moment ago: an earlier attempt of ours came through, or, if there was
@@ -308,7 +310,7 @@ class Provisioner:
                 if not isinstance(seen, KafkaTopic) or not seen.partitions:
                     continue
                 one = by_name[name]
-                if one.topic.entry_id in self.created or self._is_ours(one, seen):
+                if self._is_acknowledged(one) or self._is_ours(one, seen):
                     ours.append((one, seen))
                 else:
                     failed.append((one, _exists(one)))
@@ -335,7 +337,7 @@ class Provisioner:
                 for one, seen in shown
             ]
         )
-        made = [(one, seen.topic_id) for one, seen in shown if one.topic.entry_id in self.created]
+        made = [(one, seen.topic_id) for one, seen in shown if self._is_acknowledged(one)]
         if made:
             self.release(made)
 

@@ -110,6 +110,7 @@ class RecentChanges:
         self._made: _ExpiringMap[str, bool] = _ExpiringMap(clock)
         self._deleted: _ExpiringMap[bytes, bool] = _ExpiringMap(clock)
         self._asked: _ExpiringMap[str, bool] = _ExpiringMap(clock)
+        self._acknowledged: _ExpiringMap[str, bool] = _ExpiringMap(clock)
         self._changed: _ExpiringMap[bytes, _TopicChange] = _ExpiringMap(clock)
         self._batches: deque[_Batch] = deque()
         self._acls: _ExpiringMap[AclBinding, bool] = _ExpiringMap(clock)
@@ -135,12 +136,21 @@ class RecentChanges:
         """True if this process sent the request of an attempt a short while ago."""
         return self._asked.get(attempt) is not None
 
+    def note_acknowledged(self, attempt: str) -> None:
+        """Notes that Kafka acknowledged the request of an attempt: it made the topic."""
+        self._acknowledged.put(attempt, True, _TOPIC_SECONDS)
+
+    def has_acknowledged(self, attempt: str) -> bool:
+        """True if Kafka acknowledged the request of an attempt a short while ago."""
+        return self._acknowledged.get(attempt) is not None
+
     def correct_metadata(self, survey: KafkaMetadata) -> KafkaMetadata:
         """Returns all topics as every broker will show them: without those that were deleted. Those
         that were made and are not shown are ``unsettled``: neither there nor gone.
         """
         made, deleted, changed = self._made.live(), self._deleted.live(), self._changed.live()
         self._asked.live()
+        self._acknowledged.live()
         if not (made or deleted or changed):
             return survey
         topics = {

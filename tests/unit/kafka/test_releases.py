@@ -176,6 +176,27 @@ def test_what_kdir_made_is_released_and_what_it_may_have_made_is_not(
     assert waits(here, "d/perhaps")
 
 
+def test_what_kdir_made_is_released_though_kafka_shows_it_only_in_a_later_round(
+    here: World, kafka: SlowKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failed = kafka.describe, list[str]()
+
+    def describe(names: Sequence[str]) -> Mapping[str, KafkaTopic | Rejected]:
+        if "d.new" in kafka.topics and not failed:
+            failed.append("d.new")
+            raise KafkaUnavailable("nobody answers")
+        return real(names)
+
+    monkeypatch.setattr(kafka, "describe", describe)
+    retention(here, MONTH)
+    here.create("d/new")
+    here.settle(1_000)
+    assert failed
+    retention(here, DAY)
+    here.settle(1_000)
+    assert value(kafka, "d.new") == DAY
+
+
 def test_a_topic_that_takes_the_place_of_one_that_was_released_is_not(
     here: World, kafka: SlowKafka
 ) -> None:
