@@ -286,9 +286,12 @@ class Provisioner:
 
     def _desired(self, one: RecordedTopic) -> TopicToCreate:
         snapshot = self.context.latest()
-        place = recorded_topics.place_of(snapshot, self.mount, one)
-        above = inherited_policies(snapshot)
-        return new_topic_of(one.topic, [*above, *levels_of(snapshot, place[0])] if place else above)
+        # By its name in Kafka: its directory may have been renamed meanwhile.
+        located = snapshot.locate(one.name)
+        levels = list(inherited_policies(snapshot))
+        if located is not None and located.topic.entry_id == one.topic.entry_id:
+            levels += levels_of(snapshot, located.parent_id)
+        return new_topic_of(one.topic, levels)
 
     def _current_entry(self, one: RecordedTopic) -> Topic | None:
         """Returns the entry as it is now; None = it is gone or elsewhere."""

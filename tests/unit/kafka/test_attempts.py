@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path as FilePath
 
 import pytest
 
-from directory.kafka.admin_contract import OutcomeUnknown
+from directory.kafka.admin_contract import (
+    Outcome,
+    OutcomeUnknown,
+    Still,
+    TopicToCreate,
+    always,
+)
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.provisioning.provisioning import Attempt
 from directory.maintenance.restore import begin_new_incarnation
@@ -408,6 +415,40 @@ def test_what_was_moved_before_it_was_asked_for_has_no_attempt_left(
         assert topic(here, "y").provision_attempt == ""
         here.settle()
         assert here.states()["y"] == "ACTIVE"
+
+
+def test_a_topic_has_the_configs_of_its_directory_though_that_is_renamed_right_before_the_request(
+    kafka: Ledger, tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(started(tmp_path, kafka)) as here:
+        term = here.reconciler.term
+        assert term is not None
+        asked: list[TopicToCreate] = []
+        note_asked, create = term.recent.note_asked, kafka.create
+
+        def rename(attempts: Iterable[str]) -> None:
+            note_asked(attempts)
+            source, to = MOUNT.child("d"), MOUNT.child("e")
+            here.execute(MoveEntry(path=source, new_path=to, kind=Kind.DIRECTORY))
+
+        def note_and_create(
+            desired_set: Sequence[TopicToCreate], still: Still = always
+        ) -> Mapping[str, Outcome]:
+            asked.extend(desired_set)
+            return create(desired_set, still)
+
+        monkeypatch.setattr(term.recent, "note_asked", rename)
+        monkeypatch.setattr(kafka, "create", note_and_create)
+        here.mkdir("d")
+        changes = {"policies.topic_config.retention.ms": "7", "policies.partitions": 3}
+        here.execute(UpdateEntry(path=MOUNT.child("d"), kind=Kind.DIRECTORY, changes=changes))
+        here.create("d/x")
+        here.reconciler.run_once()
+        assert [(one.partitions, dict(one.config)) for one in asked] == [(3, {"retention.ms": "7"})]
+        monkeypatch.undo()
+        here.settle()
+        assert here.states()["e/x"] == "ACTIVE"
+        assert topic(here, "e/x").observed_config == {"retention.ms": "7"}
 
 
 def test_a_topic_that_is_asked_for_again_with_another_number_is_kdirs(
