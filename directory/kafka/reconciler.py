@@ -248,12 +248,20 @@ class Reconciler:
         """Does what is due with Kafka, the requests of operators first."""
         if term.admin is None:
             term.admin = self._context.admin(inf)
-        self._work(term, term.admin)
+        failed: Exception | None = None
+        try:
+            self._work(term, term.admin)
+        except (KafkaUnavailable, KafkaRejected, LeadershipLost):
+            raise
+        except Exception as reason:  # noqa: BLE001 - raised below
+            failed = reason
         adopts = self._adopt_on(term, term.admin)
         looks = not adopts and self._clock() >= term.sweeper.look_due
-        # First: where pushing fails for good, sweeps go on.
+        # First: where making topics or pushing fails for good, sweeps go on.
         if looks:
             self._look(term, term.admin)
+        if failed is not None:
+            raise failed
         self._push(term, term.admin)
         if looks:
             self._answered(term)

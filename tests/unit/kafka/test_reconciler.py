@@ -13,13 +13,14 @@ import pytest
 from directory.kafka.admin_contract import KafkaAdmin
 from directory.kafka.kafka_context import KafkaContext
 from directory.kafka.reconciler import Reconciler
+from directory.namespace.command import Command, RecordObservations
 from directory.namespace.snapshot import Snapshot
 from directory.server.config_kafka import KafkaConfig
 from directory.store.base import Leadership, Put, Transaction
 from directory.store.sqlite.store import SqliteStore
-from directory.store.writer import Writer
+from directory.store.writer import CommitResult, Writer
 from directory.wire.entry_codec import ProtoCodec
-from resolver.errors import KafkaUnavailable
+from resolver.errors import KafkaUnavailable, OutboxFull
 from resolver.path import ROOT
 from tests.support.large_trees import FakeKafka
 from tests.support.reconciler import eventually
@@ -115,3 +116,37 @@ def test_a_server_that_is_not_elected_does_not_ask_for_the_role_at_each_commit(
         assert leader.reconciler.term is not None
         leader.reconciler.resign()
         eventually(lambda: other.reconciler.term is not None)
+
+
+class _Refuses:
+    """Writer that records nothing of topics."""
+
+    def __init__(self, real: Writer) -> None:
+        self._real = real
+        self.is_full = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def commit_command(self, command: Command, **options: Any) -> CommitResult:
+        if self.is_full and isinstance(command, RecordObservations):
+            raise OutboxFull("too many changes wait")
+        return self._real.commit_command(command, **options)
+
+
+def test_where_making_topics_fails_for_good_sweeps_go_on(tmp_path: FilePath) -> None:
+    kafka, writers = FakeKafka(*(f"t{number}" for number in range(20))), list[_Refuses]()
+
+    def writer(real: Writer) -> _Refuses:
+        writers.append(_Refuses(real))
+        return writers[-1]
+
+    with server(tmp_path / "s.db", kafka, writer=writer) as here:
+        here.sweep()
+        writers[0].is_full = True  # the reconciler's
+        here.create("new")
+        for number in range(3):
+            del kafka.topics[f"t{number}"]
+        here.sweep()
+        assert kafka.made == []
+        assert here.stopped.startswith("3 of 20 topics vanished")
