@@ -135,6 +135,7 @@ class KafkaSweep:
         """When all of Kafka is to be looked at, by the clock."""
         self.survey: KafkaMetadata | None = None
         """The last one, with what changed since."""
+        self._committed: KafkaMetadata | None = None  # the last one from which all was committed
         self.backlog: AdoptionBacklog | None = None
         """Topics that wait to be adopted, where they are too many for one go."""
         self._unread: dict[str, str] = {}  # name → why its configs could not be read
@@ -191,6 +192,7 @@ class KafkaSweep:
         commits.record(comparison.news)
         if held.allowed:
             commits.put(pinned_kafka.forget_acknowledgement())
+        self._committed = survey
         return comparison.create
 
     def _compare(
@@ -229,8 +231,9 @@ class KafkaSweep:
         return self.survey
 
     def _read_changes(self, admin: KafkaAdmin) -> KafkaMetadata | None:
-        """Returns the last survey with what changed since; None: nothing did. Only a sweep sees a
-        topic that was deleted and made again with as many partitions.
+        """Returns the last survey with what changed since; None: nothing did, and all that followed
+        from the last one was committed. Only a sweep sees a topic that was deleted and made again
+        with as many partitions.
         """
         started = self._clock()
         self._look_due = started + self._look_seconds
@@ -247,7 +250,7 @@ class KafkaSweep:
         described = admin.describe(sorted(changed)) if changed else {}
         topics = {name: seen for name, seen in shown.topics.items() if name not in changed}
         topics |= {name: seen for name, seen in described.items() if isinstance(seen, KafkaTopic)}
-        if topics == shown.topics:
+        if topics == shown.topics and self.survey is self._committed:
             return None
         self._shown = replace(shown, topics=topics)
         self.survey = self._recent.correct_metadata(self._shown)

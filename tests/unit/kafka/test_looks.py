@@ -13,6 +13,7 @@ from directory.namespace.command import RecordObservations, TopicObservation, Up
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import claim_key, entry_key
 from directory.store.base import Delete, Put, Transaction
+from resolver.errors import StoreUnavailable
 from tests.support.kafka_ledger import Ledger
 from tests.support.reconciler import MOUNT, World, eventually, world
 
@@ -159,6 +160,28 @@ def test_a_vanish_that_was_acknowledged_at_another_server_does_not_stop_again(
     here.reconciler.run_once()
     assert not here.stopped
     assert here.states()["t3"] == "MISSING"
+
+
+@pytest.mark.parametrize("is_sweep", [False, True])
+def test_what_could_not_be_committed_is_committed_by_the_next_look(
+    here: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, is_sweep: bool
+) -> None:
+    kafka.add("new")
+    del kafka.topics["t3"]
+    with monkeypatch.context() as fails:
+
+        def commit_command(*_: object, **__: object) -> None:
+            raise StoreUnavailable("away for a moment")
+
+        fails.setattr(here.writer, "commit_command", commit_command)
+        here.now += 3600 if is_sweep else LOOK_SECONDS
+        here.reconciler.run_once()
+        assert (here.states()["t3"], "new" in here.topics()) == ("ACTIVE", False)
+    sweeps = kafka.sweeps
+    here.now += LOOK_SECONDS
+    here.reconciler.run_once()
+    assert (here.states()["t3"], "new" in here.topics()) == ("MISSING", True)
+    assert kafka.sweeps == sweeps
 
 
 def test_topics_that_vanish_with_sweeps_in_between_do_not_stop_anything(
