@@ -29,6 +29,7 @@ from resolver.errors import (
     Closed,
     DeadlineExceeded,
     KdirError,
+    Lame,
     NotReady,
     TokenExpired,
     Unavailable,
@@ -390,8 +391,9 @@ class PolicyCache:
             cluster.reader.close()
 
     def _has_left(self, cluster_id: str, cluster: _Cluster, deadline: float) -> bool:
-        """Asks a server now and then where a cluster's log is. If it is off or elsewhere, drops the
-        cluster and returns True: no error shows that the log which is followed has ended.
+        """Asks a server now and then where a cluster's log is. If it is off or elsewhere, or the
+        mount is another cluster's by now, drops the cluster and returns True: no error shows that
+        the log which is followed has ended.
 
         Brokers of another list may be the same Kafka's: the log is dropped once it is loaded there.
         """
@@ -407,15 +409,15 @@ class PolicyCache:
         state = cluster.reader.state
         mount = (_mount_of(state) if state is not None else None) or cluster.mount
         try:
-            found = self._ask(mount, cluster_id, min(deadline, now + _ASK_AGAIN_SECONDS))
+            found = self._log_now(mount, cluster_id, min(deadline, now + _ASK_AGAIN_SECONDS))
         except KdirError:
             return False  # the last answer holds meanwhile
-        if found.authority.cluster.cluster_id != cluster_id:
-            return False
         with self._lock:
             unused = cluster.successor
             if self._clusters.get(cluster_id) is not cluster:
                 unused = None  # another thread has dropped it meanwhile
+            elif found is None:
+                self._drop(cluster_id, cluster)
             elif _is_same_log(cluster.log, found):
                 cluster.log, cluster.successor = found, None
             elif _is_same_topic(cluster.log, found):
@@ -429,6 +431,25 @@ class PolicyCache:
         if unused is not None:
             unused.reader.close()
         return is_dropped
+
+    def _log_now(self, mount: Path, cluster_id: str, deadline: float) -> Any:
+        """Returns the answer of ``GetChangeLog``; None: the mount is another cluster's by now.
+
+        Raises:
+            KdirError: neither is known.
+        """
+        try:
+            found = self._ask(mount, cluster_id, deadline)
+            if found.authority.cluster.cluster_id == cluster_id:
+                return found
+        except (Unavailable, DeadlineExceeded):
+            raise
+        except KdirError:
+            pass  # such as of servers of another cluster
+        owner = self._resolver.owner_of(mount, timeout_seconds=_left(deadline))
+        if owner.cluster_id == cluster_id:
+            raise Lame(f"cluster {owner.cluster} did not answer where its change log is")
+        return None
 
     def _drop(self, cluster_id: str, cluster: _Cluster) -> None:
         """Removes a cluster, with the lock held; its last user closes its log."""

@@ -17,7 +17,15 @@ from resolver.changes import policy_cache, state_reader
 from resolver.changes.policy_cache import PolicyCache
 from resolver.changes.record import Change, encode, entry_key, fact_key, grants_key
 from resolver.changes.state_fold import place_of
-from resolver.errors import Absent, Closed, KafkaUnavailable, KdirError, NotReady, Unimplemented
+from resolver.errors import (
+    Absent,
+    Closed,
+    InvalidArgument,
+    KafkaUnavailable,
+    KdirError,
+    NotReady,
+    Unimplemented,
+)
 from resolver.revision_token import Token
 from resolver.testing import MemoryDirectory
 from tests.support.memory_topic import MemoryTopic
@@ -239,20 +247,23 @@ class TwoLogs:
         self.no_parent: KdirError | None = None
         """Error of a server that is asked whether it awaits anything from a parent."""
         self.ids: dict[str, str] = {}
-        endpoints = {mount: self.directory.cluster(mount) for mount in ("/", "/la")}
-        for mount, path in (("/", "/rt"), ("/la", "/la/t")):
-            self.directory.topic(path)
-            cluster_id = self.ids[mount] = self.directory.at(mount).cluster_id
-            log = self.topics[mount] = MemoryTopic()
-            for entry_id, parent_id, name in ((1, 0, ""), (2, 1, path.rpartition("/")[2])):
-                entry, key = an_entry(parent_id, name, is_topic=entry_id > 1)
-                log.put(cluster_id, 1, entry_id, key, entry.SerializeToString())
-            log.end_page(cluster_id, 1, mount)
-            answer = self.directory.transport.handler(endpoints[mount])
-            self.directory.transport.serve(endpoints[mount], partial(self._answer, answer, mount))
-        self.cache = PolicyCache(
-            endpoints["/"], transport=self.directory.transport, timeout_seconds=1.0
-        )
+        first = self.add_cluster("/", "/rt")
+        self.add_cluster("/la", "/la/t")
+        self.cache = PolicyCache(first, transport=self.directory.transport, timeout_seconds=1.0)
+
+    def add_cluster(self, mount: str, path: str, name: str = "") -> str:
+        """Mounts a cluster with a topic and a change log; returns its server's endpoint."""
+        endpoint = self.directory.cluster(mount, name)
+        self.directory.topic(path)
+        cluster_id = self.ids[mount] = self.directory.at(mount).cluster_id
+        log = self.topics[mount] = MemoryTopic()
+        for entry_id, parent_id, label in ((1, 0, ""), (2, 1, path.rpartition("/")[2])):
+            entry, key = an_entry(parent_id, label, is_topic=entry_id > 1)
+            log.put(cluster_id, 1, entry_id, key, entry.SerializeToString())
+        log.end_page(cluster_id, 1, mount)
+        answer = self.directory.transport.handler(endpoint)
+        self.directory.transport.serve(endpoint, partial(self._answer, answer, mount))
+        return endpoint
 
     def reader(self, properties: Any, topic: str, **options: Any) -> Any:
         if topic in self.away:
@@ -266,6 +277,8 @@ class TwoLogs:
             return policies_pb2.GetEffectivePoliciesResponse()
         if method != "WatchService.GetChangeLog":
             return others(method, request)
+        if request.cluster != self.ids[mount]:
+            raise InvalidArgument(f"cluster: found {request.cluster!r}; expected another")
         return change_log_answer(self.ids[mount], mount, 1)
 
 
@@ -344,6 +357,26 @@ def test_a_token_of_the_nearest_log_is_awaited_within_the_time_of_the_question(
     is_answered.set()
     assert isinstance(ended(), NotReady)
     assert two.cache.effective("/la/t").cluster_id == two.ids["/la"], "the token was given up"
+
+
+@pytest.mark.parametrize("is_mounted_again", [True, False])
+def test_a_cluster_that_is_no_longer_mounted_there_answers_no_more(
+    two: TwoLogs, monkeypatch: pytest.MonkeyPatch, *, is_mounted_again: bool
+) -> None:
+    """Its servers are gone, so that its log never shows that it was unmounted."""
+    monkeypatch.setattr(policy_cache, "_LOG_SECONDS", 0.0)
+    former = two.ids["/la"]
+    assert two.cache.effective("/la/t").cluster_id == former
+    two.directory.stop("/la")
+    assert two.cache.effective("/la/t").cluster_id == former, "it may only be away"
+    two.directory.unmount("/la")
+    if is_mounted_again:
+        two.add_cluster("/la", "/la/t", "new")
+        assert two.cache.effective("/la/t").cluster_id == two.ids["/la"] != former
+    else:
+        with pytest.raises(Absent):
+            two.cache.effective("/la/t")
+    assert former not in two.cache.cluster_ids
 
 
 def test_while_no_directory_answers_the_reason_of_the_nearest_log_is_given(two: TwoLogs) -> None:
