@@ -23,6 +23,7 @@ from resolver.changes.record import entry_key, fact_key, inherited_key
 from resolver.changes.state_fold import LogState, StateRow
 from resolver.changes.state_reader import StateReader
 from resolver.client import Resolver
+from resolver.deadline_shares import per_server_timeout, time_share
 from resolver.entry_fields import policy_fields
 from resolver.errors import (
     Absent,
@@ -38,9 +39,10 @@ from resolver.errors import (
 from resolver.lookup_options import as_path
 from resolver.path import Path
 from resolver.revision_token import Position, Token
+from resolver.transport import method
 
 if TYPE_CHECKING:
-    from kdir.v1 import federation_pb2
+    from kdir.v1 import federation_pb2, watch_pb2
 
     from resolver.owner_calls import Owner
 
@@ -58,6 +60,7 @@ _NO_PARENT_SECONDS: Final = 60.0
 _ASK_AGAIN_SECONDS: Final = 1.0
 """Longest wait for a server where one has answered before that there is no parent."""
 
+_GET_LOG: Final = "WatchService.GetChangeLog"
 _LOG_SECONDS: Final = 60.0
 """Time for which a cluster's log counts as being where a server answered that it is."""
 
@@ -307,12 +310,12 @@ class PolicyCache:
         from kdir.v1 import policies_pb2
 
         request = policies_pb2.GetEffectivePoliciesRequest()
-        method = "PolicyService.GetEffectivePolicies"
+        name = "PolicyService.GetEffectivePolicies"
         seconds = _left(deadline)
         if cluster.no_parent_until:
             seconds = min(seconds, _ASK_AGAIN_SECONDS)
         try:
-            self._resolver.call(path, method, request, timeout_seconds=seconds)
+            self._resolver.call(path, name, request, timeout_seconds=seconds)
         except NotReady:
             raise
         except (Unavailable, DeadlineExceeded):
@@ -433,13 +436,13 @@ class PolicyCache:
         return is_dropped
 
     def _log_now(self, mount: Path, cluster_id: str, deadline: float) -> Any:
-        """Returns the answer of ``GetChangeLog``; None: the mount is another cluster's by now.
+        """Returns what ``_ask_for_log`` does; None: the mount is another cluster's by now.
 
         Raises:
             KdirError: neither is known.
         """
         try:
-            found = self._ask(mount, cluster_id, deadline)
+            found = self._ask_for_log(mount, cluster_id, deadline)
             if found.authority.cluster.cluster_id == cluster_id:
                 return found
         except (Unavailable, DeadlineExceeded):
@@ -459,7 +462,7 @@ class PolicyCache:
 
     def _log_of(self, owner: Owner, deadline: float) -> Any:
         """Returns the answer of ``GetChangeLog``: topics and brokers of a cluster's log."""
-        found = self._ask(owner.mount, owner.cluster_id, deadline)
+        found = self._ask_for_log(owner.mount, owner.cluster_id, deadline)
         if not found.configured:
             raise Unimplemented(
                 f"cluster {owner.cluster} keeps no change log: its servers' configs have no "
@@ -476,11 +479,40 @@ class PolicyCache:
         return _Cluster(reader, log, mount, now, log_until=now + _LOG_SECONDS)
 
     def _ask(self, mount: Path, cluster_id: str, deadline: float) -> Any:
-        from kdir.v1 import watch_pb2
+        request = _log_request(cluster_id)
+        return self._resolver.call(mount, _GET_LOG, request, timeout_seconds=_left(deadline))
 
-        request = watch_pb2.GetChangeLogRequest(cluster=cluster_id)
-        method = "WatchService.GetChangeLog"
-        return self._resolver.call(mount, method, request, timeout_seconds=_left(deadline))
+    def _ask_for_log(self, mount: Path, cluster_id: str, deadline: float) -> Any:
+        """Returns the answer of ``GetChangeLog`` of a server whose config has the change log; where
+        the cluster keeps one, each of its servers is asked.
+
+        Raises:
+            KdirError: as ``Resolver.call``, or one that may have it did not answer.
+        """
+        answer = self._ask(mount, cluster_id, deadline)
+        is_kept = answer.publisher or answer.HasField("state")
+        if answer.configured or not is_kept:
+            return answer
+        owner = self._resolver.owner_of(mount, timeout_seconds=_left(deadline))
+        request = _log_request(cluster_id)
+        failure: KdirError | None = None
+        for number, endpoint in enumerate(owner.endpoints):
+            share = time_share(len(owner.endpoints) - number)
+            seconds = per_server_timeout(_left(deadline), share)
+            try:
+                given = self._resolver.transport.call(
+                    endpoint, method(_GET_LOG), request, seconds, cluster_id=owner.cluster_id
+                )
+            except KdirError as error:
+                failure = error
+                continue
+            if given.configured and given.authority.cluster.cluster_id == cluster_id:
+                return given
+        if failure is not None:
+            raise failure
+        if answer.publisher:
+            raise NotReady(f"{answer.publisher}, which publishes the change log, did not answer")
+        return answer
 
     def _state(self, cluster_id: str, cluster: _Cluster, deadline: float) -> LogState:
         """Returns the state of a cluster, at least as new as the tokens given to ``wait_for``.
@@ -534,6 +566,12 @@ class PolicyCache:
                         idle.append(self._clusters.pop(cluster_id))
             for cluster in idle:
                 cluster.close()
+
+
+def _log_request(cluster_id: str) -> watch_pb2.GetChangeLogRequest:
+    from kdir.v1 import watch_pb2
+
+    return watch_pb2.GetChangeLogRequest(cluster=cluster_id)
 
 
 def _is_same_log(one: Any, other: Any) -> bool:

@@ -24,7 +24,9 @@ from resolver.errors import (
     KafkaUnavailable,
     KdirError,
     NotReady,
+    StoreUnavailable,
     Unimplemented,
+    Unreachable,
 )
 from resolver.revision_token import Token
 from resolver.testing import MemoryDirectory
@@ -167,6 +169,51 @@ def test_a_log_that_is_off_by_now_answers_no_more(
         with pytest.raises(Unimplemented, match="keeps no change log"):
             logged.cache.effective("/a/t")
     assert not logged.cache.cluster_ids
+
+
+@pytest.fixture
+def mixed(logged: Logged) -> Iterator[PolicyCache]:
+    """Yields a cache with two servers: the one that is asked first has no change log in its config,
+    the other one has.
+    """
+    transport, without = logged.directory.transport, "127.0.0.1:19999"
+    answer = transport.handler(logged.endpoint)
+
+    def answer_without_log(method: str, request: Any) -> Any:
+        found = answer(method, request)
+        if method == "WatchService.GetChangeLog":
+            return watch_pb2.GetChangeLogResponse(authority=found.authority, publisher="a-1")
+        return found
+
+    def answer_later(method: str, request: Any) -> Any:
+        if method != "WatchService.GetChangeLog":
+            raise StoreUnavailable("not now")
+        return answer(method, request)
+
+    transport.serve(without, answer_without_log)
+    transport.serve(logged.endpoint, answer_later)
+    servers = [without, logged.endpoint]
+    with PolicyCache(servers, transport=transport, timeout_seconds=5.0) as cache:
+        yield cache
+
+
+def test_a_server_whose_config_has_no_change_log_does_not_hide_that_of_the_others(
+    logged: Logged, mixed: PolicyCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As during a restart of a cluster's servers, one by one."""
+    monkeypatch.setattr(policy_cache, "_LOG_SECONDS", 0.0)
+    assert mixed.effective("/a/t").revision == 1
+    assert mixed.effective("/a/t").revision == 1, "where its log is was asked again"
+    logged.directory.stop("/")
+    assert mixed.effective("/a/t").revision == 1, "the only server with the log is away"
+
+
+def test_while_the_servers_with_a_change_log_are_away_it_is_not_known_that_there_is_none(
+    logged: Logged, mixed: PolicyCache
+) -> None:
+    logged.directory.stop("/")
+    with pytest.raises(Unreachable):
+        mixed.effective("/a/t")
 
 
 @pytest.mark.parametrize(
