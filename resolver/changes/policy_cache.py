@@ -128,6 +128,11 @@ class _Cluster:
         if self.successor is not None:
             self.successor.reader.close()
 
+    def newest_mount(self) -> Path:
+        """Returns the mount as of the newest checkpoint; without one, that when it was found."""
+        state = self.reader.state
+        return (_mount_of(state) if state is not None else None) or self.mount
+
     def trouble(self) -> str:
         """Returns why the state may be outdated; empty = it is not."""
         successor = self.successor
@@ -409,8 +414,7 @@ class PolicyCache:
             if cluster.is_dropped or now < cluster.log_until:
                 return cluster.is_dropped
             cluster.log_until = now + _LOG_SECONDS
-        state = cluster.reader.state
-        mount = (_mount_of(state) if state is not None else None) or cluster.mount
+        mount = cluster.newest_mount()
         try:
             found = self._log_now(mount, cluster_id, min(deadline, now + _ASK_AGAIN_SECONDS))
         except KdirError:
@@ -533,16 +537,16 @@ class PolicyCache:
                 self._forget(cluster_id, wanted)
                 raise
             except NotReady:
-                if _left(deadline) <= _LEAST_SECONDS:
+                if _left(deadline) <= _LEAST_SECONDS or self._closing.is_set():
                     raise
             else:
                 self._forget(cluster_id, wanted)
                 return state
             # A revision without a record is reached once all commits before it are published.
             try:
-                answer = self._ask(cluster.mount, cluster_id, deadline)
-            except (Unavailable, DeadlineExceeded):
-                continue  # the brokers may have the revision while no directory answers
+                answer = self._ask(cluster.newest_mount(), cluster_id, deadline)
+            except KdirError:
+                continue  # the log may come to have the revision, whatever a directory answers
             noted = answer.state
             is_same = noted.incarnation == wanted.incarnation == answer.authority.incarnation
             is_there = answer.authority.revision >= wanted.revision and not answer.waiting_commits

@@ -24,6 +24,7 @@ from resolver.errors import (
     KafkaUnavailable,
     KdirError,
     NotReady,
+    PermissionDenied,
     StoreUnavailable,
     Unimplemented,
     Unreachable,
@@ -31,6 +32,7 @@ from resolver.errors import (
 from resolver.revision_token import Token
 from resolver.testing import MemoryDirectory
 from tests.support.memory_topic import MemoryTopic
+from tests.support.waiting import eventually
 
 CLUSTER = "kc-root"
 DAMAGED = b"\xff no record"
@@ -67,6 +69,8 @@ class Logged:
         self._answer = self.directory.transport.handler(self.endpoint)
         self.log_answer: watch_pb2.GetChangeLogResponse | None = None
         """Answer of ``GetChangeLog``; None = the log is where it was."""
+        self.log_failure: KdirError | None = None
+        """Error of ``GetChangeLog``."""
         self.directory.transport.serve(self.endpoint, self._answer_with_log)
         self.put(1, 0, "")
         self.put(2, 1, "a")
@@ -99,6 +103,8 @@ class Logged:
     def _answer_with_log(self, method: str, request: Any) -> Any:
         if method != "WatchService.GetChangeLog":
             return self._answer(method, request)
+        if self.log_failure is not None:
+            raise self.log_failure
         return self.log_answer or change_log_answer(CLUSTER, "/", self.revision)
 
 
@@ -284,6 +290,29 @@ def test_a_wait_goes_on_while_no_directory_answers(logged: Logged) -> None:
     assert logged.cache.effective("/a/t").revision == 2
 
 
+@pytest.mark.parametrize("failure", [InvalidArgument("no"), PermissionDenied("no"), NotReady("no")])
+def test_a_wait_goes_on_while_a_server_refuses_to_answer(
+    logged: Logged, failure: KdirError
+) -> None:
+    """The log may come to have the revision."""
+    logged.cache.effective("/a/t")
+    logged.log_failure = failure
+    ended = in_thread(lambda: logged.cache.wait_for(logged.token(2), timeout_seconds=2.0))
+    time.sleep(0.2)
+    logged.end_page()
+    assert ended() is None
+
+
+def test_a_wait_ends_when_the_cache_is_closed(logged: Logged) -> None:
+    logged.cache.effective("/a/t")
+    ended = in_thread(lambda: logged.cache.wait_for(logged.token(2)))
+    time.sleep(0.1)
+    started = time.monotonic()
+    logged.cache.close()
+    assert isinstance(ended(), NotReady | Closed)
+    assert time.monotonic() - started < 5
+
+
 class TwoLogs:
     """A root cluster with /rt and one at /la with /la/t, each with a change log."""
 
@@ -293,6 +322,8 @@ class TwoLogs:
         self.away: set[str] = set()
         self.no_parent: KdirError | None = None
         """Error of a server that is asked whether it awaits anything from a parent."""
+        self.revision = 1
+        """Revision of each tree, as its server answers it."""
         self.ids: dict[str, str] = {}
         first = self.add_cluster("/", "/rt")
         self.add_cluster("/la", "/la/t")
@@ -326,7 +357,9 @@ class TwoLogs:
             return others(method, request)
         if request.cluster != self.ids[mount]:
             raise InvalidArgument(f"cluster: found {request.cluster!r}; expected another")
-        return change_log_answer(self.ids[mount], mount, 1)
+        answer = change_log_answer(self.ids[mount], mount, self.revision)
+        answer.state.incarnation, answer.state.revision = "i", 1
+        return answer
 
 
 @pytest.fixture
@@ -424,6 +457,24 @@ def test_a_cluster_that_is_no_longer_mounted_there_answers_no_more(
         with pytest.raises(Absent):
             two.cache.effective("/la/t")
     assert former not in two.cache.cluster_ids
+
+
+def test_a_token_is_awaited_from_the_cluster_where_it_is_mounted_by_now(
+    two: TwoLogs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No record shows the revision: a server is asked."""
+    monkeypatch.setattr(policy_cache, "_SLICE_SECONDS", 0.02)
+    former = two.ids["/la"]
+    assert two.cache.effective("/la/t").cluster_id == former
+    log = two.topics["/la"]
+    two.directory.unmount("/la")
+    two.add_cluster("/la", "/la/t", "new")
+    two.add_cluster("/ny", "/ny/t", "la")
+    assert two.ids["/ny"] == former
+    log.end_page(former, 1, "/ny")
+    eventually(lambda: two.cache.effective("/ny/t").cluster_id == former, 5)
+    two.revision = 2
+    two.cache.wait_for(str(Token.from_position(former, "i", 2)))
 
 
 def test_while_no_directory_answers_the_reason_of_the_nearest_log_is_given(two: TwoLogs) -> None:
