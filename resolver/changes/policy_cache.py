@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -112,7 +112,8 @@ class _Cluster:
     mount: Path
     """The cluster's mount when it was found; its checkpoints have the present one."""
     used_at: float
-    users: int = 0
+    users: set[object] = field(default_factory=set)
+    """One object for each use."""
     no_parent_until: float = 0.0
     """Time until which a server's answer is valid that nothing is awaited from a parent."""
     log_until: float = 0.0
@@ -365,34 +366,36 @@ class PolicyCache:
     @contextmanager
     def _used(self, cluster_id: str, owner: Owner | None, deadline: float) -> Iterator[_Cluster]:
         """Yields an open cluster, not evicted meanwhile; opens it if ``owner`` is given."""
-        with self._lock:
-            cluster = self._clusters.get(cluster_id)
-            if cluster is not None:
-                cluster.users += 1
-        if cluster is not None and self._has_left(cluster_id, cluster, deadline):
-            self._release(cluster)
-            cluster = None
-        if cluster is None:
-            if owner is None:
-                raise _Elsewhere
-            log = self._log_of(owner, deadline)
-            with self._lock:
-                if self._closing.is_set():  # nobody would close the log
-                    raise Closed("this policy cache was closed: make another one")
-                cluster = self._clusters.get(cluster_id)
-                if cluster is None:
-                    cluster = self._opened(cluster_id, owner.mount, log)
-                    self._clusters[cluster_id] = cluster
-                cluster.users += 1
+        use, cluster = object(), None
         try:
+            with self._lock:
+                cluster = self._clusters.get(cluster_id)
+                if cluster is not None:
+                    cluster.users.add(use)
+            if cluster is not None and self._has_left(cluster_id, cluster, deadline):
+                self._release(cluster, use)
+                cluster = None
+            if cluster is None:
+                if owner is None:
+                    raise _Elsewhere
+                log = self._log_of(owner, deadline)
+                with self._lock:
+                    if self._closing.is_set():  # nobody would close the log
+                        raise Closed("this policy cache was closed: make another one")
+                    cluster = self._clusters.get(cluster_id)
+                    if cluster is None:
+                        cluster = self._opened(cluster_id, owner.mount, log)
+                        self._clusters[cluster_id] = cluster
+                    cluster.users.add(use)
             yield cluster
         finally:
-            self._release(cluster)
+            if cluster is not None:
+                self._release(cluster, use)
 
-    def _release(self, cluster: _Cluster) -> None:
+    def _release(self, cluster: _Cluster, use: object) -> None:
         """Ends one use of a cluster; the last one closes the log of a dropped cluster."""
         with self._lock:
-            cluster.users -= 1
+            cluster.users.discard(use)
             cluster.used_at = time.monotonic()
             is_over = cluster.is_dropped and not cluster.users
         if is_over:

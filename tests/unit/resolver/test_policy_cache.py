@@ -69,7 +69,7 @@ class Logged:
         self._answer = self.directory.transport.handler(self.endpoint)
         self.log_answer: watch_pb2.GetChangeLogResponse | None = None
         """Answer of ``GetChangeLog``; None = the log is where it was."""
-        self.log_failure: KdirError | None = None
+        self.log_failure: BaseException | None = None
         """Error of ``GetChangeLog``."""
         self.directory.transport.serve(self.endpoint, self._answer_with_log)
         self.put(1, 0, "")
@@ -301,6 +301,19 @@ def test_a_wait_goes_on_while_a_server_refuses_to_answer(
     time.sleep(0.2)
     logged.end_page()
     assert ended() is None
+
+
+def test_a_question_that_is_interrupted_does_not_keep_a_log_open(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_cache, "_LOG_SECONDS", 0.0)
+    transport = logged.directory.transport
+    with PolicyCache(logged.endpoint, transport=transport, idle_seconds=0.1) as cache:
+        cache.effective("/a/t")
+        logged.log_failure = KeyboardInterrupt()
+        with pytest.raises(KeyboardInterrupt):
+            cache.effective("/a/t")
+        eventually(lambda: not cache.cluster_ids, 5)
 
 
 def test_a_wait_ends_when_the_cache_is_closed(logged: Logged) -> None:
