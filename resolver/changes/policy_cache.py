@@ -87,8 +87,8 @@ class EffectivePolicies:
     cluster_id: str
     revision: int
     trouble: str = ""
-    """Why the values may be outdated or incomplete; empty = the log is followed, and all of it that
-    matters can be read."""
+    """Why the values may be outdated or incomplete; empty = the log is published, as a server
+    answered within a minute or so, and followed, and all of it that matters can be read."""
 
 
 def effective_values(levels: Levels) -> Mapping[str, PolicyValue]:
@@ -137,9 +137,9 @@ class _Cluster:
     def trouble(self) -> str:
         """Returns why the state may be outdated; empty = it is not."""
         successor = self.successor
-        if successor is None:
-            return self.reader.trouble
-        return f"the log may be at other brokers by now: {successor.reader.trouble}"
+        if successor is not None:
+            return f"the log may be at other brokers by now: {successor.reader.trouble}"
+        return "; ".join(filter(None, (self.reader.trouble, _waiting_text(self.log))))
 
 
 class PolicyCache:
@@ -593,6 +593,14 @@ def _is_same_topic(one: Any, other: Any) -> bool:
     """True if two answers of ``GetChangeLog`` are about logs that differ in their brokers only."""
     same = [(found.configured, found.state_topic, found.schema_registry) for found in (one, other)]
     return same[0] == same[1]
+
+
+def _waiting_text(log: Any) -> str:
+    """Returns why what is committed is not published, as text; empty = it is."""
+    if not log.state.message:
+        return ""
+    waiting = f"{units.plural(log.waiting_commits, 'commit')} to be published"
+    return f"the change log waits, with {waiting}: {log.state.message}"
 
 
 def _left(deadline: float) -> float:

@@ -271,6 +271,20 @@ def test_a_log_goes_on_until_it_is_loaded_from_a_list_of_other_brokers(
         assert ("other brokers" in found.trouble) is (answer is answers[1])
 
 
+def test_a_log_that_its_publisher_does_not_go_on_with_is_trouble(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_cache, "_LOG_SECONDS", 0.0)
+    logged.cache.effective("/a/t")
+    logged.log_answer = change_log_answer(CLUSTER, "/", logged.revision)
+    logged.log_answer.state.message = "the topic is too small"
+    logged.log_answer.waiting_commits = 3
+    trouble = "the change log waits, with 3 commits to be published: the topic is too small"
+    assert logged.cache.effective("/a/t").trouble == trouble
+    logged.log_answer = None
+    assert logged.cache.effective("/a/t").trouble == ""
+
+
 def test_a_log_is_followed_while_no_directory_answers_where_it_is(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
