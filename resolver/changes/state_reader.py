@@ -240,9 +240,10 @@ class StateReader:
         except KafkaUnavailable as error:
             self._report(error.message)
             return False
-        if self.state is not None and self.trouble:
+        is_at_end = high <= at
+        if is_at_end and self.state is not None and self.trouble:
             self._report(log.why_incomplete())  # empty, unless ``state`` is of an earlier load
-        return high <= at
+        return is_at_end
 
     def _report(self, trouble: str) -> None:
         with self._changed:

@@ -19,6 +19,8 @@ class MemoryTopic:
     def __init__(self) -> None:
         self.records: list[TopicRecord] = []
         self.is_away = False
+        self.withheld_count = 0
+        """Number of records that the brokers have, and do not give yet."""
         self.on_wait: Callable[[float], object] = lambda _: None
         """Called with the timeout of each request that is not answered while they are away."""
 
@@ -66,7 +68,7 @@ class _MemoryReader:
         if self._topic.is_away:
             self._topic.on_wait(timeout_seconds)
             raise KafkaUnavailable("no broker answered")
-        return 0, len(self._topic.records)
+        return 0, len(self._topic.records) + self._topic.withheld_count
 
     def most_pause_seconds(self) -> float:
         return 43_200.0

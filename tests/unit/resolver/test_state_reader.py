@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from typing import Any
 
@@ -32,6 +33,25 @@ def test_brokers_that_are_away_are_trouble_within_seconds(topic: MemoryTopic) ->
         now[0] += 11
         eventually(lambda: "no broker answered" in reader.trouble, 5)
         topic.is_away = False
+        now[0] += 11
+        eventually(lambda: reader.trouble == "", 5)
+
+
+def test_a_state_is_not_current_until_what_came_while_the_brokers_were_away_is_read(
+    topic: MemoryTopic,
+) -> None:
+    now = [0.0]
+    topic.end_page("kc-la", 1)
+    with closing(StateReader({}, "t", "kc-la", clock=lambda: now[0])) as reader:
+        reader.loaded(30)
+        topic.is_away = True
+        now[0] += 11
+        eventually(lambda: "no broker answered" in reader.trouble, 5)
+        topic.is_away, topic.withheld_count = False, 1
+        now[0] += 11
+        time.sleep(0.1)
+        assert "no broker answered" in reader.trouble
+        topic.withheld_count = 0
         now[0] += 11
         eventually(lambda: reader.trouble == "", 5)
 
