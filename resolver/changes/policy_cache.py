@@ -7,6 +7,7 @@ not loaded is an error, never the absence of policies.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from resolver.errors import (
     Absent,
     Closed,
     DeadlineExceeded,
+    InvalidArgument,
     KdirError,
     Lame,
     NotReady,
@@ -143,7 +145,8 @@ class _Cluster:
 
 
 class PolicyCache:
-    """Cache of effective policies; a context manager. Thread-safe.
+    """Cache of effective policies; a context manager. Thread-safe; only the process that made it
+    may use it.
 
     The caller needs the right to read the topics of the logs, which hold whole trees with grants,
     and to call ``WatchService.GetChangeLog``.
@@ -169,6 +172,7 @@ class PolicyCache:
         self._properties: Final = properties
         self._idle_seconds: Final = idle_seconds
         self._timeout: Final = timeout_seconds
+        self._process: Final = os.getpid()
         self._lock: Final = threading.Lock()
         """Guards ``_clusters`` and ``_wanted``; not held while waiting for a log."""
         self._clusters: dict[str, _Cluster] = {}
@@ -186,7 +190,9 @@ class PolicyCache:
         self.close()
 
     def close(self) -> None:
-        """Closes all logs and the ``Resolver``."""
+        """Closes all logs and the ``Resolver``; those of another process are left to that."""
+        if os.getpid() != self._process:
+            return
         self._closing.set()
         self._sweeper.join()
         with self._lock:
@@ -198,6 +204,7 @@ class PolicyCache:
     @property
     def cluster_ids(self) -> frozenset[str]:
         """Ids of the clusters whose logs are followed."""
+        self._refuse_other_process()
         with self._lock:
             return frozenset(self._clusters)
 
@@ -214,8 +221,10 @@ class PolicyCache:
                 the answer cannot be read.
             Unimplemented: the cluster keeps no change log.
             Closed: this cache was closed.
+            InvalidArgument: another process made this cache.
             KdirError: as ``Resolver.owner_of``.
         """
+        self._refuse_other_process()
         wanted = as_path(path)
         deadline = self._deadline(timeout_seconds)
         near, failure = self._nearest(wanted), None
@@ -249,8 +258,10 @@ class PolicyCache:
             NotReady: a log did not reach the token within the time. Later answers do not wait,
                 unless an earlier call asked for the same.
             TokenExpired: the token is of an earlier incarnation of a store.
+            InvalidArgument: another process made this cache.
             InvalidToken
         """
+        self._refuse_other_process()
         deadline = self._deadline(timeout_seconds)
         for cluster_id, position in Token.parse(token).positions.items():
             with self._lock:
@@ -272,6 +283,12 @@ class PolicyCache:
                 if is_new:
                     self._forget(cluster_id, position)
                 raise
+
+    def _refuse_other_process(self) -> None:
+        if os.getpid() != self._process:
+            raise InvalidArgument(
+                "this policy cache was made by another process; make one after the fork"
+            )
 
     def _deadline(self, timeout_seconds: float | None) -> float:
         return time.monotonic() + (self._timeout if timeout_seconds is None else timeout_seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from resolver.changes.record import CHECKPOINT, Change, Schemas, UndecodableReco
 from resolver.changes.registry import SchemaRegistry
 from resolver.changes.state_fold import LogState, StateFold
 from resolver.changes.topic_reader import EndReached, TopicReader
-from resolver.errors import KafkaUnavailable, KdirError, NotReady
+from resolver.errors import InvalidArgument, KafkaUnavailable, KdirError, NotReady
 
 __all__ = ["StateReader", "newest_checkpoint"]
 
@@ -25,6 +26,7 @@ _CHECKS: Final = 100
 _CHECK_SECONDS: Final = 5.0
 """Longest time between two of these checks, and longest time of one: brokers that are away, or do
 not answer, are noticed within both."""
+_OTHER_PROCESS: Final = "this reader was made by another process; make one after the fork"
 
 
 def newest_checkpoint(reader: TopicReader, registry: SchemaRegistry | None = None) -> Change | None:
@@ -59,7 +61,8 @@ class _BeginAgain(Exception):
 
 
 class StateReader:
-    """Reader of one cluster's state, kept current until it is closed. Safe to use from any thread.
+    """Reader of one cluster's state, kept current until it is closed. Safe to use from any thread
+    of the process that made it.
 
     A load that fails is repeated from the beginning, after longer and longer waits. ``state`` stays
     as it is until the next one is whole. After a load or a pause longer than half of the topic's
@@ -93,24 +96,30 @@ class StateReader:
         self._load_seconds: Final = load_seconds
         self._timeout: Final = timeout_seconds
         self._clock: Final = clock
+        self._process: Final = os.getpid()
         self._stopping: Final = threading.Event()
         self._changed: Final = threading.Condition()
         self._retry_seconds = _RETRY_SECONDS
         self.state: LogState | None = None
         """The newest whole state; None = nothing is loaded."""
-        self.trouble = "it is being loaded"
-        """Why ``state`` may not be current; empty = it is."""
+        self._trouble = "it is being loaded"
         self.load_count = 0
         self._thread: Final = threading.Thread(
             target=self._run, name="change-log-state", daemon=True
         )
         self._thread.start()
 
+    @property
+    def trouble(self) -> str:
+        """Why ``state`` may not be current; empty = it is."""
+        return self._trouble if self._is_own_process() else _OTHER_PROCESS
+
     def loaded(self, timeout_seconds: float) -> LogState:
         """Returns the state; waits for the first load.
 
         Raises:
             NotReady: nothing was loaded within the time, or the reader is closed.
+            InvalidArgument: another process made this reader.
         """
         return self.wait(lambda _: True, timeout_seconds)
 
@@ -119,7 +128,10 @@ class StateReader:
 
         Raises:
             NotReady: no wanted state within the time, or the reader is closed.
+            InvalidArgument: another process made this reader.
         """
+        if not self._is_own_process():
+            raise InvalidArgument(_OTHER_PROCESS)
 
         def is_there() -> bool:
             if self._stopping.is_set():
@@ -128,7 +140,7 @@ class StateReader:
 
         with self._changed:
             is_in_time = self._changed.wait_for(is_there, timeout_seconds)
-            state, trouble = self.state, self.trouble
+            state, trouble = self.state, self._trouble
         if state is None:
             raise NotReady(f"the change log is not loaded: {trouble}")
         if not is_in_time:
@@ -140,10 +152,15 @@ class StateReader:
         """Ends the thread; calls that wait raise ``NotReady``. A request to brokers that do not
         answer may outlast this call.
         """
+        if not self._is_own_process():
+            return  # its locks may be held for ever
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
         self._thread.join(_CLOSE_SECONDS)
+
+    def _is_own_process(self) -> bool:
+        return os.getpid() == self._process
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -188,7 +205,7 @@ class StateReader:
             return
         self._retry_seconds = _RETRY_SECONDS
         with self._changed:
-            self.state, self.trouble = log.state, ""
+            self.state, self._trouble = log.state, ""
             self._changed.notify_all()
 
     def _follow(self, reader: TopicReader, log: LoadedLog) -> None:
@@ -222,7 +239,7 @@ class StateReader:
                 self._take(log)
             elif log.fold.has_older_checkpoint:
                 raise _BeginAgain("a checkpoint came that is older than the one before")
-            elif log.fold.is_checkpoint_removed and not self.trouble:
+            elif log.fold.is_checkpoint_removed and not self._trouble:
                 self._take(log)
             self._refuse_other_cluster(log.fold)
 
@@ -241,11 +258,11 @@ class StateReader:
             self._report(error.message)
             return False
         is_at_end = high <= at
-        if is_at_end and self.state is not None and self.trouble:
+        if is_at_end and self.state is not None and self._trouble:
             self._report(log.why_incomplete())  # empty, unless ``state`` is of an earlier load
         return is_at_end
 
     def _report(self, trouble: str) -> None:
         with self._changed:
-            self.trouble = trouble
+            self._trouble = trouble
             self._changed.notify_all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -565,6 +567,51 @@ def test_a_log_is_not_opened_while_the_cache_is_closed(logged: Logged) -> None:
     with pytest.raises(Closed, match="this policy cache was closed"):
         logged.cache.effective("/a/t")
     assert logged.cache.cluster_ids == frozenset()
+
+
+FORKED = """
+import os, signal
+from resolver.changes import state_reader
+from resolver.errors import InvalidArgument
+from tests.unit.resolver.test_policy_cache import CLUSTER, Logged
+logged = Logged()
+state_reader.TopicReader = logged.topic.reader
+logged.cache.effective("/a/t")
+reader = state_reader.StateReader({}, "t", CLUSTER)
+reader.loaded(10)
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    calls = [
+        lambda: logged.cache.effective("/a/t"),
+        lambda: logged.cache.wait_for(logged.token(1)),
+        lambda: logged.cache.cluster_ids,
+        lambda: reader.loaded(1),
+    ]
+    refused_count = 0
+    for call in calls:
+        try:
+            call()
+        except InvalidArgument as error:
+            refused_count += "made by another process" in error.message
+    logged.cache.close()
+    reader.close()
+    is_refused = refused_count == len(calls) and "another process" in reader.trouble
+    os._exit(0 if is_refused else 2)
+_, status = os.waitpid(child, 0)
+assert logged.cache.effective("/a/t").trouble == reader.trouble == ""
+logged.cache.close()
+reader.close()
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_G11_a_policy_cache_and_a_state_reader_of_another_process_are_refused() -> None:
+    """What they follow is followed by threads of that process."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "0", done.stderr
 
 
 def in_thread(call: Callable[[], object]) -> Callable[[], KdirError | None]:
