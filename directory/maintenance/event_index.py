@@ -3,7 +3,7 @@ store.
 
 Rows of events are found by their change ids, which are roughly, not exactly, ordered by revision.
 The index is read from the store once, on the first request for events from before this server's
-start, and updated by the replica's commits. It costs some 240 bytes a row.
+start, and updated by the replica's commits. It costs some 290 bytes a row.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _READ_BYTES: Final = 4 << 20
 
 
 class _Row(NamedTuple):
-    """Row of events; rows are ordered by revision."""
+    """Row of events; rows are ordered by revision, and within one by key."""
 
     revision: int
     key: bytes
@@ -75,7 +75,10 @@ class EventIndex:
         self._begin = 0  # ``applied`` adds the rows of later revisions
         self._end = 0  # newest revision applied; the replica may be ahead
         self._rows: list[_Row] = []
-        self._removed: set[bytes] = set()
+        self._by_key: dict[bytes, _Row] = {}
+        """The same rows by key."""
+        self._removed: set[bytes] | None = None
+        """Removed keys of rows that are not here, while the store is read; None: it is not."""
         self._of_facts: deque[_Row] = deque()
         """Rows without events; those that were removed may be among them."""
         self._events = 0  # in all rows
@@ -87,24 +90,27 @@ class EventIndex:
             self._end = applied.revision
             if applied.reloaded:
                 self._complete, self._begin = False, applied.revision
-                self._rows, self._removed = [], set()
+                self._rows, self._by_key = [], {}
                 self._of_facts.clear()
                 self._events = self._bytes = 0
                 return
+            added: list[_Row] = []
+            removed: list[bytes] = []
             for write in applied.writes:
                 if not write.key.startswith(EVENT) or write.key == FLOOR_KEY:
                     continue
                 if isinstance(write, Put):
-                    row = _Row.receive(applied.revision, write.key, write.value)
-                    self._rows.append(row)
-                    self._events += event_count(write.key)
-                    if not event_count(write.key):
-                        self._of_facts.append(row)
-                    self._bytes += len(write.value)
+                    added.append(_Row.receive(applied.revision, write.key, write.value))
                 else:
-                    self._removed.add(write.key)
-            if len(self._removed) > _PAGE:
-                self._compact()
+                    removed.append(write.key)
+            added.sort()
+            self._rows += added
+            self._by_key.update((row.key, row) for row in added)
+            self._of_facts.extend(_of_facts(added))
+            events, size = _totals(added)
+            self._events += events
+            self._bytes += size
+            self._remove(removed)
 
     def oldest(
         self, keep_events: int, keep_bytes: int, limit: int, until: int | None = None
@@ -117,7 +123,6 @@ class EventIndex:
         """
         self._build()
         with self._lock:
-            self._compact()
             events, size = self._events, self._bytes
             rows: list[tuple[int, bytes]] = []
             for row in self._rows:
@@ -141,17 +146,13 @@ class EventIndex:
         """
         self._build()
         with self._lock:
-            while self._of_facts and self._of_facts[0].key in self._removed:
-                self._of_facts.popleft()
             oldest = islice(self._of_facts, limit)
             return [row.key for row in takewhile(lambda row: row.revision <= until, oldest)]
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """Removes these rows before the replica receives their removal."""
         with self._lock:
-            self._removed.update(keys)
-            while self._of_facts and self._of_facts[0].key in self._removed:
-                self._of_facts.popleft()
+            self._remove(keys)
 
     def floor(self) -> int:
         """Returns the revision up to which events are no longer kept; that before the oldest row
@@ -168,7 +169,6 @@ class EventIndex:
             return floor
         self._build()
         with self._lock:
-            self._compact()
             return self._rows[0].revision - 1 if self._rows else self._end
 
     def page(self, after: int, until: int, events: int) -> tuple[list[tuple[int, Events]], int]:
@@ -190,7 +190,6 @@ class EventIndex:
         """
         self._build()
         with self._lock:
-            self._compact()
             end = None if until is None else bisect_right(self._rows, until, key=_revision)
             rows = self._rows[bisect_right(self._rows, after, key=_revision) : end]
         since_ms = rows[0].since_ms if rows else 0
@@ -252,7 +251,6 @@ class EventIndex:
     def _rows_before(self, before: int, limit: int) -> tuple[dict[bytes, int], int]:
         """Returns the newest rows before a revision, by key, and the oldest revision among them."""
         with self._lock:
-            self._compact()
             end = begin = bisect_left(self._rows, before, key=_revision)
             count = size = 0
             # Goes on until there are events.
@@ -295,18 +293,28 @@ class EventIndex:
                 with self._lock:
                     if self._complete:
                         return
-                    begin = self._begin
-                older = self._scan(begin)
+                    begin, self._removed = self._begin, set()
+                try:
+                    older = self._scan(begin)
+                except BaseException:
+                    with self._lock:
+                        self._removed = None
+                    raise
+                # Not under the lock, for which each commit waits.
+                by_key = {row.key: row for row in older}
+                of_facts, (events, size) = _of_facts(older), _totals(older)
                 with self._lock:
+                    removed, self._removed = self._removed, None
                     if self._begin != begin:
                         continue  # loaded again meanwhile
                     self._rows[:0] = older
-                    self._of_facts.extendleft(
-                        row for row in reversed(older) if not event_count(row.key)
-                    )
-                    self._events += sum(event_count(row.key) for row in older)
-                    self._bytes += sum(row.size for row in older)
+                    by_key.update(self._by_key)
+                    self._by_key = by_key
+                    self._of_facts.extendleft(reversed(of_facts))
+                    self._events += events
+                    self._bytes += size
                     self._complete = True
+                    self._remove(removed or ())
 
     def _scan(self, until: int) -> list[_Row]:
         older: list[_Row] = []
@@ -323,13 +331,38 @@ class EventIndex:
             after = rows[-1].key
         return sorted(older)
 
-    def _compact(self) -> None:
-        if self._removed:
-            self._rows = [row for row in self._rows if row.key not in self._removed]
-            self._events = sum(event_count(row.key) for row in self._rows)
-            self._bytes = sum(row.size for row in self._rows)
-            self._removed = set()
+    def _remove(self, keys: Iterable[bytes]) -> None:
+        """Removes rows, with the lock held, which each commit waits for: only the rows between the
+        first and the last of them are gone through.
+        """
+        gone: list[_Row] = []
+        for key in keys:
+            row = self._by_key.pop(key, None)
+            if row is not None:
+                gone.append(row)
+            elif self._removed is not None:
+                self._removed.add(key)
+        if not gone:
+            return
+        begin, end = bisect_left(self._rows, min(gone)), bisect_right(self._rows, max(gone))
+        between = self._rows[begin:end]
+        self._rows[begin:end] = [row for row in between if row.key in self._by_key]
+        events, size = _totals(gone)
+        self._events -= events
+        self._bytes -= size
+        while self._of_facts and self._of_facts[0].key not in self._by_key:
+            self._of_facts.popleft()
 
 
 def _revision(row: _Row) -> int:
     return row.revision
+
+
+def _of_facts(rows: Iterable[_Row]) -> list[_Row]:
+    """Returns those of the rows that have no events."""
+    return [row for row in rows if not event_count(row.key)]
+
+
+def _totals(rows: Sequence[_Row]) -> tuple[int, int]:
+    """Returns the number of events in the rows, and that of their bytes."""
+    return sum(event_count(row.key) for row in rows), sum(row.size for row in rows)

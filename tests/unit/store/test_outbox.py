@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,8 +36,9 @@ from directory.namespace.keys import (
     retired_key,
     role_key,
 )
-from directory.store.base import Delete, KeyEquals, Put
-from directory.store.event_rows import FLOOR_KEY, Operation, OutboxCommit, unpack
+from directory.namespace.snapshot import Snapshot
+from directory.store.base import Delete, KeyEquals, Put, Row, Write
+from directory.store.event_rows import FLOOR_KEY, Operation, OutboxCommit, event_count, unpack
 from directory.store.replica import AppliedCommit
 from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import Writer
@@ -45,6 +48,8 @@ from resolver.errors import LimitExceeded, OutboxFull
 from tests.support.large_trees import MOUNT, Server, server
 from tests.support.large_trees import TightSqlite as Store
 from tests.support.waiting import eventually
+
+EMPTY = Snapshot.empty(ProtoCodec())
 
 
 @pytest.fixture
@@ -146,6 +151,81 @@ def test_a_page_does_not_reach_a_revision_whose_row_has_not_come_yet(
         end()
     assert reached == [(first - 1, first - 1), (first, first)]
     assert index.commits(first, second, 100)[1] == second
+
+
+def row_key(number: int, events: int = 1) -> bytes:
+    return EVENT + b"%012x-%x-%08x" % (number, events, number)
+
+
+def an_index(rows: Callable[[bytes], list[Row]] = lambda _: []) -> EventIndex:
+    """Returns an index of a store with these rows after a key, as of revision 0."""
+    store: Any = SimpleNamespace(read=lambda _, *, limit, after: rows(after)[:limit])
+    index = EventIndex(store)
+    index.applied(AppliedCommit(EMPTY, EMPTY, 0, (), (), reloaded=True))
+    return index
+
+
+def apply(index: EventIndex, revision: int, *writes: Write) -> None:
+    index.applied(AppliedCommit(EMPTY, EMPTY, revision, writes, ()))
+
+
+def test_removing_rows_costs_what_they_are_and_not_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each commit waits for the index."""
+    index = an_index()
+    apply(index, 1, *(Put(row_key(number), b"x") for number in range(20_000)))
+    counted: list[bytes] = []
+
+    def count(key: bytes) -> int:
+        counted.append(key)
+        return event_count(key)
+
+    monkeypatch.setattr("directory.maintenance.event_index.event_count", count)
+    index.forget([row_key(3)])
+    apply(index, 2, Delete(row_key(3)), Delete(row_key(4)))
+    assert index.waiting(0).commits == 19_998
+    assert len(counted) < 10
+
+
+def test_rows_that_are_removed_while_the_store_is_read_are_not_counted() -> None:
+    stored = [Row(row_key(number), b"x", 0) for number in range(3_000)]
+
+    def read(after: bytes) -> list[Row]:
+        if after == stored[-1].key:  # all were read
+            apply(index, 1, *(Delete(row.key) for row in stored[1:]))
+        return [row for row in stored if row.key > after]
+
+    index = an_index(read)
+    assert index.waiting(-1).commits == 1
+    assert index.oldest(0, 0, 10) == [(0, row_key(0))]
+
+
+def test_the_index_has_what_was_added_and_not_removed() -> None:
+    chance = Random(7)
+    index, rows = an_index(), dict[bytes, int]()
+    expected: list[tuple[int, bytes]] = []
+    for revision in range(1, 400):
+        added = [row_key(revision * 4 + part, chance.choice((0, 1, 3))) for part in range(3)]
+        some = chance.sample(sorted(rows), min(len(rows), chance.choice((0, 0, 1, 9))))
+        if chance.random() < 0.5:
+            index.forget(some[:4])
+        chance.shuffle(added)
+        apply(index, revision, *(Put(key, b"x") for key in added), *map(Delete, some))
+        rows |= dict.fromkeys(added, revision)
+        for key in some:
+            del rows[key]
+        expected = sorted((revision, key) for key, revision in rows.items())
+        assert index.oldest(0, 0, 9) == expected[:9]
+        assert index.waiting(0) == (len(rows), len(rows), index.waiting(0).since_ms)
+        facts = [key for _, key in expected if not event_count(key)]
+        assert [key for key in index.oldest_of_facts(revision, 10_000) if key in rows] == facts
+    count, most = sum(event_count(key) for key in rows), 10**9
+    assert len(index.oldest(most, len(rows) - 5, most)) == 5, "a byte each"
+    old = 0
+    while count - sum(event_count(key) for _, key in expected[: old + 1]) >= count - 50:
+        old += 1
+    assert len(index.oldest(count - 50, most, most)) == old
 
 
 def test_what_is_not_published_is_not_trimmed(here: Server, store: Store) -> None:
