@@ -45,6 +45,8 @@ MOST_CLUSTERS: Final = 64
 """Most followed clusters; each has a stream and two threads of its own."""
 _RENEW_SECONDS: Final = 15.0
 """Time before the end of the parent's confirmation at which the parent is asked again."""
+_FIRST_RENEW_PAUSE_SECONDS: Final = 1.0
+"""Pause after the first time that the parent did not answer; each one after it is twice as long."""
 _FRESH_SECONDS: Final = 15.0
 """Time after a message for which answers are fresh without another: three checkpoints."""
 _REFUSED_SECONDS: Final = 60.0
@@ -425,6 +427,9 @@ class FollowedCluster:
         self.followed = FreshnessMark(sender.incarnation, sender.revision)
         self.grounds_until = grounds_until
         """Time on the clock until which the parent's confirmation of the mount is valid."""
+        self._renew_pause = _FIRST_RENEW_PAUSE_SECONDS
+        self._renew_at = 0.0
+        """Time on the clock before which the parent is not asked again."""
         self.is_refused = False
         """True if the stream ended with an error that a new stream would meet again."""
         self._listeners = _listeners_of(sender.payload)
@@ -516,12 +521,13 @@ class FollowedCluster:
 
     def _renew(self) -> bool:
         """Asks the parent again before its confirmation ends; False: stop following the cluster."""
-        if self.grounds_until - self._clock() > _RENEW_SECONDS:
-            return True
         since = self._clock()
+        if self.grounds_until - since > _RENEW_SECONDS or since < self._renew_at:
+            return True
         try:
             sender, seconds = self._prove(self.mount)
         except (errors.Unavailable, errors.DeadlineExceeded, errors.NoRoute):
+            self._postpone()
             return True  # answers expire with the confirmation, and are then stale
         except KdirError:
             sender, seconds = None, 0
@@ -529,7 +535,17 @@ class FollowedCluster:
             self._cache.drop_cluster(self.cluster_id)
             return False
         self.grounds_until = max(self.grounds_until, since + seconds)
+        self._renew_pause, self._renew_at = _FIRST_RENEW_PAUSE_SECONDS, 0.0
         return True
+
+    def _postpone(self) -> None:
+        """Puts off the next question to the parent, for at most half of what is left of its
+        confirmation: changes wait meanwhile, and their stream ends if they wait too long.
+        """
+        now = self._clock()
+        left = self.grounds_until - now
+        self._renew_at = now + (min(self._renew_pause, left / 2) if left > 0 else self._renew_pause)
+        self._renew_pause = min(2 * self._renew_pause, _LONGEST_PAUSE_SECONDS)
 
 
 def _listeners_of(authority: Any) -> tuple[bytes, ...]:

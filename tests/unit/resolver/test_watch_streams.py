@@ -708,6 +708,28 @@ def test_R11_while_the_parent_is_away_its_update_still_ends(live: Live) -> None:
     assert cluster.followed.until <= end
 
 
+def test_while_the_parent_is_away_it_is_not_asked_at_each_change(live: Live) -> None:
+    """A question takes time, in which no change is applied."""
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    cluster = followed(live, client)
+    end = cluster.grounds_until
+    live.refusal = errors.Unreachable("away")
+    live.calls()
+    asked = []
+    for left in (14, 13.5, 12.9, 11.5, 10.5, 2, 1.5, 0.5, -1, -2, -7):
+        live.now = end - left
+        for _ in range(5):
+            live.report()
+            eventually(lambda: not live.streams[-1])
+        asked.append(live.calls() > 0)
+    assert asked == [True, False, True, False, True, True, False, True, True, False, True]
+    live.refusal = None
+    live.now += 5
+    live.report()
+    eventually(lambda: cluster.grounds_until > end)
+
+
 def test_follow_one_cluster_on_request(live: Live) -> None:
     client = live.resolver()
     client.follow("/a")
