@@ -41,6 +41,9 @@ the message, whose ``topic()`` is the path."""
 _TRANSACTION: Final = "transactional.id"
 _SWITCH_SECONDS: Final = 30.0
 """How long messages sent with former settings may take, before a path's new settings are used."""
+_LOOK_SECONDS: Final = 0.5
+"""Longest time for asking, after a commit, which settings the paths have: in it another producer
+could get the transactional id, which a client with new settings would fence."""
 _REPORT_SECONDS: Final = 1.0
 """How long a client after a fatal error may take to report on its messages."""
 
@@ -235,10 +238,13 @@ class Producer:
 
         If policies changed meanwhile, a client with the new settings then replaces the cluster's.
         """
-        former, changed = self._in_transaction, self._changed_settings()
+        deadline = time.monotonic() + timeout
+        former = self._in_transaction
         self._end(lambda client: client.commit_transaction(timeout))
-        if former is not None and changed is not None:
-            self._replace(former, *changed)
+        if former is not None and self._has_sent and self._has_former:
+            changed = self._changed_settings(former, deadline - time.monotonic())
+            if changed is not None:
+                self._replace(former, *changed)
 
     def abort_transaction(self, timeout: float = 30.0) -> None:
         """Aborts the transaction: none of its messages becomes visible."""
@@ -299,20 +305,31 @@ class Producer:
             f"transactional producer has in cluster {found.cluster}: set it in the settings"
         )
 
-    def _changed_settings(self) -> tuple[TopicLocation, _Key, Mapping[str, str]] | None:
-        """Returns the settings, with their key and one of the paths, that all paths of the open
-        transaction's client have now; None if they differ, or are the client's.
+    def _changed_settings(
+        self, former: KafkaProducer, seconds_left: float
+    ) -> tuple[TopicLocation, _Key, Mapping[str, str]] | None:
+        """Returns the settings, with their key and one of the paths, that all paths of a client's
+        cluster have now; None if they differ, or are the client's. A path that is not found soon
+        does not count: nothing can be produced to it for now.
         """
-        if not (self._has_sent and self._has_former):
+        if seconds_left <= 0:
             return None
+        keys = [key for key, client in list(self._clients.items()) if client is former]
+        cluster_id = keys[0][0] if keys else ""
+        paths = [path for path, key in list(self._last.items()) if key[0] == cluster_id]
+        seconds = min(seconds_left, _LOOK_SECONDS)
+        try:
+            answers = self._resolver.resolve_many(paths, for_writes=True, timeout_seconds=seconds)
+        except KdirError:
+            return None  # the transaction is committed
         shown: dict[_Key, tuple[TopicLocation, _Key, Mapping[str, str]]] = {}
-        for path, last in list(self._last.items()):
-            if self._clients.get(last) is self._in_transaction:
-                with suppress(KdirError):  # else nothing can be produced to it for now
-                    found = self._resolver.resolve(path, for_writes=True)
-                    key, settings = self._keyed_settings(found)
-                    if key[0] == last[0]:
-                        shown[key] = found, key, settings
+        for found in answers:
+            if isinstance(found, KdirError):
+                continue
+            with suppress(KdirError):
+                key, settings = self._keyed_settings(found)
+                if key[0] == cluster_id:
+                    shown[key] = found, key, settings
         changed = shown.popitem()[1] if len(shown) == 1 else None
         return changed if changed is not None and changed[1] not in self._clients else None
 

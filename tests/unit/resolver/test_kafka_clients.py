@@ -103,6 +103,34 @@ def test_a_transactional_producer_goes_on_when_a_policy_changes(
         assert [client.linger_ms for client in CountedProducer.alive] == ["20"]
 
 
+def test_a_transaction_is_committed_before_it_is_asked_which_settings_its_paths_have(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them at once: while no directory answers, each question takes its time."""
+    steps: list[str] = []
+
+    class Committing(KafkaProducer):
+        def commit_transaction(self, *timeout: float) -> None:
+            super().commit_transaction(*timeout)
+            steps.append("commit")
+
+    monkeypatch.setattr(producer_module, "KafkaProducer", Committing)
+    resolver = tree.resolver(max_entries=0)
+    many = resolver.resolve_many
+
+    def resolve_many(paths: list[str], **more: Any) -> Any:
+        assert more["timeout_seconds"] <= 0.5
+        steps.append(f"ask for {len(paths)}")
+        return many(paths, **more)
+
+    monkeypatch.setattr(resolver, "resolve_many", resolve_many)
+    with closing(Producer(resolver, {**MOCK, "transactional.id": "t"})) as one:
+        produce_in_transaction(one, "/la/x", "/la/y")
+        tree.linger_ms = {"/la/x": "20"}
+        produce_in_transaction(one, "/la/x")
+        assert steps == ["commit", "commit", "ask for 2"]
+
+
 def test_a_transactional_producer_keeps_its_settings_while_paths_of_a_cluster_differ(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
