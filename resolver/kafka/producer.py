@@ -7,6 +7,7 @@ allows it. Only the process that created a producer may use it.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from resolver.topic_location import TopicLocation
 
 __all__ = ["Producer", "flush_deliveries"]
+
+_log = logging.getLogger(__name__)
 
 Delivered = Callable[[KafkaError | None, PathMessage], None]
 """Callback that ``poll`` or ``flush`` calls for each message, with the error (None = delivered) and
@@ -91,6 +94,8 @@ class Producer:
         """Whether the open transaction has a message."""
         self._has_former = False
         """Whether a path of the open transaction has other settings by now than its client."""
+        self._refused: _Key | None = None
+        """The settings of a replacement that Kafka refused; not tried again until they change."""
         self._is_closed = False
 
     # -- messages ------------------------------------------------------------------------------
@@ -241,10 +246,14 @@ class Producer:
         deadline = time.monotonic() + timeout
         former = self._in_transaction
         self._end(lambda client: client.commit_transaction(timeout))
-        if former is not None and self._has_sent and self._has_former:
-            changed = self._changed_settings(former, deadline - time.monotonic())
-            if changed is not None:
-                self._replace(former, *changed)
+        if former is None or not self._has_sent:
+            return
+        if not self._has_former:
+            self._refused = None
+            return
+        changed = self._changed_settings(former, deadline - time.monotonic())
+        if changed is not None:
+            self._replace(former, *changed)
 
     def abort_transaction(self, timeout: float = 30.0) -> None:
         """Aborts the transaction: none of its messages becomes visible."""
@@ -331,7 +340,9 @@ class Producer:
                 if key[0] == cluster_id:
                     shown[key] = found, key, settings
         changed = shown.popitem()[1] if len(shown) == 1 else None
-        return changed if changed is not None and changed[1] not in self._clients else None
+        if changed is None or changed[1] in self._clients or changed[1] == self._refused:
+            return None
+        return changed
 
     def _replace(
         self, former: KafkaProducer, found: TopicLocation, key: _Key, settings: Mapping[str, str]
@@ -341,8 +352,17 @@ class Producer:
         """
         try:
             self._open(found, key, settings)
-        except KdirError:
-            return  # the transaction is committed; the former client goes on
+        except KafkaUnavailable:
+            return  # the transaction is committed; the former client goes on until the next one
+        except KdirError as error:
+            self._refused = key
+            _log.warning(
+                "%s: the transactional producer keeps its former settings until its policies "
+                "change again: %s",
+                found.path,
+                error.message,
+            )
+            return
         former_key = next(one for one, client in self._clients.items() if client is former)
         self._last = {path: key if one == former_key else one for path, one in self._last.items()}
         del self._clients[former_key]

@@ -131,6 +131,41 @@ def test_a_transaction_is_committed_before_it_is_asked_which_settings_its_paths_
         assert steps == ["commit", "commit", "ask for 2"]
 
 
+def test_a_replacement_that_kafka_refuses_is_tried_once_and_reported(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[str | None] = []
+
+    class Refused(KafkaProducer):
+        def __init__(self, settings: dict[str, Any]) -> None:
+            super().__init__(settings)
+            self.linger_ms = settings.get("linger.ms")
+
+        def init_transactions(self, *timeout: float) -> None:
+            tried.append(self.linger_ms)
+            if self.linger_ms == "20":
+                error = KafkaError.INVALID_TRANSACTION_TIMEOUT
+                raise KafkaException(KafkaError(error, "it is larger than the maximum"))
+            super().init_transactions(*timeout)
+
+    monkeypatch.setattr(producer_module, "KafkaProducer", Refused)
+    with closing(Producer(tree.resolver(max_entries=0), {**MOCK, "transactional.id": "t"})) as one:
+        produce_in_transaction(one, "/la/x")
+        for linger_ms, expected in (
+            ("20", [None, "20"]),
+            ("20", [None, "20"]),
+            ("", [None, "20"]),
+            ("20", [None, "20", "20"]),
+            ("30", [None, "20", "20", "30"]),
+        ):
+            tree.linger_ms["/la/x"] = linger_ms
+            produce_in_transaction(one, "/la/x")
+            assert tried == expected
+    (first, _) = [one.getMessage() for one in caplog.records]
+    assert first.startswith("/la/x: the transactional producer keeps its former settings until")
+    assert "it is larger than the maximum" in first
+
+
 def test_a_transactional_producer_keeps_its_settings_while_paths_of_a_cluster_differ(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
