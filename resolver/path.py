@@ -15,6 +15,8 @@ from resolver.errors import InvalidPath
 from resolver.printable import cut_name, cut_shown, shown_character
 
 __all__ = [
+    "DOTS_PATTERN",
+    "ENTRY_PATTERN",
     "MAX_PATH_BYTES",
     "MAX_SEGMENTS",
     "MAX_SEGMENT_LENGTH",
@@ -32,10 +34,14 @@ MAX_SEGMENTS: Final = 64
 MAX_PATH_BYTES: Final = 1024
 """Bytes of one path, slashes included."""
 
+ENTRY_PATTERN: Final = r"(?:/[a-zA-Z0-9._-]{1,249})+"
+"""Regular expression of an entry's path, whatever its length, unless it has ``DOTS_PATTERN``."""
+DOTS_PATTERN: Final = r"/\.{1,2}(?:/|$)"
+
 _SEGMENT = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 _CANONICAL = re.compile(r"(?:/[a-zA-Z0-9._-]{1,249}){1,64}", re.ASCII)
-_ENTRY = re.compile(r"(?:/[a-zA-Z0-9._-]{1,249})+", re.ASCII)
-_DOTS = re.compile(r"/\.{1,2}(?:/|$)")
+_ENTRY = re.compile(ENTRY_PATTERN, re.ASCII)
+_DOTS = re.compile(DOTS_PATTERN)
 _ILLEGAL = re.compile(r"[^a-zA-Z0-9._-]", re.ASCII)
 
 

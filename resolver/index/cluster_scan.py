@@ -6,6 +6,7 @@ opens and closes the channel: gRPC does not survive a fork (docs/guarantees.md#g
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -25,7 +26,7 @@ from resolver.index.cluster_discovery import (
     cluster_state_from_authority,
 )
 from resolver.index.row_schema import ClusterState
-from resolver.path import ROOT, Path
+from resolver.path import DOTS_PATTERN, ENTRY_PATTERN, ROOT, Path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +39,8 @@ SHARD_ROWS: Final = 250_000
 """About how many topics one task reads; a smaller cluster is read by one task."""
 _MOST_SHARDS: Final = 64
 _PAGE_SECONDS: Final = 30.0
+_MOST_SHOWN: Final = 200
+"""Most characters of a server's text in a message."""
 _ROUNDS: Final = 3
 """How often all endpoints are tried for one page before the shard is given up."""
 
@@ -101,8 +104,8 @@ def read_pages(
 
     Raises:
         KdirError: no endpoint returned the next page, the store began another incarnation,
-            inherited grants that would show other topics do not count now, or a page has a value
-            that the index cannot hold.
+            inherited grants that would show other topics do not count now, or a page has topics
+            of another cluster's paths, or a value that the index cannot hold.
     """
     with ExitStack() as stack:
         reading = _Reading(shard, sleep, stack)
@@ -124,7 +127,9 @@ def read_pages(
                 # Once they count again, the same revision has other rows.
                 raise Unavailable("its parent has not confirmed for too long what it inherits")
             # ``as_of`` stays the time of the discovery: what is read later is at least as new.
-            yield Page(_batch(response), replace(shard.state, revision=state.revision))
+            batch = _batch(response)
+            _refuse_others(batch, shard)
+            yield Page(batch, replace(shard.state, revision=state.revision))
             if not token:
                 return
 
@@ -141,6 +146,25 @@ def _batch(response: scan_pb2.ScanTopicsResponse) -> pa.RecordBatch:
         return topic_batch(response)
     except (pa.ArrowException, OverflowError, ValueError) as error:
         raise Internal(f"its scan has a value that the index cannot hold: {error}") from error
+
+
+def _refuse_others(batch: pa.RecordBatch, shard: Shard) -> None:
+    """Raises ``Lame`` if a topic is not below the shard's path: a cluster decides nothing about the
+    paths of others (docs/guarantees.md#r5).
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    paths = batch.column("path")
+    above = re.escape(shard.path.rstrip("/"))
+    is_below = pc.and_not(
+        pc.match_substring_regex(paths, f"^{above}{ENTRY_PATTERN}$"),
+        pc.match_substring_regex(paths, DOTS_PATTERN),
+    )
+    other = pc.index(is_below, pa.scalar(False)).as_py()
+    if other >= 0:
+        found = paths[other].as_py()[:_MOST_SHOWN]
+        raise Lame(f"{shard.state.cluster}: its scan has {found!r}, not below {shard.path}")
 
 
 class _Call(Protocol):

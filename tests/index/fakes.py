@@ -74,6 +74,8 @@ class FakeCluster:
     """Whether ``ListMounts`` says that it lists all that this cluster mounts."""
     store_away_seconds: float = 0.0
     before_page: Callable[["FakeCluster", scan_pb2.ScanTopicsRequest], None] | None = None
+    change_page: Callable[[scan_pb2.ScanTopicsResponse], object] = bool
+    """Changes each page of a scan before it is sent."""
     change_log: watch_pb2.GetChangeLogResponse = field(
         default_factory=watch_pb2.GetChangeLogResponse
     )
@@ -222,13 +224,15 @@ class FakeCluster:
         ]
         start = int(request.page_token or 0)
         end = start + (request.page_size or 5_000)
-        return scan_pb2.ScanTopicsResponse(
+        response = scan_pb2.ScanTopicsResponse(
             inherited_grants_expired=self.grants_expired,
             authority=self.authority(),
             entries=[entry for entry, _ in mine[start:end]],
             owners=[owner for _, owner in mine[start:end]],
             next_page_token=str(end) if end < len(mine) else "",
         )
+        self.change_page(response)
+        return response
 
 
 def _service(name: str, **methods: tuple[Callable[..., Any], Any]) -> grpc.GenericRpcHandler:

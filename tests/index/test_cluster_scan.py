@@ -1,6 +1,7 @@
 """One cluster is read in pages: order, failing over, torn reads, lives of the store."""
 
 import pickle
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -129,6 +130,36 @@ def test_another_cluster_at_the_endpoint_is_not_read(cluster: FakeCluster) -> No
     cluster.cluster_id = "kc-other"
     with pytest.raises(Lame, match="kc-other"):
         list(quickly(shard))
+
+
+@pytest.mark.parametrize(
+    "path", ["/ny/search/clicks", "/lax/t", "/la", "/", "", "/la/../ny/t", "/la//t", "/la/t\n"]
+)
+def test_R5_a_cluster_that_lists_what_is_not_below_its_mount_is_not_read(
+    cluster: FakeCluster, path: str
+) -> None:
+    [shard] = shards(cluster, page_rows=10)
+
+    def lie(response: scan_pb2.ScanTopicsResponse) -> None:
+        if response.next_page_token == "20":
+            response.entries[5].path = path
+
+    cluster.change_page = lie
+    pages = quickly(shard)
+    assert next(pages).batch.num_rows == 10
+    with pytest.raises(Lame, match=re.escape(f"la: its scan has {path!r}, not below /la")):
+        next(pages)
+
+
+def test_below_the_root_any_path_may_be(cluster: FakeCluster) -> None:
+    root = FakeCluster("/")
+    root.add("/t", "/a.b/t", "/a/b/t", f"/deep{'/x' * 100}/t")
+    root.start()
+    try:
+        [shard] = shards(root)
+        assert len(paths(quickly(shard))) == 4
+    finally:
+        root.stop()
 
 
 def test_a_cluster_that_was_moved_meanwhile_is_not_read_under_its_old_paths(
