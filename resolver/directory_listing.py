@@ -20,6 +20,7 @@ from resolver.errors import KdirError
 from resolver.glob import Glob
 from resolver.lookup_options import LookupOptions
 from resolver.owner_calls import OwnerCalls
+from resolver.page_order import PageOrder
 from resolver.path import Path
 from resolver.resolution.state_machine import ResolutionOptions
 from resolver.resolution.values import AbsentResult, AnswerResult, FailedResult, United
@@ -249,9 +250,13 @@ class _Task:
         request.CopyFrom(self._request)
         request.path = str(canonical)
         request.token = self._lists.token(self._token)
+        order: PageOrder[entry_pb2.Entry] = PageOrder(
+            str(canonical), lambda entry: (_below(entry, canonical)[1], _is_container(entry))
+        )
         while True:
             deadline = self._lists.deadline(self._timeout_seconds)
             response = self._lists.page(found, request, deadline)
+            order.add_page(response.entries)
             inherited = response.inherited if response.HasField("inherited") else None
             self._note(response, shown, inherited)
             for entry in response.entries:
@@ -263,8 +268,6 @@ class _Task:
                     yield from self._part(own, where, depth + 1)
             if not response.next_page_token:
                 return
-            if response.next_page_token == request.page_token:
-                raise errors.Lame(f"{canonical}: its server gives the same page again and again")
             request.page_token = response.next_page_token
 
     def _note(
@@ -308,7 +311,7 @@ class _Task:
         seen: set[tuple[Path, bool]] = set()
         # A recursive listing is in depth-first order, which a merge by name would tear apart.
         for listed in _one_after_another(parts) if self._request.recursive else _merged(parts):
-            key = (listed.path, _is_container(listed))
+            key = (listed.path, _is_container(listed.entry))
             if key not in seen:
                 seen.add(key)
                 yield listed
@@ -348,11 +351,11 @@ def _wanted_of(entries: Iterator[ListedEntry], wanted: Filter) -> Iterator[Liste
 
 
 def _order(listed: ListedEntry) -> tuple[str, bool]:
-    return listed.path.name, _is_container(listed)
+    return listed.path.name, _is_container(listed.entry)
 
 
-def _is_container(listed: ListedEntry) -> bool:
-    return bool(listed.entry.WhichOneof("kind") != "topic")
+def _is_container(entry: entry_pb2.Entry) -> bool:
+    return bool(entry.WhichOneof("kind") != "topic")
 
 
 def _below(entry: entry_pb2.Entry, directory: Path) -> tuple[Path, tuple[str, ...]]:

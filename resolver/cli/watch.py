@@ -92,16 +92,20 @@ def _closes_on_interrupt(close: Callable[[], object]) -> Callable[[], bool]:
 def _history(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import watch_pb2
 
+    from resolver.page_order import PageOrder
+
     path = parse_path_argument(arguments.one("PATH")).path
     left = arguments.whole("count", 1_000)
     request = watch_pb2.ListChangesRequest(path=str(path))
     table = _table(session)
     noted = found_any = False
+    order: PageOrder[watch_pb2.ChangeEvent] = PageOrder(str(path), lambda event: -event.revision)
     while left > 0:
         request.page_size = min(left, 1_000)
         answer: watch_pb2.ListChangesResponse = session.resolver.call(
             path, "WatchService.ListChanges", request
         )
+        order.add_page(answer.events)
         shown = answer.events if session.out.structured else visible_events(answer.events)
         _print(session, table, shown[:left])
         left -= len(shown)

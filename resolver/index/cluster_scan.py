@@ -26,10 +26,12 @@ from resolver.index.cluster_discovery import (
     cluster_state_from_authority,
 )
 from resolver.index.row_schema import ClusterState
+from resolver.page_order import PageOrder
 from resolver.path import DOTS_PATTERN, ENTRY_PATTERN, ROOT, Path
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from kdir.v1 import entry_pb2
 
 __all__ = ["PAGE_ROWS", "SHARD_ROWS", "Page", "Shard", "read_pages", "shards_of"]
 
@@ -103,22 +105,19 @@ def read_pages(
     If a server fails, another server of the cluster continues at the same page.
 
     Raises:
-        KdirError: no endpoint returned the next page, the store began another incarnation,
-            inherited grants that would show other topics do not count now, or a page has topics
-            of another cluster's paths, or a value that the index cannot hold.
+        KdirError: no endpoint returned the next page, the pages do not end, the store began
+            another incarnation, inherited grants that would show other topics do not count now, or
+            a page has topics of another cluster's paths, or a value that the index cannot hold.
     """
     with ExitStack() as stack:
         reading = _Reading(shard, sleep, stack)
-        token, seen = "", set[str]()
+        token = ""
+        order = PageOrder(shard.state.cluster, _place)
         pending: _Call | None = None
         while True:
             response = reading.answer(pending, token)
             token = response.next_page_token
-            if token in seen:
-                raise Internal(
-                    f"{shard.state.cluster}: its scan does not end: it returned a page twice"
-                )
-            seen.add(token)
+            order.add_page(response.entries)
             pending = reading.ask(token) if token else None
             state = cluster_state_from_authority(response.authority, clock())
             if state.incarnation != shard.state.incarnation:
@@ -132,6 +131,12 @@ def read_pages(
             yield Page(batch, replace(shard.state, revision=state.revision))
             if not token:
                 return
+
+
+def _place(entry: entry_pb2.Entry) -> tuple[list[str], str]:
+    """Returns the place of a topic in a scan: that of its directory, then its name."""
+    directory, _, name = entry.path.rpartition("/")
+    return directory.split("/"), name
 
 
 def _batch(response: scan_pb2.ScanTopicsResponse) -> pa.RecordBatch:

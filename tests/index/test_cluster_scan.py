@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kdir.v1 import scan_pb2
 
-from resolver.errors import Internal, KdirError, Lame, NotAuthoritative, Unavailable, Unreachable
+from resolver.errors import KdirError, Lame, NotAuthoritative, Unavailable, Unreachable
 from resolver.index import cluster_scan
 from resolver.index.cluster_discovery import channel_to, discover_clusters
 from resolver.index.cluster_scan import PAGE_ROWS, SHARD_ROWS, Page, Shard, read_pages, shards_of
@@ -190,12 +190,19 @@ def test_another_incarnation_of_the_store_ends_the_read(cluster: FakeCluster) ->
         list(read_pages(shard))
 
 
-def test_a_scan_that_never_ends_is_ended(cluster: FakeCluster) -> None:
+@pytest.mark.parametrize(
+    ("shown", "why"), [(0, "page after page without rows"), (1, "rows again"), (50, "rows again")]
+)
+def test_a_scan_that_never_ends_is_ended(cluster: FakeCluster, shown: int, why: str) -> None:
     [shard] = shards(cluster, page_rows=50)
 
     def again(_: FakeCluster, request: scan_pb2.ScanTopicsRequest) -> None:
         request.page_token = ""
 
-    cluster.before_page = again
-    with pytest.raises(Internal, match="does not end"):
+    def as_if_new(response: scan_pb2.ScanTopicsResponse) -> None:
+        del response.entries[shown:]
+        response.next_page_token = f"fresh {cluster.scans}"
+
+    cluster.before_page, cluster.change_page = again, as_if_new
+    with pytest.raises(Lame, match=f"la: its server sends {why}"):
         list(read_pages(shard))

@@ -714,6 +714,31 @@ def test_history_shows_what_people_did_and_what_came_of_it(kdir: Kdir) -> None:
     assert len(kdir("history / -o json").objects) == 5
 
 
+@pytest.mark.parametrize(
+    ("revisions", "why"),
+    [((), "page after page without rows"), ((7,), "rows again"), ((9, 7), "rows again")],
+)
+def test_a_history_whose_pages_do_not_end_is_ended(
+    kdir: Kdir, revisions: tuple[int, ...], why: str
+) -> None:
+    asked: list[watch_pb2.ListChangesRequest] = []
+
+    def answer(_: watch_pb2.ListChangesRequest) -> watch_pb2.ListChangesResponse:
+        # Of a removal in progress, which is no row for people: no count ends it.
+        return watch_pb2.ListChangesResponse(
+            events=[
+                watch_pb2.ChangeEvent(path="/__deleted/01e7/a", revision=one) for one in revisions
+            ],
+            next_page_token=f"fresh {len(asked)}",
+        )
+
+    handler = answering({"WatchService.ListChanges": answer}, kdir.tree.at("/").answer, asked)
+    kdir.tree.transport.serve("127.0.0.1:20000", handler)
+    ran = kdir("history /")
+    assert (ran.code, ran.out) == (3, "")
+    assert f"/: its server sends {why}" in ran.err
+
+
 def test_stat_of_a_mount_shows_that_changes_are_stopped(kdir: Kdir) -> None:
     entry = directory_pb2.GetEntryResponse(
         entry=entry_pb2.Entry(path="/", directory=entry_pb2.Directory())

@@ -1,5 +1,6 @@
 """The resolver over directories in memory: what it remembers, for how long, and what it asks."""
 
+import itertools
 import pickle
 import signal
 import threading
@@ -1074,18 +1075,28 @@ def test_errors_carry_every_attempt(directory: MemoryDirectory) -> None:
     assert len(gone.value.attempts) == 1
 
 
-def test_a_server_that_gives_the_same_page_for_ever_is_left(directory: MemoryDirectory) -> None:
+@pytest.mark.parametrize(
+    ("shown", "why"),
+    [(0, "page after page without rows"), (1, "rows again"), (9, "rows again, or out of order")],
+)
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("recursive", [False, True])
+def test_a_server_whose_pages_do_not_end_is_left(
+    directory: MemoryDirectory, shown: int, why: str, *, fresh: bool, recursive: bool
+) -> None:
     real = directory.at("/ny/tracking")
+    tokens = map(str, itertools.count()) if fresh else itertools.repeat("again")
 
     def answer(method: str, request: Any) -> Any:
         response = real.answer(method, request)
         if method == "DirectoryService.ListEntries":
-            response.next_page_token = "again"
+            response.next_page_token = next(tokens)
+            del response.entries[shown:]
         return response
 
     directory.transport.serve(real.endpoint, answer)
-    with pytest.raises(errors.Lame, match="same page"):
-        names(directory.resolver().list("/ny/tracking"))
+    with pytest.raises(errors.Lame, match=f"/ny/tracking: its server sends {why}"):
+        names(directory.resolver().list("/ny/tracking", recursive=recursive))
 
 
 def test_a_server_that_lists_what_is_not_its_own_is_not_believed(
