@@ -19,7 +19,7 @@ _OPTIONS: Final = ("at", "context", "timeout")
 
 
 def _ui(session: Session, arguments: Arguments) -> int:
-    from resolver.cli.web_pages import Pages
+    from resolver.cli.web_pages import PAGE_SECONDS, Pages
     from resolver.cli.web_server import WebServer
     from resolver.errors import InvalidArgument
     from resolver.unforeseen_errors import report_unforeseen
@@ -32,6 +32,7 @@ def _ui(session: Session, arguments: Arguments) -> int:
         table=_index_table(arguments, session),
         has_login=any(session.login()),
         environ=session.environ,
+        page_seconds=max(PAGE_SECONDS, 4 * session.timeout_seconds),
     )
     out, debug = session.out, arguments.flag("debug")
     try:
@@ -119,6 +120,7 @@ VERBS: Final = (
             "in a browser, as the other verbs print them. Each page asks the directory servers\n"
             "with your credentials; nothing can be changed, and there is no login: every user of\n"
             "this machine can read what you may read while it runs.\n"
+            "The requests of one page have a minute, or four times --timeout if that is longer.\n"
             "The address is printed; a port of 0 is a free one. Runs until ^C."
         ),
         options=(

@@ -3,13 +3,17 @@
 A page is made of sections, most of them the output of one verb, run with the options of the command
 that serves the pages: a page has what the command line has, by the same rights. A section that
 fails shows its error in its place, and is never empty instead.
+
+All requests of a page together have a time limit: a server that always has one more answer would
+keep a page from its end, and few are made at a time.
 """
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html import escape
 from itertools import islice
@@ -26,6 +30,7 @@ from resolver.cli.session import PathArgument, Session, parse_path_argument
 from resolver.cli.topic_counts import TopicCount, TopicCounts
 from resolver.errors import (
     Absent,
+    DeadlineExceeded,
     InvalidArgument,
     InvalidPath,
     KdirError,
@@ -35,17 +40,21 @@ from resolver.message_values import plain
 from resolver.printable import printable
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
     from resolver.directory_listing import ListedEntry
     from resolver.topic_location import TopicLocation
-    from resolver.transport import Transport
+    from resolver.transport import Method, Stream, Transport
 
-__all__ = ["FIND", "MOUNTS", "STYLE", "STYLE_SHEET", "Page", "Pages"]
+__all__ = ["FIND", "MOUNTS", "PAGE_SECONDS", "STYLE", "STYLE_SHEET", "Page", "Pages"]
 
 # No segment of a path has a "~".
 FIND: Final = "/~find"
 MOUNTS: Final = "/~mounts"
 STYLE: Final = "/~style.css"
 
+PAGE_SECONDS: Final = 60.0
+"""Time for the requests of one page, unless the user's ``--timeout`` asks for longer ones."""
 _MOST_ROWS: Final = 1_000
 _HISTORY_CHANGES: Final = "20"
 _FOUND: Final = ("path", "partitions", "owner", "provision", "cluster", "as_of")
@@ -125,6 +134,7 @@ class Pages:
         table: location of the index to search in; "" where there is none.
         has_login: whether the caller is known to the servers, so that entries may be hidden.
         environ: variables that name servers and credentials.
+        page_seconds: time for the requests of one page.
     """
 
     def __init__(
@@ -135,15 +145,86 @@ class Pages:
         table: str = "",
         has_login: bool = False,
         environ: Mapping[str, str] = os.environ,
+        page_seconds: float = PAGE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = tuple(options)
         self._transport = transport
         self._table = table
         self._has_login = has_login
         self._environ = environ
+        self._page_seconds = page_seconds
+        self._clock = clock
 
     def page(self, path: str, query: Mapping[str, str]) -> Page:
         """Returns the page of a request's path, decoded, and query."""
+        transport = _LimitedTransport(self._transport, self._page_seconds, self._clock)
+        made = _PageSections(
+            self._options,
+            transport,
+            table=self._table,
+            has_login=self._has_login,
+            environ=self._environ,
+        )
+        return made.page(path, query)
+
+
+class _LimitedTransport:
+    """Transport whose calls, all together, have a time limit; streams have none."""
+
+    def __init__(
+        self, transport: Transport, limit_seconds: float, clock: Callable[[], float]
+    ) -> None:
+        self._transport = transport
+        self._limit_seconds = limit_seconds
+        self._clock = clock
+        self._deadline = clock() + limit_seconds
+
+    def call(
+        self,
+        endpoint: str,
+        method: Method,
+        request: Message,
+        timeout_seconds: float,
+        *,
+        cluster_id: str = "",
+    ) -> Any:
+        left = self._deadline - self._clock()
+        if left <= 0:
+            raise DeadlineExceeded(
+                f"{endpoint}: not asked: the requests of a page have {self._limit_seconds:g} s"
+            )
+        limit = min(timeout_seconds, left)
+        return self._transport.call(endpoint, method, request, limit, cluster_id=cluster_id)
+
+    def stream(
+        self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
+    ) -> Stream:
+        return self._transport.stream(endpoint, method, request, cluster_id=cluster_id)
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+class _PageSections:
+    """Sections of one page; see ``Pages``."""
+
+    def __init__(
+        self,
+        options: Sequence[str],
+        transport: Transport,
+        *,
+        table: str,
+        has_login: bool,
+        environ: Mapping[str, str],
+    ) -> None:
+        self._options = options
+        self._transport = transport
+        self._table = table
+        self._has_login = has_login
+        self._environ = environ
+
+    def page(self, path: str, query: Mapping[str, str]) -> Page:
         try:
             match path:
                 case _ if path == FIND:

@@ -12,7 +12,8 @@ from html import unescape
 from typing import NamedTuple
 
 import pytest
-from kdir.v1 import entry_pb2, federation_pb2, policies_pb2
+from google.protobuf.message import Message
+from kdir.v1 import directory_pb2, entry_pb2, federation_pb2, policies_pb2, watch_pb2
 
 from resolver.cli.main import main
 from resolver.cli.web_pages import Page, Pages
@@ -204,6 +205,38 @@ def test_a_section_that_is_denied_says_so_in_its_place(
     assert shown.status == 200
     section = shown.html.partition("<h2>Grants set here</h2>")[2].partition("</section>")[0]
     assert "you lack DESCRIBE (PERMISSION_DENIED)" in section
+
+
+@pytest.mark.parametrize("method", ["WatchService.ListChanges", "DirectoryService.ListEntries"])
+def test_a_page_ends_in_time_although_a_server_always_has_one_more_answer(
+    tree: MemoryDirectory, method: str
+) -> None:
+    now = [0.0]
+    endpoint = "127.0.0.1:20001"
+    otherwise = tree.transport.handler(endpoint)
+    asked: list[Message] = []
+
+    def changes(_: Message) -> Message:
+        # Of a removal in progress, which is no row for people: no count ends it.
+        now[0] += 2
+        event = watch_pb2.ChangeEvent(path="/la/__deleted/1/t", revision=10**9 - len(asked))
+        return watch_pb2.ListChangesResponse(events=[event], next_page_token=f"{len(asked)}")
+
+    def entries(_: Message) -> Message:
+        now[0] += 2
+        entry = entry_pb2.Entry(path=f"/la/{len(asked):09}", directory=entry_pb2.Directory())
+        return directory_pb2.ListEntriesResponse(entries=[entry], next_page_token=f"{len(asked)}")
+
+    endless = {"WatchService.ListChanges": changes, "DirectoryService.ListEntries": entries}
+    tree.transport.serve(endpoint, answering({method: endless[method]}, otherwise, asked))
+    pages = Pages(["--at=127.0.0.1:20000"], tree.transport, clock=lambda: now[0])
+    for _ in range(2):
+        begun = now[0]
+        shown = pages.page("/la/", {})
+        # Without its content there is no page; any other section has its error in its place.
+        assert shown.status == (503 if method == "DirectoryService.ListEntries" else 200)
+        assert "not asked: the requests of a page have 60 s (DEADLINE_EXCEEDED)" in shown.html
+        assert now[0] - begun <= 62
 
 
 @pytest.mark.parametrize("path", ["/a//b", "/..", f"/{MARKUP}", "/a\n", "/\ud800", "/~nothing"])
