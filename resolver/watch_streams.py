@@ -39,6 +39,7 @@ __all__ = [
     "WatchStreams",
     "WatchedChanges",
     "Watching",
+    "is_own_change",
 ]
 
 MOST_CLUSTERS: Final = 64
@@ -77,9 +78,9 @@ class Watching:
 
     A broken connection is made again, to any server of the owner, after the last token: no change
     is lost or given twice. Iteration raises ``Resync`` if the changes after the token are no longer
-    stored, or if the path leads elsewhere now (list again, then watch), ``Closed`` if
-    the resolver was closed, and other errors that a retry cannot mend. After ``close`` it ends
-    without an error.
+    stored, or if the path leads elsewhere now (list again, then watch), ``Lame`` if the cluster
+    reports changes of others (docs/guarantees.md#r5), ``Closed`` if the resolver was closed, and
+    other errors that a retry cannot mend. After ``close`` it ends without an error.
     """
 
     def __init__(
@@ -105,6 +106,19 @@ class Watching:
         changes."""
 
     def __iter__(self) -> Iterator[WatchedChanges]:
+        for owner, changes in self._received():
+            for event in changes.events:
+                if not is_own_change(event, owner.mount):
+                    was = f", before at {event.path_before[:200]!r}" if event.path_before else ""
+                    raise errors.Lame(
+                        f"{owner.cluster}: reports a change at {event.path[:200]!r}{was}; it is "
+                        f"mounted at {owner.mount}"
+                    )
+            self.token = changes.token
+            yield changes
+
+    def _received(self) -> Iterator[tuple[Owner, WatchedChanges]]:
+        """Yields the changes of one connection after another, each with its owner."""
         pause = _FIRST_PAUSE_SECONDS
         position = 0
         owner: Owner | None = None
@@ -123,7 +137,7 @@ class Watching:
                 for changes in self._follow(endpoint, owner):
                     pause = _FIRST_PAUSE_SECONDS
                     begun_at, has_answered = (owner.cluster_id, owner.path), True
-                    yield changes
+                    yield owner, changes
                 failure: KdirError = errors.Unreachable(f"{endpoint} ended the stream")
             except KdirError as error:
                 failure = error
@@ -167,8 +181,8 @@ class Watching:
                         f"{endpoint} is cluster {authority.cluster.cluster_id}, "
                         f"not {owner.cluster_id}"
                     )
-                self.token = response.token or self.token
-                yield WatchedChanges(tuple(response.events), self.token, authority)
+                token = response.token or self.token
+                yield WatchedChanges(tuple(response.events), token, authority)
                 if self._closed.is_set():
                     return
                 self._waiting_since = self._clock()
@@ -193,6 +207,17 @@ class Watching:
         stream = self._stream
         if stream is not None:
             stream.cancel()
+
+
+def is_own_change(event: watch_pb2.ChangeEvent, mount: Path) -> bool:
+    """True if a change is at paths of the cluster that is mounted there."""
+    try:
+        paths = [Path.of_entry(event.path)]
+        if event.path_before:
+            paths.append(Path.of_entry(event.path_before))
+    except errors.InvalidPath:
+        return False
+    return all(map(mount.is_prefix_of, paths))
 
 
 def _may_come_back(error: KdirError) -> bool:
@@ -501,7 +526,7 @@ class FollowedCluster:
         from kdir.v1 import entry_pb2
 
         for text in filter(None, (event.path, event.path_before)):
-            self._cache.drop_above(_path_of_event(text), self.mount)
+            self._cache.drop_above(Path.of_entry(text), self.mount)
         if event.kind == entry_pb2.ENTRY_KIND_TOPIC:
             self._cache.drop_at(event.path)
             if event.path_before:
@@ -517,7 +542,7 @@ class FollowedCluster:
             if is_new_directory:
                 self._cache.drop_at(text)  # only absences can be cached below it
             else:
-                self._cache.evict_below(_path_of_event(text))
+                self._cache.evict_below(Path.of_entry(text))
 
     def _renew(self) -> bool:
         """Asks the parent again before its confirmation ends; False: stop following the cluster."""
@@ -553,15 +578,3 @@ def _listeners_of(authority: Any) -> tuple[bytes, ...]:
     if authority is None:
         return ()
     return tuple(one.SerializeToString(deterministic=True) for one in authority.cluster.listeners)
-
-
-def _path_of_event(text: str) -> Path:
-    """Returns the path of an event's entry.
-
-    Raises:
-        Lame: no honest server reports such a path.
-    """
-    try:
-        return Path.of_entry(text)
-    except errors.InvalidPath as error:
-        raise errors.Lame(f"reports a change of what is no path: {error.message}") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from resolver import units
 from resolver.cli.entry_rows import CLEARED
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, Verb
@@ -93,12 +94,15 @@ def _history(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import watch_pb2
 
     from resolver.page_order import PageOrder
+    from resolver.watch_streams import is_own_change
 
     path = parse_path_argument(arguments.one("PATH")).path
     left = arguments.whole("count", 1_000)
     request = watch_pb2.ListChangesRequest(path=str(path))
     table = _table(session)
     noted = found_any = False
+    foreign_count = 0
+    owner = session.resolver.owner_of(path)
     order: PageOrder[watch_pb2.ChangeEvent] = PageOrder(str(path), lambda event: -event.revision)
     while left > 0:
         request.page_size = min(left, 1_000)
@@ -106,7 +110,9 @@ def _history(session: Session, arguments: Arguments) -> int:
             path, "WatchService.ListChanges", request
         )
         order.add_page(answer.events)
-        shown = answer.events if session.out.structured else visible_events(answer.events)
+        own = [event for event in answer.events if is_own_change(event, owner.mount)]
+        foreign_count += len(answer.events) - len(own)
+        shown = own if session.out.structured else visible_events(own)
         _print(session, table, shown[:left])
         left -= len(shown)
         found_any = found_any or bool(answer.events)
@@ -120,6 +126,13 @@ def _history(session: Session, arguments: Arguments) -> int:
         request.page_token = answer.next_page_token
         if not answer.next_page_token:
             break
+    if foreign_count:
+        # Of paths of others it decides nothing (R5). An honest server may have some, too: of the
+        # time before its cluster was mounted here.
+        session.missing(
+            f"not shown: {units.plural(foreign_count, 'change')} at paths outside {owner.mount}, "
+            f"where the cluster {owner.cluster} is mounted"
+        )
     if not found_any:
         session.resolver.resolve(path, no_follow=True)  # raises Absent if there is no entry
         session.out.note(f"no changes at or below {path} are kept")

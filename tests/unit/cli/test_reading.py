@@ -17,6 +17,7 @@ from kdir.v1 import (
     entry_pb2,
     federation_pb2,
     policies_pb2,
+    resolve_pb2,
     watch_pb2,
 )
 
@@ -712,6 +713,29 @@ def test_history_shows_what_people_did_and_what_came_of_it(kdir: Kdir) -> None:
     ]
     assert len(kdir("history / -n 1").lines) == 1
     assert len(kdir("history / -o json").objects) == 5
+
+
+def test_R5_history_shows_no_changes_of_others(kdir: Kdir) -> None:
+    """By its own mount: what a server claims in its answer counts for nothing."""
+    claimed = resolve_pb2.Authority(cluster=entry_pb2.Cluster(cluster="ny", mount="/"))
+    changes = [
+        ("/ny/search/a", ""),
+        ("/la/secret", ""),
+        ("/la/secret", "/ny/search/b"),
+        ("/ny/search/../../la", ""),
+        ("/ny/other/b", "/ny/search/b"),
+    ]
+    events = [watch_pb2.ChangeEvent(path=path, path_before=before) for path, before in changes]
+    answer = watch_pb2.ListChangesResponse(authority=claimed, events=events)
+    handler = answering({"WatchService.ListChanges": answer}, kdir.tree.at("/ny").answer, [])
+    kdir.tree.transport.serve("127.0.0.1:20003", handler)
+    for form, count in (("name", 2), ("json", 2)):
+        ran = kdir(f"history /ny/search -o {form}")
+        assert (ran.code, len(ran.lines)) == (3, count)
+        assert "secret" not in ran.out
+        assert ran.err == (
+            "not shown: 3 changes at paths outside /ny, where the cluster ny is mounted\n"
+        )
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,48 @@ def test_a_path_that_comes_to_lead_elsewhere_resyncs(second: tuple[str, str]) ->
     assert log.after == [0]
 
 
+def watching_la(*events: watch_pb2.ChangeEvent) -> tuple[Watching, list[str]]:
+    """Returns a watch of /la/x, whose cluster is mounted at /la and reports these changes; and the
+    tokens of its requests.
+    """
+    transport, asked = MemoryTransport(), []
+
+    def answer(_: str, request: watch_pb2.WatchRequest) -> Iterator[watch_pb2.WatchResponse]:
+        asked.append(request.after_token)
+        yield watch_pb2.WatchResponse(token=token(1))
+        yield watch_pb2.WatchResponse(events=events, token=token(2))
+
+    transport.serve("127.0.0.1:20000", answer)
+    path, mount = Path.parse("/la/x"), Path.parse("/la")
+    owner = Owner(path, True, "la", ID, mount, ("127.0.0.1:20000",), "directory")
+    return Watching(path, "", lambda _: owner, transport), asked
+
+
+@pytest.mark.parametrize(
+    ("path", "before"),
+    [("/ny/t", ""), ("/", ""), ("/lax/t", ""), ("/ny/t", "/la/x/t"), ("/la/x/t", "/ny/t"),
+     ("/la/x/../../ny", ""), ("", ""), ("", "/la/x/t")],
+)  # fmt: skip
+def test_R5_a_watch_ends_where_a_cluster_reports_changes_of_others(path: str, before: str) -> None:
+    watch, asked = watching_la(event("/la/x/a", 2), event(path, 2, before=before))
+    changes = iter(watch)
+    assert next(changes).token == token(1)
+    with pytest.raises(errors.Lame, match=f"la: reports a change at {path!r}"):
+        next(changes)
+    assert (asked, watch.token) == ([""], token(1))
+
+
+def test_a_watch_has_what_came_from_or_went_elsewhere_below_the_mount() -> None:
+    """Also where a directory above the path is removed, or what was removed is collected."""
+    moved = [("/la/x/t", "/la/y/t"), ("/la/y/t", "/la/x/t"), ("/la/__deleted/1", "/la/x")]
+    events = [event(path, 2, before=before) for path, before in moved] + [event("/la", 2)]
+    watch, _ = watching_la(*events)
+    changes = iter(watch)
+    next(changes)
+    assert list(next(changes).events) == events
+    watch.close()
+
+
 def test_a_server_that_falls_silent_is_left() -> None:
     now = [0.0]
     silent = threading.Event()
