@@ -15,8 +15,10 @@ from resolver.errors import HandshakeFailed, KdirError, Unreachable
 if TYPE_CHECKING:
     import ssl
 
-__all__ = ["unreachable_error", "why_not_trusted"]
+__all__ = ["CLOSED", "unreachable_error", "why_not_trusted"]
 
+CLOSED: Final = "does it not take the certificate of this side, or want one?"
+"""A peer that refuses a handshake sends no reason, and closes the connection."""
 _EXPIRED: Final = "its certificate has expired"
 _NOT_YET: Final = "its certificate is not valid yet"
 _OTHER_NAME: Final = "its certificate is not for the name that was dialled"
@@ -36,7 +38,8 @@ _BY_GRPC: Final[Mapping[str, str]] = {
 _BY_OPENSSL: Final = {
     9: _NOT_YET,
     10: _EXPIRED,
-    **dict.fromkeys((18, 19, 20, 21), _NO_CA),  # the chain ends at no certificate of the CA's file
+    # The chain ends at no certificate of the CA's file; 7: at one of the same name.
+    **dict.fromkeys((7, 18, 19, 20, 21), _NO_CA),
     **dict.fromkeys((62, 64), _OTHER_NAME),  # host name, IP address
 }
 """By X509_V_ERR."""
@@ -54,10 +57,9 @@ def unreachable_error(text: str, facts: dict[str, str], *, secure: bool | None) 
     if "handshake failed" in text or "Custom verification check failed" in text:
         return HandshakeFailed(text, metadata=facts)
     if secure is not None and text.endswith(("Socket closed", "Connection reset by peer")):
-        # A connection was made and no more: a peer that refuses a handshake sends no reason.
+        # A connection was made and no more.
         if secure:
-            message = f"{text}; does it not take the certificate of this side, or want one?"
-            return HandshakeFailed(message, metadata=facts)
+            return HandshakeFailed(f"{text}; {CLOSED}", metadata=facts)
         text += "; does it want TLS? there is none on this side"
     return Unreachable(text, metadata=facts)
 

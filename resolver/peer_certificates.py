@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver.deadline_shares import LEAST_SECONDS
 from resolver.errors import DeadlineExceeded, HandshakeFailed, KdirError, Unreachable
-from resolver.handshake_errors import why_not_trusted
+from resolver.handshake_errors import CLOSED, why_not_trusted
 from resolver.host_port import parse_endpoint
 from resolver.keyed_slots import KeyedSlots
 
@@ -34,6 +34,7 @@ __all__ = [
     "PeerCertificates",
     "TlsMaterial",
     "read_certificate",
+    "try_handshake",
 ]
 
 CLUSTER_URI: Final = "kdir://cluster/"
@@ -170,25 +171,71 @@ def read_certificate(endpoint: str, cluster_id: str, material: TlsMaterial) -> b
         HandshakeFailed: it is not trusted, is for another host, or names another cluster or none.
         Unreachable: no connection.
     """
-    import socket
     import ssl
 
     if not cluster_id:
         raise HandshakeFailed(
             f"{endpoint}: the referral names no cluster, and so no token is sent there"
         )
+    with _handshake(endpoint, material) as peer:
+        names = (peer.getpeercert() or {}).get("subjectAltName", ())
+        shown = peer.getpeercert(binary_form=True) or b""
+    if ("URI", f"{CLUSTER_URI}{cluster_id}") not in names:
+        raise HandshakeFailed(
+            f"{endpoint}: its certificate does not name cluster {cluster_id} (its URI would be "
+            f"{CLUSTER_URI}{cluster_id}), and so no token is sent there"
+        )
+    return ssl.DER_cert_to_PEM_cert(shown).encode()
+
+
+def try_handshake(endpoint: str, _cluster_id: str, material: TlsMaterial) -> bytes:
+    """Makes a handshake with a server whose name has several addresses: with the first that takes a
+    connection. Returns nothing.
+
+    gRPC reports only why the last address of a name cannot be used, such as a refused connection,
+    although it met the server at another one.
+
+    Raises:
+        HandshakeFailed: one side does not take the other's certificate.
+        Unreachable: no connection.
+    """
+    with _handshake(endpoint, material, least_addresses=2) as peer:
+        # With TLS 1.3 a server looks at this side's certificate after the handshake; one that takes
+        # it sends its settings (RFC 9113, section 3.4).
+        try:
+            received = peer.recv(1)
+        except ConnectionResetError:
+            received = b""
+        if not received:
+            raise HandshakeFailed(f"{endpoint}: Socket closed; {CLOSED}")
+    return b""
+
+
+@contextlib.contextmanager
+def _handshake(
+    endpoint: str, material: TlsMaterial, least_addresses: int = 1
+) -> Iterator[ssl.SSLSocket]:
+    """Opens a connection to a server after a handshake with it, while the block runs.
+
+    Raises:
+        HandshakeFailed, Unreachable: also for what the block reads from it.
+    """
+    import socket
+    import ssl
+
     place = parse_endpoint(endpoint)
     context = _context(material)
     try:
         # A name lookup has no time limit, and does not count as time of the server.
         addresses = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+        if len(addresses) < least_addresses:
+            raise Unreachable(f"{endpoint}: its name has one address")
         deadline = time.monotonic() + _READ_SECONDS
         with (
             _connection(addresses, deadline) as connection,
             context.wrap_socket(connection, server_hostname=place.host) as peer,
         ):
-            names = (peer.getpeercert() or {}).get("subjectAltName", ())
-            shown = peer.getpeercert(binary_form=True) or b""
+            yield peer
     except ssl.SSLCertVerificationError as error:
         raise HandshakeFailed(f"{endpoint}: {why_not_trusted(error)}") from None
     except ssl.SSLError as error:
@@ -197,12 +244,6 @@ def read_certificate(endpoint: str, cluster_id: str, material: TlsMaterial) -> b
         raise Unreachable(f"{endpoint}: no connection within {_READ_SECONDS:g} s") from None
     except (OSError, UnicodeError) as error:
         raise Unreachable(f"{endpoint}: no connection: {error}") from None
-    if ("URI", f"{CLUSTER_URI}{cluster_id}") not in names:
-        raise HandshakeFailed(
-            f"{endpoint}: its certificate does not name cluster {cluster_id} (its URI would be "
-            f"{CLUSTER_URI}{cluster_id}), and so no token is sent there"
-        )
-    return ssl.DER_cert_to_PEM_cert(shown).encode()
 
 
 def _connection(addresses: Sequence[Any], deadline: float) -> socket.socket:

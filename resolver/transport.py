@@ -24,7 +24,14 @@ from google.protobuf.message import Message
 
 from resolver.deadline_shares import LEAST_SECONDS
 from resolver.error_status import from_rpc_error
-from resolver.errors import Closed, DeadlineExceeded, HandshakeFailed, InvalidArgument, KdirError
+from resolver.errors import (
+    Closed,
+    DeadlineExceeded,
+    HandshakeFailed,
+    InvalidArgument,
+    KdirError,
+    Unreachable,
+)
 from resolver.host_port import parse_endpoint
 from resolver.keyed_slots import KeyedSlots
 
@@ -76,6 +83,8 @@ _MOST_READINGS: Final = 4
 """Most reads of a server's certificate for one call: behind a load balancer each server may have
 its own.
 """
+_ADDRESS: Final = ("ipv4:", "ipv6:")
+"""Begin of gRPC's text for an address to which there is no connection."""
 _STREAM_SECONDS: Final = 10.0
 """Time to read a server's certificate before a stream, which has no deadline."""
 
@@ -296,6 +305,8 @@ class GrpcTransport:
         self._named = frozenset({*named, *(str(parse_endpoint(server)) for server in named)})
         self._tls: tuple[int, TlsMaterial | None] = (0, None)
         self._peers: PeerCertificates | None = None
+        self._handshakes: PeerCertificates | None = None
+        """Handshakes to find out why a server cannot be reached; None: without TLS."""
         self._pid = os.getpid()
         self._channels = ChannelPool(_MOST_CHANNELS)
         self._is_closed = False
@@ -328,7 +339,7 @@ class GrpcTransport:
                 ask = _callable(channel, method)
                 return ask(request, timeout=left, metadata=metadata)
             except grpc.RpcError as error:
-                failure = self._failure(error)
+                failure = self._other_address(endpoint, self._failure(error), deadline, caller)
             except ValueError as error:  # the channel was closed by another thread
                 raise Closed(f"{endpoint}: the connection was closed during the call") from error
             finally:
@@ -379,6 +390,24 @@ class GrpcTransport:
 
     def _failure(self, error: grpc.RpcError) -> KdirError:
         return from_rpc_error(error, secure=self._tls[1] is not None)
+
+    def _other_address(
+        self, endpoint: str, failure: KdirError, deadline: float, caller: str
+    ) -> KdirError:
+        """Returns why the handshake failed at another address of a server's name, where gRPC
+        reports the last one, to which there is no connection; else the given error.
+        """
+        is_other = failure.message.startswith(_ADDRESS) and endpoint not in failure.message
+        if self._handshakes is None or type(failure) is not Unreachable or not is_other:
+            return failure
+        left = max(deadline - time.monotonic(), LEAST_SECONDS)
+        try:
+            self._handshakes.read(endpoint, "", left, caller=caller)
+        except HandshakeFailed as found:
+            return HandshakeFailed(found.message, metadata=failure.metadata)
+        except KdirError:
+            pass  # gRPC's text has more
+        return failure
 
     @property
     def open_endpoints(self) -> frozenset[str]:
@@ -456,11 +485,12 @@ class GrpcTransport:
     def _set_tls(self, tls: tuple[int, TlsMaterial | None]) -> None:
         self._tls = tls
         if tls[1] is None:
-            self._peers = None
+            self._peers = self._handshakes = None
             return
-        from resolver.peer_certificates import PeerCertificates
+        from resolver.peer_certificates import PeerCertificates, try_handshake
 
         self._peers = PeerCertificates(tls[1], slots=self._slots)
+        self._handshakes = PeerCertificates(tls[1], try_handshake, self._slots)
 
     def _take(self, peer: _Peer) -> tuple[ChannelPool, PooledChannel]:
         pool = self._channels

@@ -4,6 +4,7 @@ those used last are kept.
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,9 +17,18 @@ from kdir.v1 import resolve_pb2, watch_pb2
 
 from deploy.local.ports import LOOPBACK
 from resolver import Resolver
-from resolver.errors import Cancelled, Closed, DeadlineExceeded, KdirError
-from resolver.transport import GrpcTransport, method
+from resolver.errors import (
+    Cancelled,
+    Closed,
+    DeadlineExceeded,
+    HandshakeFailed,
+    KdirError,
+    Unreachable,
+)
+from resolver.peer_certificates import TlsMaterial
+from resolver.transport import GrpcTransport, Metadata, method
 from tests.support.federation import eventually
+from tests.support.identities import Authority, Issued
 
 RESOLVE = method("ResolveService.Resolve")
 WATCH = method("WatchService.Watch")
@@ -132,6 +142,82 @@ def test_a_resolver_that_is_used_after_its_close_is_closed(server: Answering) ->
 def sockets() -> int:
     """Returns how many descriptors this process has."""
     return len(list(DESCRIPTORS.iterdir()))
+
+
+class Secured(Answering):
+    """The same over TLS, at one of the two addresses of its name."""
+
+    def __init__(self, issued: Issued, trusted: bytes = b"") -> None:
+        super().__init__()
+        self._secured = grpc.server(ThreadPoolExecutor(2), handlers=[self])
+        pair = (issued.key, issued.cert)
+        wanted = grpc.ssl_server_credentials([pair], trusted or None, bool(trusted))
+        self.port = self._secured.add_secure_port(f"{LOOPBACK}:0", wanted)
+        self.address = f"two.example:{self.port}"
+        self._secured.start()
+
+    def stop(self) -> None:
+        self._secured.stop(0).wait()
+        super().stop()
+
+
+class Material:
+    """Credentials that are certificates only."""
+
+    def __init__(self, ca: bytes) -> None:
+        self._material = TlsMaterial(ca)
+
+    def tls(self) -> tuple[int, TlsMaterial]:
+        return 1, self._material
+
+    def metadata(self) -> Metadata:
+        return ()
+
+
+@pytest.mark.parametrize("last", ["127.0.0.2", LOOPBACK], ids=["refused last", "refused first"])
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ("other CA", "its certificate is of no CA that is trusted here"),
+        ("other name", "its certificate is not for the name that was dialled"),
+        ("wants one", "does it not take the certificate of this side, or want one?"),
+        ("taken", ""),
+    ],
+)
+def test_a_handshake_that_failed_at_one_address_of_a_name_is_reported_although_another_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str, why: str, last: str
+) -> None:
+    ca, other = Authority(tmp_path / "ca"), Authority(tmp_path / "other")
+    issued = ca.issue("server", dns=["other.example" if case == "other name" else "two.example"])
+    server = Secured(issued, ca.pem if case == "wants one" else b"")
+    credentials = Material(other.pem if case == "other CA" else ca.pem)
+    transport, later = GrpcTransport(credentials), GrpcTransport(credentials)
+    hosts = sorted([LOOPBACK, "127.0.0.2"], key=lambda host: host == last)
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, server.port)) for host in hosts]
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_, **__: found)
+    secure_channel = grpc.secure_channel
+
+    def resolved(_: str, credentials: Any, options: Any) -> grpc.Channel:
+        target = ",".join(f"{host}:{server.port}" for host in hosts)
+        named = (*options, ("grpc.ssl_target_name_override", "two.example"))
+        return secure_channel(f"ipv4:{target}", credentials, named)
+
+    monkeypatch.setattr("grpc.secure_channel", resolved)
+    try:
+        if not why:
+            transport.call(server.address, RESOLVE, REQUEST, 20)
+            return
+        with pytest.raises(HandshakeFailed) as failed:
+            transport.call(server.address, RESOLVE, REQUEST, 20)
+        assert why in failed.value.message
+        server.stop()
+        with pytest.raises(Unreachable, match="Connection refused") as gone:
+            later.call(server.address, RESOLVE, REQUEST, 20)
+        assert type(gone.value) is Unreachable
+    finally:
+        transport.close()
+        later.close()
+        server.stop()
 
 
 @pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="counts descriptors in /proc")
