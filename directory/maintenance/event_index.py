@@ -83,6 +83,7 @@ class EventIndex:
         """Rows without events; those that were removed may be among them."""
         self._events = 0  # in all rows
         self._bytes = 0  # of all rows
+        self._floor = 0  # as ``floor``, as of the newest commit; 0 until the older rows are read
 
     def applied(self, applied: AppliedCommit) -> None:
         """Adds and removes the rows of one commit."""
@@ -92,12 +93,15 @@ class EventIndex:
                 self._complete, self._begin = False, applied.revision
                 self._rows, self._by_key = [], {}
                 self._of_facts.clear()
-                self._events = self._bytes = 0
+                self._events = self._bytes = self._floor = 0
                 return
             added: list[_Row] = []
             removed: list[bytes] = []
             for write in applied.writes:
-                if not write.key.startswith(EVENT) or write.key == FLOOR_KEY:
+                if write.key == FLOOR_KEY:
+                    self._floor = (isinstance(write, Put) and floor_in(write.value)) or 0
+                    continue
+                if not write.key.startswith(EVENT):
                     continue
                 if isinstance(write, Put):
                     added.append(_Row.receive(applied.revision, write.key, write.value))
@@ -183,7 +187,8 @@ class EventIndex:
         return [(one.revision, one.events) for one in commits if one.events], reached
 
     def waiting(self, after: int, until: int | None = None) -> WaitingRows:
-        """Returns the number of rows of later revisions; none of revisions after ``until``.
+        """Returns the number of rows of later revisions that may wait to be published; none of
+        revisions after ``until``.
 
         Raises:
             StoreUnreachable: the store cannot be reached.
@@ -191,21 +196,28 @@ class EventIndex:
         self._build()
         with self._lock:
             end = None if until is None else bisect_right(self._rows, until, key=_revision)
-            rows = self._rows[bisect_right(self._rows, after, key=_revision) : end]
+            rows = self._rows[self._first_waiting(after) : end]
         since_ms = rows[0].since_ms if rows else 0
         return WaitingRows(len(rows), sum(row.size for row in rows), since_ms)
 
     def count_after(self, revision: int) -> tuple[int, int]:
-        """Returns the number of rows of later revisions, and the time of the first (Unix
-        milliseconds; 0 = there is none).
+        """Returns the number of rows of later revisions that may wait to be published, and the
+        time of the first (Unix milliseconds; 0 = there is none).
 
         Does not read the store and is fast for any number. Until the rows from before this server's
         start are read, it is a lower bound.
         """
         with self._lock:
-            begin = bisect_right(self._rows, revision, key=_revision)
+            begin = self._first_waiting(revision)
             since_ms = self._rows[begin].since_ms if begin < len(self._rows) else 0
             return len(self._rows) - begin, since_ms
+
+    def _first_waiting(self, after: int) -> int:
+        """Returns the position of the first row of later revisions that may wait. Rows up to the
+        floor were put in by a restore or a migration: they were published before, or never are.
+        """
+        floor = self._floor if self._floor <= self._end else 0  # no damaged one (S21)
+        return bisect_right(self._rows, max(after, floor), key=_revision)
 
     def commits(self, after: int, until: int, events: int) -> tuple[list[OutboxCommit], int]:
         """Returns what ``page`` does, with the facts that each revision wrote; it stops before
@@ -296,6 +308,7 @@ class EventIndex:
                     begin, self._removed = self._begin, set()
                 try:
                     older = self._scan(begin)
+                    floor = self._store.read(FLOOR_KEY, limit=1)
                 except BaseException:
                     with self._lock:
                         self._removed = None
@@ -313,6 +326,8 @@ class EventIndex:
                     self._of_facts.extendleft(reversed(of_facts))
                     self._events += events
                     self._bytes += size
+                    if floor:  # a newer one is higher
+                        self._floor = max(self._floor, floor_in(floor[0].value) or 0)
                     self._complete = True
                     self._remove(removed or ())
 

@@ -46,7 +46,7 @@ from directory.store.base import (
     Store,
     StoreChanged,
 )
-from directory.store.event_rows import FLOOR_KEY, published_in
+from directory.store.event_rows import FLOOR_KEY, floor_in, published_in
 from resolver.units import plural
 
 __all__ = ["Migration", "Stage", "abort", "migrate", "plan_abort", "plan_migration"]
@@ -175,6 +175,9 @@ def _waiting_commits(store: Store) -> int:
     published = published_in(rows.get(CHANGE_LOG), rows.get(CHANGE_LOG_SKIP), incarnation)
     if published is None:
         return 0
+    # A store that was filled from another one has rows that were there before.
+    floor = store.read(FLOOR_KEY, limit=1)
+    published = max(published, (floor_in(floor[0].value) if floor else None) or 0)
     count, after = 0, FLOOR_KEY
     while page := store.read(EVENT, limit=_PAGE, after=after):
         count += sum(row.revision > published for row in page)

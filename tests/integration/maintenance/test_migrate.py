@@ -316,6 +316,25 @@ def test_what_waits_for_the_change_log_is_published_first(tmp_path: Path) -> Non
             plan_migration(source, target)
 
 
+def test_the_history_that_came_with_a_migration_does_not_wait_for_the_change_log(
+    tmp_path: Path,
+) -> None:
+    addresses = addresses_of("sqlite", None, tmp_path)  # type: ignore[arg-type]
+    source, target, next_target = addresses(), addresses(), addresses()
+    fill(source, ROWS)
+    with closing(open_store(source, "la")) as store:
+        history = tuple(Put(event_key(str(number)), b"") for number in range(3))
+        noted = watch_pb2.ChangeLogState(incarnation=store.identity.incarnation)
+        noted.revision = store.newest_revision() + 1
+        store.commit(Transaction((), (*history, Put(CHANGE_LOG, noted.SerializeToString()))))
+    migrating.migrate(plan_migration(source, target))
+    assert plan_migration(target, next_target).stage is Stage.NEW
+    with closing(open_store(target, "la")) as store:
+        store.commit(Transaction((), (Put(event_key("4"), b""),)))
+    with pytest.raises(RestoreRefused, match="1 commit waits for the change log"):
+        plan_migration(target, next_target)
+
+
 def logged(folder: Path) -> tuple[str, str]:
     """Returns the addresses of a filled store that keeps a change log, and of one not made yet."""
     addresses = addresses_of("sqlite", None, folder)  # type: ignore[arg-type]

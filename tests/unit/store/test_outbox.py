@@ -16,6 +16,7 @@ from directory.access import grants as access
 from directory.access.grants import Grant, Permission
 from directory.change_log.log_state import refuse_full_outbox
 from directory.change_log.state_records import OversizedRecord, encode_within
+from directory.maintenance.backup_stream import fill_store
 from directory.maintenance.event_index import EventIndex
 from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.namespace.bounds import Bounds
@@ -37,7 +38,7 @@ from directory.namespace.keys import (
     role_key,
 )
 from directory.namespace.snapshot import Snapshot
-from directory.store.base import Delete, KeyEquals, Put, Row, Write
+from directory.store.base import FILLED_FROM, Delete, KeyEquals, Put, Row, Write
 from directory.store.event_rows import FLOOR_KEY, Operation, OutboxCommit, event_count, unpack
 from directory.store.replica import AppliedCommit
 from directory.store.sqlite.store import SqliteStore
@@ -159,7 +160,11 @@ def row_key(number: int, events: int = 1) -> bytes:
 
 def an_index(rows: Callable[[bytes], list[Row]] = lambda _: []) -> EventIndex:
     """Returns an index of a store with these rows after a key, as of revision 0."""
-    store: Any = SimpleNamespace(read=lambda _, *, limit, after: rows(after)[:limit])
+
+    def read(prefix: bytes, *, limit: int, after: bytes = b"") -> list[Row]:
+        return [] if prefix == FLOOR_KEY else rows(after)[:limit]
+
+    store: Any = SimpleNamespace(read=read)
     index = EventIndex(store)
     index.applied(AppliedCommit(EMPTY, EMPTY, 0, (), (), reloaded=True))
     return index
@@ -286,6 +291,36 @@ def test_what_may_wait_is_counted_by_commits_and_urgent_ones_have_twice_as_many(
     )
     here.writer.put_facts((Put(CHANGE_LOG_SKIP, skip.SerializeToString()),))
     refuse(1)
+
+
+@pytest.mark.parametrize("is_built", [True, False])
+def test_the_history_that_a_restore_put_in_does_not_wait_for_the_change_log(
+    tmp_path: Path, *, is_built: bool
+) -> None:
+    with server(Store(tmp_path / "old.db", "la")) as old:
+        for name in "abc":
+            old.execute(CreateDirectory(path=MOUNT.join((name,))))
+        revision = old.replica.snapshot.revision
+        note = watch_pb2.ChangeLogState(revision=revision, incarnation="of before", generation=1)
+        old.writer.put_facts((Put(CHANGE_LOG, note.SerializeToString()),))
+        rows = [row for page in old.store.load().pages() for row in page]
+    store = Store(tmp_path / "store.db", "la")
+    store.seal(f"{FILLED_FROM}a backup")
+    fill_store(store, rows)
+    store.unseal()
+    with server(store) as here:
+        index = EventIndex(store)
+        snapshot = here.replica.snapshot
+        index.applied(AppliedCommit(snapshot, snapshot, snapshot.revision, (), (), reloaded=True))
+        here.replica.subscribe(index.applied)
+        if is_built:
+            assert index.waiting(0).commits == 0
+        refuse_full_outbox(snapshot, index, 1, is_urgent=False)
+        here.execute(CreateDirectory(path=MOUNT.join(("d",))))
+        with pytest.raises(OutboxFull, match="1 changes wait"):
+            refuse_full_outbox(here.replica.snapshot, index, 1, is_urgent=False)
+        assert index.waiting(0).commits == 1
+        assert index.page(0, here.replica.snapshot.revision, 100)[0], "it is history still"
 
 
 def test_what_takes_rights_away_roles_and_operators_are_urgent(store: Store) -> None:
