@@ -55,24 +55,31 @@ def compare_log(
 
     Raises:
         StoreUnreachable
+        what ``check`` raises
     """
     topic, _ = config.topics(cluster_id)
+
+    def keep_on() -> bool:
+        check()
+        return True
+
     try:
-        with closing(TopicReader(log_client(config), topic)) as reader:
+        with closing(TopicReader(log_client(config), topic, keep_on=keep_on)) as reader:
             registry = SchemaRegistry.at(config.schema_registry)
             log = load_log(reader, StateFold(cluster_id, registry))
-        reason = log.why_incomplete()
-        point = log.state.checkpoint
-        if reason or point is None or point.checkpoint is None:
-            summary.troubles.append(f"the change log was not compared: topic {topic}: {reason}")
-            return
-        found_incarnation = point.checkpoint.incarnation
-        if found_incarnation == replica.snapshot.incarnation:
-            replica.wait_for(point.revision, _WAIT_SECONDS)
-        snapshot = replica.snapshot
     except KafkaUnavailable as error:
         summary.troubles.append(f"the change log was not compared: {error.message}")
         return
+    reason = log.why_incomplete()
+    point = log.state.checkpoint
+    if reason or point is None or point.checkpoint is None:
+        summary.troubles.append(f"the change log was not compared: topic {topic}: {reason}")
+        return
+    found_incarnation = point.checkpoint.incarnation
+    try:
+        if found_incarnation == replica.snapshot.incarnation:
+            replica.wait_for(point.revision, _WAIT_SECONDS)
+        snapshot = replica.snapshot
     except KdirError as error:
         summary.troubles.append(f"this server's replica does not reach the log: {error.message}")
         return

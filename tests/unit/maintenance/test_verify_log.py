@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from directory.access.grants import Grant, Operation, Permission
-from directory.change_log.log_verification import log_differences
+from directory.change_log.log_verification import compare_log, log_differences
+from directory.change_log.settings import ChangeLogConfig
 from directory.change_log.state_records import checkpoint_of, snapshot_records
+from directory.kafka.own_client_settings import ClientProperties
+from directory.maintenance.event_index import EventIndex
+from directory.maintenance.verify_copies import Summary
 from directory.namespace.command import AddGrants, CreateDirectory, CreateTopic
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import GRANTS, entry_key, grants_key, parse_entry_key
@@ -16,9 +23,34 @@ from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
 from resolver.changes.record import Change, Checkpoint, checkpoint_key, encode
 from resolver.changes.state_fold import LogState, StateFold
+from resolver.changes.topic_reader import TopicReader
+from resolver.errors import Cancelled
 from tests.support.trees import Cluster, path
+from tests.unit.store.scripted_store import ScriptedStore
 
 ID = "kc-test"
+
+
+class EndlessConsumer:
+    """Consumer of a topic whose records never come."""
+
+    def __init__(self, _properties: object) -> None:
+        self.is_closed = False
+
+    def get_watermark_offsets(self, *_: object, **__: object) -> tuple[int, int]:
+        return 0, 1_000_000
+
+    def consume(self, *_: object) -> list[Any]:
+        return []
+
+    def assign(self, _partitions: object) -> None:
+        pass
+
+    def unassign(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 @pytest.fixture
@@ -101,3 +133,27 @@ def test_S21_rows_that_cannot_be_read_are_in_tree_and_log_as_they_are(cluster: C
     held = {change.record for change in records.values()}
     assert {one.value for one in spoiled if one.key != GRANTS + b"oops"} <= held
     assert list(log_differences(state_of(records.items()), tree, path("/la"), set())) == []
+
+
+def test_the_log_is_not_read_on_for_a_caller_that_has_gone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = EndlessConsumer(None)
+    monkeypatch.setattr("confluent_kafka.Consumer", lambda _: consumer)
+    monkeypatch.setattr(TopicReader, "most_pause_seconds", lambda _: 60.0)
+    looks = count()
+
+    def check() -> None:
+        if next(looks) == 2:
+            raise Cancelled("the caller went away")
+
+    config = ChangeLogConfig(("127.0.0.1:1",), ClientProperties(), is_shared=False)
+    replica: Any = SimpleNamespace(snapshot=cluster.snapshot)
+    summary = Summary()
+    compared = compare_log(
+        config, ID, replica, EventIndex(ScriptedStore()), lambda _: path("/la"), check, summary
+    )
+    with pytest.raises(Cancelled):
+        next(compared)
+    assert consumer.is_closed
+    assert not summary.troubles
