@@ -22,7 +22,7 @@ from collections.abc import Set as AbstractSet
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, count, islice
+from itertools import chain, count, islice, takewhile
 from typing import Final
 
 from kdir.v1 import watch_pb2
@@ -236,7 +236,7 @@ class ChangeLogPublisher:
             raise NotReady("an operator gave up what waits")
         confirmed = snapshot.fact(CHANGE_LOG_RESYNC)
         if session.revision < snapshot.revision:
-            self._publish_page(session, snapshot)
+            self._publish_page(session, snapshot, is_confirmed=confirmed is not None)
         elif confirmed is None:
             return _IDLE_SECONDS if self._note(session) else _NOTE_SECONDS
         if confirmed is not None and session.revision >= snapshot.revision:
@@ -246,18 +246,25 @@ class ChangeLogPublisher:
         self._note(session)
         return 0.0
 
-    def _publish_page(self, session: _Session, snapshot: Snapshot) -> None:
+    def _publish_page(self, session: _Session, snapshot: Snapshot, *, is_confirmed: bool) -> None:
         """Publishes the next changes, of revisions up to that of the tree."""
         commits, reached = self._index.commits(session.revision, snapshot.revision, _PAGE_EVENTS)
         # The tree is swapped before the index: what was read is of this incarnation, too.
         self._snapshot_for(session)
         if self._index.floor() > session.revision:
             # Rows were trimmed, just now or before: what is missing shows in the state only.
-            self._resync(session, snapshot)
+            self._resync(session, snapshot, is_confirmed=is_confirmed)
+        elif commits and not commits[0].is_readable:
+            # So does what these rows held (S21).
+            *_, last = takewhile(lambda one: not one.is_readable, commits)
+            self._resync(session, snapshot, is_confirmed=is_confirmed, until=last.revision)
         elif commits:
+            readable = list(takewhile(lambda one: one.is_readable, commits))
+            if len(readable) < len(commits):
+                reached = readable[-1].revision
             now_ms = self._now_ms()
             state, history = page_records(
-                commits, snapshot, self._cluster_id, session.generation, now_ms
+                readable, snapshot, self._cluster_id, session.generation, now_ms
             )
             newest_ms = max((one.time for one in history), default=now_ms)
             session.writer.write(
@@ -321,7 +328,9 @@ class ChangeLogPublisher:
                 if confirmed is not None:
                     self._settle(session, CHANGE_LOG_RESYNC, confirmed)
             elif skip is not None and skip.revision > session.revision:
-                self._resync(session, snapshot, is_confirmed=is_confirmed, skip=skip)
+                self._resync(
+                    session, snapshot, is_confirmed=is_confirmed, skip=skip, until=skip.revision
+                )
             if skipped is not None:
                 self._settle(session, CHANGE_LOG_SKIP, skipped)
         except BaseException:
@@ -386,12 +395,13 @@ class ChangeLogPublisher:
         *,
         is_confirmed: bool = False,
         skip: watch_pb2.ChangeLogSkip | None = None,
+        until: int | None = None,
     ) -> None:
-        """Brings the log in line with a tree, and goes on after its revision; with ``skip`` after
-        the revisions that were given up, of which the history gets a record. ``is_confirmed``: by
-        an operator, whatever vanishes from the log.
+        """Brings the log in line with a tree, and goes on after its revision or after an earlier
+        one, ``until``. With ``skip`` the history gets a record of what was given up up to there.
+        ``is_confirmed``: by an operator, whatever vanishes from the log.
         """
-        revision = snapshot.revision if skip is None else skip.revision
+        revision = snapshot.revision if until is None else until
         now_ms = self._now_ms()
         cluster_id = self._cluster_id
         held = self.topics.state_digests(self._goes_on)

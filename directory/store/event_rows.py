@@ -303,13 +303,19 @@ class OutboxCommit:
     events: Events
     logged_facts: tuple[bytes, ...]
     """Keys; see ``logged_facts``."""
+    is_readable: bool = True
+    """False: a row cannot be read, and what is in it is missing here."""
 
     def joined(self, other: OutboxCommit) -> OutboxCommit:
         """Returns the contents of this and another row of the same revision, which a store that was
         filled may have.
         """
-        facts = self.logged_facts + other.logged_facts
-        return OutboxCommit(self.revision, self.events + other.events, facts)
+        return OutboxCommit(
+            self.revision,
+            self.events + other.events,
+            self.logged_facts + other.logged_facts,
+            self.is_readable and other.is_readable,
+        )
 
 
 def unpack(value: bytes, revision: int, cluster_id: str) -> OutboxCommit:
@@ -329,14 +335,14 @@ def unpack(value: bytes, revision: int, cluster_id: str) -> OutboxCommit:
 
 
 def commit_of(key: bytes, value: bytes, revision: int, cluster_id: str) -> OutboxCommit:
-    """Returns what ``unpack`` does. An unreadable row is logged and counts as empty, so that it
+    """Returns what ``unpack`` does. An unreadable row is logged and has no events, so that it
     does not stop watchers for good.
     """
     try:
         return unpack(value, revision, cluster_id)
     except ValueError as error:
         _log.error("revision %d: %r: %s", revision, key, error)
-        return OutboxCommit(revision, (), ())
+        return OutboxCommit(revision, (), (), is_readable=False)
 
 
 def events_of(revision: int, writes: Iterable[Write], cluster_id: str) -> Events:

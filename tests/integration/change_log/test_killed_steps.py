@@ -4,8 +4,9 @@ ended by the next one, and nothing is missing or there twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,15 @@ from directory.change_log.publisher import ChangeLogPublisher
 from directory.change_log.topic_writer import TopicWriter
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.maintenance.event_index import EventIndex
-from directory.namespace.command import CreateDirectory, UpdateEntry
-from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, EVENT, LEVEL, kafka_key
+from directory.namespace.command import CreateDirectory, DeleteEntry, UpdateEntry
+from directory.namespace.keys import (
+    CHANGE_LOG,
+    CHANGE_LOG_RESYNC,
+    CHANGE_LOG_SKIP,
+    EVENT,
+    LEVEL,
+    kafka_key,
+)
 from directory.store.base import Delete, Put, Transaction
 from directory.store.event_rows import FLOOR_KEY
 from directory.store.sqlite.store import SqliteStore
@@ -138,6 +146,16 @@ class Log:
             store.commit(Transaction((), (*(Delete(row.key) for row in rows), floor)))
             self.index.forget(row.key for row in rows)
         self.here.replica.wait_for(store.newest_revision(), 10)
+
+
+def damage(file: Path, revisions: Sequence[int]) -> None:
+    """Makes what the outbox has of these revisions unreadable."""
+    with closing(sqlite3.connect(file)) as connection, connection:
+        for revision in revisions:
+            where = (revision, EVENT, EVENT + b"\xff")
+            connection.execute(
+                "UPDATE kv SET value = x'ff' WHERE revision = ? AND key BETWEEN ? AND ?", where
+            )
 
 
 @pytest.fixture
@@ -335,6 +353,57 @@ def test_of_a_log_whose_end_the_brokers_lost_everything_is_published_again(
         assert made.topics.read().history == found.history
     changes = [one for one in found.history if one.revision > kept.revision]
     assert [one.path for one in changes if one.checkpoint is None] == ["/la/a"]
+
+
+def test_S21_what_rows_held_that_cannot_be_read_is_in_the_state(
+    store: Path, kafka_broker: SharedBroker
+) -> None:
+    """The changes before and after them are in the history as ever."""
+    with log(store, kafka_broker) as made:
+
+        def make(name: str) -> int:
+            return made.here.execute(CreateDirectory(path=MOUNT.join((name,)))).revision
+
+        make("gone")
+        assert made.publish()
+        gone = made.here.execute(DeleteEntry(path=MOUNT.join(("gone",)))).revision
+        fact = made.here.writer.put_facts((Put(kafka_key("pin"), b"1"),))
+        make("a")
+        come = make("come")
+        make("b")
+        damage(store, (gone, fact, come))
+        assert made.publish()
+        found = made.topics.read()
+        assert found.rows == logged_rows(str(store))
+    changes = [(one.cause, one.path) for one in found.history if one.checkpoint is None]
+    assert [path for cause, path in changes if cause != "resync"] == ["/la/gone", "/la/a", "/la/b"]
+    assert ("resync", "/la/come") in changes
+    orders = [one.order for one in found.history if one.checkpoint is None]
+    assert orders == sorted(set(orders)), "each has a place of its own"
+
+
+@pytest.mark.parametrize("loss", ["unreadable", "trimmed"])
+def test_an_operator_confirms_that_much_vanishes_whose_rows_were_lost(
+    store: Path, kafka_broker: SharedBroker, loss: str
+) -> None:
+    names = [f"d{number}" for number in range(30)]
+    with log(store, kafka_broker) as made:
+        for name in names:
+            made.here.execute(CreateDirectory(path=MOUNT.join((name,))))
+        assert made.publish()
+        for name in names:
+            gone = made.here.execute(DeleteEntry(path=MOUNT.join((name,)))).revision
+            damage(store, (gone,))
+        if loss == "trimmed":
+            made.forget()
+        publisher = made.publisher()
+        eventually(lambda: (publisher.step(), publisher.trouble)[1])
+        publisher.leader.resign()
+        assert "30 of 30 entries of the log are not in the store" in publisher.trouble
+        made.here.writer.put_facts((Put(CHANGE_LOG_RESYNC, b"confirmed by ana"),))
+        assert made.publish()
+        assert made.topics.read().rows == logged_rows(str(store))
+        assert made.here.replica.snapshot.fact(CHANGE_LOG_RESYNC) is None
 
 
 def test_a_publisher_that_waits_for_a_feature_level_goes_on_once_it_is_finalized(
