@@ -23,6 +23,7 @@ from directory.api.plan_redaction import STOPPED
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.change_log.log_state import (
+    ROLE,
     noted_state,
     published_revision,
     publisher_of,
@@ -47,6 +48,7 @@ from directory.namespace.keys import (
     CHANGE_LOG_SKIP,
     CHILD,
     MOUNT_ROW,
+    role_key,
 )
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.traversal import traverse
@@ -55,6 +57,7 @@ from directory.server.health import has_inherited_policy
 from directory.server.membership import VERSION, FinalizeResult, unreadable
 from directory.store.base import (
     Delete,
+    Guard,
     IncompatibleStore,
     KeyEquals,
     Put,
@@ -718,7 +721,8 @@ class _ChangeLogCalls:
 
         def attempt() -> int:
             self._require_log(cluster, "AdminService/EndChangeLog", call)
-            publisher = publisher_of(cluster.replica.snapshot)
+            snapshot = cluster.replica.snapshot
+            publisher = publisher_of(snapshot)
             if cluster.change_log is not None or publisher:
                 server = publisher or cluster.server_id
                 raise InvalidArgument(
@@ -726,9 +730,12 @@ class _ChangeLogCalls:
                     f" [change_log] in its config: take it out and restart the servers first",
                     field="cluster",
                 )
+            # A server that begins to publish meanwhile would publish without these facts.
+            guarded = (CHANGE_LOG, role_key(ROLE))
+            guards = tuple(KeyEquals(key, snapshot.fact(key)) for key in guarded)
             keys = (CHANGE_LOG, CHANGE_LOG_RESYNC, CHANGE_LOG_SKIP)
             text = "ended the change log: changes are not published any more"
-            return self._put(cluster, tuple(Delete(key) for key in keys), text, call)
+            return self._put(cluster, tuple(Delete(key) for key in keys), text, call, guards)
 
         revision = self._router.decide(cluster, request.token, call, attempt)
         return admin_pb2.EndChangeLogResponse(token=cluster.token_at(revision))
@@ -749,8 +756,14 @@ class _ChangeLogCalls:
             )
 
     @staticmethod
-    def _put(cluster: Cluster, writes: tuple[Write, ...], text: str, call: Call) -> int:
-        revision = cluster.writer.put_facts(writes, operation=_operation(text, call))
+    def _put(
+        cluster: Cluster,
+        writes: tuple[Write, ...],
+        text: str,
+        call: Call,
+        guards: tuple[Guard, ...] = (),
+    ) -> int:
+        revision = cluster.writer.put_facts(writes, guards, _operation(text, call))
         _log.warning(
             "audit: %s %s, cluster %s, request %s",
             call.principal or "an anonymous caller",

@@ -20,15 +20,22 @@ from kdir.v1 import (
 )
 
 from directory.api import directory_service, watch_service
-from directory.change_log.log_state import published_revision, skipped_commits
+from directory.api.admin_service import AdminService
+from directory.change_log.log_state import (
+    ROLE,
+    published_revision,
+    publisher_of,
+    skipped_commits,
+)
 from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.inheritance import removed_grants_write
 from directory.maintenance.event_index import EventIndex, WaitingRows
-from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, INHERITED
+from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, INHERITED, member_key, role_key
+from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.server.feature_levels import LEVELS
-from directory.store.base import Put
+from directory.store.base import Put, Transaction
 from directory.store.replica import Replica
 from directory.wire.grant_messages import grant_from_proto, grant_to_proto, grants_from_proto
 from resolver.errors import (
@@ -862,6 +869,24 @@ def test_no_more_is_given_up_of_the_change_log_than_was_approved(la: House) -> N
     third = skip()
     assert given_up().commits == third, "the former ones are in the history"
     assert not given_up().earlier
+
+
+def test_a_change_log_does_not_end_under_a_server_that_begins_to_publish(
+    la: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_log(la)
+    begun = [(Put(role_key(ROLE), b"other\n1"), Put(member_key("other"), b""))]
+
+    def meanwhile(snapshot: Snapshot) -> str:
+        found = publisher_of(snapshot)
+        if begun:
+            la.cluster.store.commit(Transaction((), begun.pop()))
+        return found
+
+    monkeypatch.setattr(f"{AdminService.__module__}.publisher_of", meanwhile)
+    refusal = la.refusal(ADMIN, "EndChangeLog", admin_pb2.EndChangeLogRequest())
+    assert "server other publishes the change log" in refusal.message
+    assert la.cluster.replica.snapshot.fact(CHANGE_LOG) is not None
 
 
 def test_only_what_adopts_a_topic_makes_a_lookup_in_kafka(
