@@ -27,6 +27,7 @@ from directory.change_log.log_state import (
     noted_state,
     published_revision,
     publisher_of,
+    resync_confirmation,
     skip_of,
     unpublished_reason,
 )
@@ -667,7 +668,8 @@ class _ChangeLogCalls:
             when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             message = f"confirmed by {call.principal or 'an anonymous caller'} at {when}"
             text = "confirmed that the change log follows the store (resync)"
-            return self._put(cluster, (Put(CHANGE_LOG_RESYNC, message.encode()),), text, call)
+            value = resync_confirmation(cluster.replica.snapshot, message)
+            return self._put(cluster, (Put(CHANGE_LOG_RESYNC, value),), text, call)
 
         revision = self._router.decide(cluster, request.token, call, attempt)
         return admin_pb2.ResyncChangeLogResponse(token=cluster.token_at(revision))

@@ -8,17 +8,25 @@ from typing import Final
 from kdir.v1 import watch_pb2
 
 from directory.maintenance.event_index import EventIndex
-from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, member_key, role_key
+from directory.namespace.keys import (
+    CHANGE_LOG,
+    CHANGE_LOG_RESYNC,
+    CHANGE_LOG_SKIP,
+    member_key,
+    role_key,
+)
 from directory.namespace.snapshot import Snapshot
 from directory.store.event_rows import noted_in, published_in, skip_in
 from resolver.errors import OutboxFull
 
 __all__ = [
     "ROLE",
+    "is_resync_confirmed",
     "noted_state",
     "published_revision",
     "publisher_of",
     "refuse_full_outbox",
+    "resync_confirmation",
     "skip_of",
     "skipped_commits",
     "unpublished_reason",
@@ -38,6 +46,19 @@ def noted_state(snapshot: Snapshot) -> watch_pb2.ChangeLogState | None:
 def skip_of(snapshot: Snapshot) -> watch_pb2.ChangeLogSkip | None:
     """Returns what an operator gave up and the log does not have on record yet; None: nothing."""
     return skip_in(snapshot.fact(CHANGE_LOG_SKIP), snapshot.incarnation)
+
+
+def resync_confirmation(snapshot: Snapshot, text: str) -> bytes:
+    """Returns the value of ``CHANGE_LOG_RESYNC`` by which an operator confirms a resync. ``text``:
+    who did, and when. It counts in this incarnation of the store only: a restore may bring it back.
+    """
+    return f"{snapshot.incarnation}\n{text}".encode()
+
+
+def is_resync_confirmed(snapshot: Snapshot) -> bool:
+    """True if an operator confirmed a resync that is not done yet."""
+    value = snapshot.fact(CHANGE_LOG_RESYNC) or b""
+    return value.partition(b"\n")[0] == snapshot.incarnation.encode()
 
 
 def skipped_commits(skip: watch_pb2.ChangeLogSkip, published: int) -> int:

@@ -27,7 +27,13 @@ from typing import Final
 
 from kdir.v1 import watch_pb2
 
-from directory.change_log.log_state import ROLE, noted_state, skip_of, skipped_commits
+from directory.change_log.log_state import (
+    ROLE,
+    is_resync_confirmed,
+    noted_state,
+    skip_of,
+    skipped_commits,
+)
 from directory.change_log.log_topics import LogTopics, WaitsForOperator
 from directory.change_log.state_records import (
     OversizedRecord,
@@ -234,14 +240,17 @@ class ChangeLogPublisher:
         snapshot = self._snapshot_for(session)
         if snapshot.fact(CHANGE_LOG_SKIP) is not None:
             raise NotReady("an operator gave up what waits")
-        confirmed = snapshot.fact(CHANGE_LOG_RESYNC)
+        confirmed, is_confirmed = snapshot.fact(CHANGE_LOG_RESYNC), is_resync_confirmed(snapshot)
         if session.revision < snapshot.revision:
-            self._publish_page(session, snapshot, is_confirmed=confirmed is not None)
+            self._publish_page(session, snapshot, is_confirmed=is_confirmed)
         elif confirmed is None:
             return _IDLE_SECONDS if self._note(session) else _NOTE_SECONDS
         if confirmed is not None and session.revision >= snapshot.revision:
             # Once the log has all changes: what differs then is not just a change on its way.
-            self._resync(session, snapshot, is_confirmed=True)
+            if is_confirmed:
+                self._resync(session, snapshot, is_confirmed=True)
+            else:
+                _log.warning("a resync was confirmed in another incarnation of the store: not done")
             self._settle(session, CHANGE_LOG_RESYNC, confirmed)
         self._note(session)
         return 0.0
@@ -305,7 +314,7 @@ class ChangeLogPublisher:
         snapshot = self._replica.snapshot
         noted = noted_state(snapshot)
         confirmed, skipped = snapshot.fact(CHANGE_LOG_RESYNC), snapshot.fact(CHANGE_LOG_SKIP)
-        is_confirmed = confirmed is not None
+        is_confirmed = is_resync_confirmed(snapshot)
         with closing(self._admin()) as admin:
             were_there = _is_begun(noted) and not is_confirmed
             self.topics.make_and_check(admin, were_there=were_there)

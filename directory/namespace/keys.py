@@ -77,7 +77,8 @@ Keys are bytes, and entries are listed in their order::
                                                     is published (kdir.v1.ChangeLogState); absent:
                                                     none is kept
     k/log_resync                                    an operator confirmed that the change log is
-                                                    brought in line with the store: who, when
+                                                    brought in line with the store: the store's
+                                                    incarnation, who, when
     k/log_skip                                      an operator gave up what waited for the change
                                                     log (kdir.v1.ChangeLogSkip)
     l/<role>                                        who holds a role (election)

@@ -15,7 +15,12 @@ import pytest
 from kdir.v1 import watch_pb2
 
 from directory.change_log import publisher as publishing
-from directory.change_log.log_state import noted_state, published_revision, refuse_full_outbox
+from directory.change_log.log_state import (
+    noted_state,
+    published_revision,
+    refuse_full_outbox,
+    resync_confirmation,
+)
 from directory.change_log.log_topics import LogTopics
 from directory.change_log.publisher import ChangeLogPublisher
 from directory.change_log.topic_writer import TopicWriter
@@ -400,10 +405,32 @@ def test_an_operator_confirms_that_much_vanishes_whose_rows_were_lost(
         eventually(lambda: (publisher.step(), publisher.trouble)[1])
         publisher.leader.resign()
         assert "30 of 30 entries of the log are not in the store" in publisher.trouble
-        made.here.writer.put_facts((Put(CHANGE_LOG_RESYNC, b"confirmed by ana"),))
+        snapshot = made.here.replica.snapshot
+        of_before = Put(CHANGE_LOG_RESYNC, b"another incarnation\nconfirmed by ana")
+        confirmed = Put(CHANGE_LOG_RESYNC, resync_confirmation(snapshot, "confirmed by ana"))
+        made.here.writer.put_facts((of_before,))
+        eventually(lambda: (publisher.step(), publisher.leader.leads)[1])
+        publisher.step()
+        publisher.leader.resign()
+        assert "30 of 30 entries" in publisher.trouble, "what a restore brought back"
+        made.here.writer.put_facts((confirmed,))
         assert made.publish()
         assert made.topics.read().rows == logged_rows(str(store))
         assert made.here.replica.snapshot.fact(CHANGE_LOG_RESYNC) is None
+
+
+def test_a_resync_that_was_confirmed_before_a_restore_is_not_made(
+    store: Path, kafka_broker: SharedBroker
+) -> None:
+    with log(store, kafka_broker) as made:
+        made.here.execute(CreateDirectory(path=MOUNT.join(("a",))))
+        assert made.publish()
+        before = made.topics.read()
+        confirmed = Put(CHANGE_LOG_RESYNC, b"another incarnation\nconfirmed by ana")
+        made.here.writer.put_facts((confirmed,))
+        assert made.publish()
+        eventually(lambda: made.here.replica.snapshot.fact(CHANGE_LOG_RESYNC) is None)
+        assert made.topics.read() == before
 
 
 def test_a_publisher_that_waits_for_a_feature_level_goes_on_once_it_is_finalized(

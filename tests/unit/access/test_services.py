@@ -23,6 +23,7 @@ from directory.api import directory_service, watch_service
 from directory.api.admin_service import AdminService
 from directory.change_log.log_state import (
     ROLE,
+    is_resync_confirmed,
     published_revision,
     publisher_of,
     skipped_commits,
@@ -31,7 +32,14 @@ from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.inheritance import removed_grants_write
 from directory.maintenance.event_index import EventIndex, WaitingRows
-from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, INHERITED, member_key, role_key
+from directory.namespace.keys import (
+    CHANGE_LOG,
+    CHANGE_LOG_RESYNC,
+    CHANGE_LOG_SKIP,
+    INHERITED,
+    member_key,
+    role_key,
+)
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.server.feature_levels import LEVELS
@@ -869,6 +877,18 @@ def test_no_more_is_given_up_of_the_change_log_than_was_approved(la: House) -> N
     third = skip()
     assert given_up().commits == third, "the former ones are in the history"
     assert not given_up().earlier
+
+
+def test_an_operator_confirms_a_resync_in_this_incarnation_of_the_store(la: House) -> None:
+    begin_log(la)
+    assert not is_resync_confirmed(la.cluster.replica.snapshot)
+    la.ask(ADMIN, "ResyncChangeLog", admin_pb2.ResyncChangeLogRequest())
+    snapshot = la.cluster.replica.snapshot
+    assert is_resync_confirmed(snapshot)
+    value = snapshot.fact(CHANGE_LOG_RESYNC) or b""
+    for other in (value.replace(snapshot.incarnation.encode(), b"x"), b"confirmed by ana"):
+        la.put(Put(CHANGE_LOG_RESYNC, other))
+        assert not is_resync_confirmed(la.cluster.replica.snapshot), "a restore brought it back"
 
 
 def test_a_change_log_does_not_end_under_a_server_that_begins_to_publish(
