@@ -172,7 +172,8 @@ def _is_inner_record(event: watch_pb2.ChangeEvent) -> bool:
 
     before, after = event.before.topic, event.after.topic
     is_noted = any(getattr(before, name) != getattr(after, name) for name in SERVER_FIELDS)
-    return event.HasField("before") and is_noted and not any(summary(event))
+    is_update = event.HasField("before") and event.HasField("after")
+    return is_update and is_noted and not any(summary(event))
 
 
 def _table_row(event: watch_pb2.ChangeEvent, *, human: bool) -> list[str | Styled]:

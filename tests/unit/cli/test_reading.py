@@ -702,17 +702,24 @@ def test_history_shows_what_people_did_and_what_came_of_it(kdir: Kdir) -> None:
         change("/la/__deleted/01e7/a", topic(partitions=1), topic(partitions=2)),
         change("/la/a", topic(partitions=3), grown),
         change("/la/a", topic(partitions=3), topic(partitions=12, provision_attempt="a7d5")),
+        watch_pb2.ChangeEvent(
+            path="/la/gone",
+            action=watch_pb2.CHANGE_ACTION_DELETE,
+            kind=entry_pb2.ENTRY_KIND_TOPIC,
+            before=topic(provision=2, provision_attempt="a7d5"),
+        ),
     ]
     answer = watch_pb2.ListChangesResponse(events=events)
     handler = answering({"WatchService.ListChanges": answer}, kdir.tree.at("/").answer, [])
     kdir.tree.transport.serve("127.0.0.1:20000", handler)
     rows = [line.split("\t") for line in kdir("history /").lines]
-    assert [(row[4], row[6]) for row in rows] == [
-        ("/la/a", "partitions: - → 12"),
-        ("/la/a", "kafka partitions: 3 → 12"),
+    assert [(row[2], row[4], row[6]) for row in rows] == [
+        ("update", "/la/a", "partitions: - → 12"),
+        ("update", "/la/a", "kafka partitions: 3 → 12"),
+        ("delete", "/la/gone", ""),
     ]
     assert len(kdir("history / -n 1").lines) == 1
-    assert len(kdir("history / -o json").objects) == 5
+    assert len(kdir("history / -o json").objects) == 6
 
 
 def test_R5_history_shows_no_changes_of_others(kdir: Kdir) -> None:
