@@ -445,6 +445,8 @@ class ConfigApplier(Applier):
                         numbers = {"partitions": int(growth.was or 0)}
                         numbers["refused_partitions"] = diff.grows_to
                         news.append(diff.subject.observation(**numbers))
+                    elif diff.grows_to and name not in not_grown:  # only a config was refused
+                        news += _news(replace(diff, configs=diff.subject.topic.observed_config))
                 case OutcomeUnknown(message):
                     result.unsure[place] = None
                     _log.warning("%s: %s: %s; it is tried again", self._cluster, name, message)

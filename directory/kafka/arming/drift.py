@@ -36,7 +36,7 @@ from directory.kafka.applying.last_applied import (
 )
 from directory.kafka.kafka_context import ACLS
 from directory.namespace.entry import Kind, Provision, Topic
-from directory.namespace.keys import PUSHED
+from directory.namespace.keys import PUSHED, pushed_key
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.time_budget import TimeBudget
 from directory.namespace.topic_configs import same_value
@@ -231,6 +231,10 @@ def topic_issues(
         return found
     desired = DesiredConfigs(snapshot).for_topic(place[0], topic)
     if desired is not None and desired.partitions > topic.partitions:
+        if "rejected" in states_of(snapshot.fact(pushed_key(topic.entry_id)) or b""):
+            # A refusal is of all that was asked for the topic, and growth that no quota binds is
+            # no setting on record.
+            found[PARTITIONS] = "rejected"
         with suppress(NotReady):
             quota = PartitionQuota(snapshot, mount)
             if not quota.try_reserve(place, topic, desired.partitions):

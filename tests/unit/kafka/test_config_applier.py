@@ -25,6 +25,7 @@ from directory.kafka.applying.last_applied import (
     load_applied_configs,
     load_armed_record,
 )
+from directory.kafka.arming.drift import topic_issues
 from directory.kafka.arming.releases import NAMED
 from directory.namespace.command import MoveEntry, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
@@ -596,3 +597,45 @@ def test_growth_below_a_quota_is_kept_where_kafka_refuses_a_config_alone(
         assert max(missing) <= 0
         assert kafka.truth["a"] == {}
         assert not kafka.outcomes
+
+
+def partitions_issue(here: World) -> str:
+    topic = here.topics()["a"]
+    issues = topic_issues(here.replica.snapshot, MOUNT, (ROOT_ID, "a"), topic)
+    return issues.get("partitions", "")
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_growth_that_kafka_refuses_is_rejected_until_it_has_it(
+    tmp_path: FilePath, bound: bool
+) -> None:
+    kafka = GrowingKafka("a")
+    with armed(tmp_path / "store.db", lambda: kafka) as here:
+        if bound:
+            most: dict[str, object] = {"policies.max_partitions": 8}
+            here.execute(UpdateEntry(path=MOUNT, kind=Kind.DIRECTORY, changes=most))
+        kafka.outcomes = [Rejected("no more than 4")]
+        grow(here, "policies", 6)
+        here.settle()
+        assert (counts(here, kafka), partitions_issue(here)) == ((1, 1), "rejected")
+        here.sweep()
+        here.settle()
+        assert partitions_issue(here) == "rejected", "it is not asked for again"
+        grow(here, "policies", 3)
+        here.settle()
+        assert (counts(here, kafka), partitions_issue(here)) == ((3, 3), "")
+
+
+def test_growth_is_recorded_at_once_where_kafka_refuses_a_config_alone(tmp_path: FilePath) -> None:
+    kafka = GrowingKafka("a")
+    with armed(tmp_path / "store.db", lambda: kafka) as here:
+        kafka.refused = WEEK
+        retention(here, WEEK)
+        here.settle()
+        grow(here, "policies", 6)
+        for _ in range(3):  # no sweep in between
+            here.reconciler.run_once()
+        assert (counts(here, kafka), partitions_issue(here)) == ((6, 6), "")
+        assert config_issues(here.replica.snapshot, here.topics()["a"].entry_id) == {
+            "retention.ms": "rejected"
+        }
