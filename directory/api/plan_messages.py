@@ -38,6 +38,7 @@ def call_to_proto(one: KafkaCall) -> policies_pb2.KafkaCall:
         after=one.after,
         acl=None if one.binding is None else _acl(one.binding),
         takeover=one.takeover,
+        rejected=one.rejected,
         deletes_data=one.operation == ALTER and deletes_data(one.key, one.before, one.after),
     )
 

@@ -247,6 +247,8 @@ class KafkaCall:
     binding: AclBinding | None = None
     takeover: bool = False
     """True: it closes a resource that was open to all; made only on request."""
+    rejected: str = field(default="", compare=False)
+    """Kafka's message, if it refused the call and is not asked for it again by itself."""
 
 
 def format_value(value: str | None) -> str:

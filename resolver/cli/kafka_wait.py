@@ -106,6 +106,9 @@ def wait_for_kafka(
         aspect: configs or acls.
         is_ours: whether a call belongs to the change.
         token: of the change, which a cluster below must have received; empty = nothing new.
+
+    Raises:
+        KafkaRejected: Kafka refused all that is left somewhere, which waiting does not change.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -114,8 +117,8 @@ def wait_for_kafka(
     until = time.monotonic() + seconds
     positions = Token.parse(token).positions
 
-    def wait(one: Affected) -> str:
-        left = "it was not asked"
+    def wait(one: Affected) -> str | KafkaRejected:
+        left: str | KafkaRejected = "it was not asked"
         while True:
             started = time.monotonic()
             budget = max(0.5, min(session.timeout_seconds, until - started))
@@ -129,8 +132,8 @@ def wait_for_kafka(
             except KdirError as error:
                 left = f"not known: {error.message}"
             now = time.monotonic()
-            if not left:
-                return ""
+            if not left or isinstance(left, KafkaRejected):
+                return left
             if now >= until:
                 return f"not in Kafka after {seconds:g} s: {one.cluster}: {left}"
             # The pause is as long as the request: a server reads Kafka at most half of the time.
@@ -143,8 +146,16 @@ def wait_for_kafka(
         found = list(pool.map(wait, every))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)  # ^C does not wait for Kafka
-    for missing in filter(None, found):
-        session.missing(missing)
+    rejected: list[KafkaRejected] = []
+    for left in found:
+        if isinstance(left, KafkaRejected):
+            rejected.append(left)
+        elif left:
+            session.missing(left)
+    for error in rejected[1:]:
+        session.missing(f"not in Kafka: {error.message}")
+    if rejected:
+        raise rejected[0]
     return not any(found)
 
 
@@ -155,8 +166,9 @@ def _left(
     is_ours: Callable[[policies_pb2.KafkaCall], bool],
     positions: Mapping[str, Position],
     seconds: float,
-) -> str:
-    """Returns what is left in one cluster, for people; empty = nothing.
+) -> str | KafkaRejected:
+    """Returns what is left in one cluster, for people; empty = nothing. Returns an error where
+    Kafka refused all of it.
 
     Raises:
         KdirError
@@ -181,7 +193,10 @@ def _left(
         ": needs kdir arm --takeover" if calls and all(call.takeover for call in calls) else ""
     )
     counted = units.plural(len(names), "topic" if aspect == "configs" else "resource")
-    return f"{counted} ({', '.join(names[:_NAMED])}{more}){takeover}" if calls else ""
+    text = f"{counted} ({', '.join(names[:_NAMED])}{more}){takeover}" if calls else ""
+    if calls and all(call.rejected for call in calls):
+        return KafkaRejected(f"{one.cluster}: {text}: {calls[0].rejected}")
+    return text
 
 
 def _has_received(

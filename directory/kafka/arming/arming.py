@@ -419,6 +419,9 @@ class ArmingService:
     ) -> tuple[KafkaCall, ...]:
         """Returns the calls for these topics once the plan is armed: none of them waits then."""
         rules = ConfigDiffOptions(revert_external_changes=True, repeated=True)
+        applied = ConfigDiffOptions(
+            revert_external_changes=self._context.settings.revert_external_changes
+        )
         room = PartitionQuota(snapshot, self._context.mount_at(snapshot))
         calls: list[KafkaCall] = []
         for subject, have in self._observe_topics(snapshot, subjects, seconds):
@@ -427,7 +430,12 @@ class ArmingService:
             except ValueError:
                 continue  # nothing may be done to it
             found = diff_configs(replace(subject, released=True), have, pushed, rules)
-            calls += room.allowed_calls(subject, found.calls)
+            allowed = room.allowed_calls(subject, found.calls)
+            if pushed.refused:
+                # Without a plan it has the refusal only if these are the calls that were refused.
+                rejected = diff_configs(subject, have, pushed, applied).asked.refused
+                allowed = [replace(call, rejected=rejected) for call in allowed]
+            calls += allowed
         return tuple(calls)
 
     def _observe_topics(

@@ -235,7 +235,7 @@ class AclCounts(_message.Message):
     def __init__(self, before: _Optional[int] = ..., after: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class KafkaCall(_message.Message):
-    __slots__ = ("operation", "resource", "key", "before", "after", "acl", "takeover", "deletes_data")
+    __slots__ = ("operation", "resource", "key", "before", "after", "acl", "takeover", "deletes_data", "rejected")
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -244,6 +244,7 @@ class KafkaCall(_message.Message):
     ACL_FIELD_NUMBER: _ClassVar[int]
     TAKEOVER_FIELD_NUMBER: _ClassVar[int]
     DELETES_DATA_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
     operation: str
     resource: str
     key: str
@@ -252,7 +253,8 @@ class KafkaCall(_message.Message):
     acl: AclBinding
     takeover: bool
     deletes_data: bool
-    def __init__(self, operation: _Optional[str] = ..., resource: _Optional[str] = ..., key: _Optional[str] = ..., before: _Optional[str] = ..., after: _Optional[str] = ..., acl: _Optional[_Union[AclBinding, _Mapping]] = ..., takeover: _Optional[bool] = ..., deletes_data: _Optional[bool] = ...) -> None: ...
+    rejected: str
+    def __init__(self, operation: _Optional[str] = ..., resource: _Optional[str] = ..., key: _Optional[str] = ..., before: _Optional[str] = ..., after: _Optional[str] = ..., acl: _Optional[_Union[AclBinding, _Mapping]] = ..., takeover: _Optional[bool] = ..., deletes_data: _Optional[bool] = ..., rejected: _Optional[str] = ...) -> None: ...
 
 class AclBinding(_message.Message):
     __slots__ = ("resource_type", "pattern_type", "resource_name", "principal", "host", "operation", "permission_type")

@@ -575,6 +575,24 @@ def test_wait_knows_what_is_set_by_the_names_that_kafka_has_for_it(kdir: Kdir) -
     assert "nothing of flush.ms, tags.preallocate is left" in ran.err
 
 
+def test_wait_ends_at_once_where_kafka_refused_all_that_is_left(kdir: Kdir) -> None:
+    kdir.answers["DirectoryService.UpdateEntry"] = _planned
+    left = policies_pb2.PlanArmingResponse()
+    refused = "remote storage is disabled"
+    left.calls.add(operation="Alter", resource="orders", key="flush.ms", rejected=refused)
+    left.calls.add(operation="Alter", resource="views", key="flush.ms")
+    kdir.answers["PolicyService.PlanArming"] = left
+    arguments = ("set", "/orders", "config.flush.ms=1", "--wait")
+    ran = kdir(*arguments, "--timeout", "0.3")
+    assert ran.code == 3, "the other one may come"
+    del left.calls[1]
+    started = time.monotonic()
+    ran = kdir(*arguments)
+    assert time.monotonic() - started < 10
+    assert ran.code == 5
+    assert f"error: la: 1 topic (orders): {refused} (KAFKA_REJECTED)" in ran.err
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [

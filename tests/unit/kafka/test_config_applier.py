@@ -605,6 +605,11 @@ def partitions_issue(here: World) -> str:
     return issues.get("partitions", "")
 
 
+def left_over(here: World) -> list[tuple[str, str]]:
+    plan = here.reconciler.arming_service.plan(MOUNT, "configs", armed_only=True)
+    return [(call.key, call.rejected) for call in plan.calls]
+
+
 @pytest.mark.parametrize("bound", [False, True])
 def test_growth_that_kafka_refuses_is_rejected_until_it_has_it(
     tmp_path: FilePath, bound: bool
@@ -621,7 +626,9 @@ def test_growth_that_kafka_refuses_is_rejected_until_it_has_it(
         here.sweep()
         here.settle()
         assert partitions_issue(here) == "rejected", "it is not asked for again"
+        assert left_over(here) == [("partitions", "no more than 4")]
         grow(here, "policies", 3)
+        assert left_over(here) == [("partitions", "")], "Kafka was not asked for these yet"
         here.settle()
         assert (counts(here, kafka), partitions_issue(here)) == ((3, 3), "")
 
