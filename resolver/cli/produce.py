@@ -135,6 +135,12 @@ def _produce(session: Session, arguments: Arguments) -> int:
         raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
     ended: list[KafkaError] = []
     try:
+        if _may_be_missing(found):
+            # Else each message would wait for the topic, and time out as if Kafka were away.
+            _in_thread(lambda: _topic_metadata(producer, found.topic, session.timeout_seconds))
+    except KafkaException as error:
+        raise client_error(error.args[0], str(found.path), settings, for_writes=True) from error
+    try:
         try:
             separator = arguments.one("key-separator").encode()
             most = int(settings.get("message.max.bytes", _MOST_BYTES))
@@ -161,6 +167,29 @@ def _produce(session: Session, arguments: Arguments) -> int:
             f"{found.path}: {units.plural(left, 'message')} not delivered in time"
         )
     return 0
+
+
+def _may_be_missing(found: TopicLocation) -> bool:
+    """True if Kafka did not have the topic when its directory looked last."""
+    from kdir.v1 import entry_pb2
+
+    return found.entry.topic.provision in {
+        entry_pb2.PROVISION_PENDING, entry_pb2.PROVISION_FAILED, entry_pb2.PROVISION_MISSING,
+    }  # fmt: skip
+
+
+def _topic_metadata(client: Any, topic: str, seconds: float) -> Any:
+    """Returns Kafka's metadata of a topic.
+
+    Raises:
+        KafkaException: Kafka does not have the topic, or did not answer.
+    """
+    from confluent_kafka import KafkaException
+
+    metadata = client.list_topics(topic, timeout=seconds).topics[topic]
+    if metadata.error is not None:
+        raise KafkaException(metadata.error)
+    return metadata
 
 
 def _note_counts(session: Session, found: TopicLocation, delivered: int, undelivered: int) -> None:
@@ -445,12 +474,10 @@ def _find_offsets(
         InvalidArgument: the topic has no such partition.
         KafkaException
     """
-    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka import TopicPartition
 
     topic = found.topic
-    metadata = consumer.list_topics(topic, timeout=seconds).topics[topic]
-    if metadata.error is not None:
-        raise KafkaException(metadata.error)
+    metadata = _topic_metadata(consumer, topic, seconds)
     if missing := [one for one in chosen if one not in metadata.partitions]:
         raise InvalidArgument(
             f"{found.path}: no partition {missing[0]}; it has "

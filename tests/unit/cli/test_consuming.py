@@ -2,13 +2,14 @@
 sends.
 """
 
+import contextlib
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from io import BufferedReader, BytesIO, RawIOBase
+from io import BufferedReader, BytesIO, RawIOBase, StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, ClassVar
@@ -202,6 +203,8 @@ def test_a_partition_without_a_leader_ends_the_wait_while_another_gets_messages(
     assert [one["offset"] for one in done.objects] == list(range(10))
 
 
+UNKNOWN_TOPIC = 3
+"""UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol."""
 PARTITION_EOF = -191
 """Code of librdkafka for the end of a partition."""
 
@@ -314,6 +317,58 @@ def test_a_line_without_an_end_is_refused_before_it_fills_the_memory(
     whole = begin + b"v" * (1_000_000 - len(begin) + len(separator)) + b"\n"
     assert list(lines_within(BytesIO(2 * whole), 1_000_000, separator)) == [whole, whole]
     assert next(sent(BytesIO(begin + b"v" * 999_000)))
+
+
+class UnknowingProducer:
+    """Producer of a Kafka without the topic: what it is given waits until it times out."""
+
+    produced: ClassVar[list[str]] = []
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        pass
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        error = KafkaError(UNKNOWN_TOPIC)
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=error)})
+
+    def produce(self, topic: str, **_: Any) -> None:
+        self.produced.append(topic)
+
+    def poll(self, timeout: float) -> None:
+        pass
+
+    def flush(self, timeout: float) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("provision", ["PENDING", "FAILED", "MISSING", "ACTIVE"])
+def test_nothing_is_produced_to_a_topic_that_kafka_does_not_have(
+    provision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    UnknowingProducer.produced.clear()
+    monkeypatch.setattr("confluent_kafka.Producer", UnknowingProducer)
+    stdin = SimpleNamespace(buffer=BytesIO(b"one\n"), isatty=lambda: False)
+    with MemoryDirectory() as directory:
+        endpoint = directory.cluster("/la", bootstrap_servers="la:9092")
+        directory.topic("/la/orders")
+        answer = directory.transport.handler(endpoint)
+
+        def with_state(name: str, request: Any) -> Any:
+            response = answer(name, request)
+            for outcome in getattr(response, "outcomes", None) or [response.outcome]:
+                outcome.resolution.entry.topic.provision = f"PROVISION_{provision}"
+            return response
+
+        directory.transport.serve(endpoint, with_state)
+        err = StringIO()
+        monkeypatch.setattr("sys.stdin", stdin)
+        with contextlib.redirect_stderr(err):
+            code = main(["--at", endpoint, "produce", "/la/orders"], transport=directory.transport)
+    if provision == "ACTIVE":
+        assert (code, UnknowingProducer.produced) == (0, ["orders"]), "Kafka is not asked twice"
+        return
+    assert (code, UnknowingProducer.produced) == (5, [])
+    assert "its entry: kdir stat /la/orders (KAFKA_REJECTED)" in err.getvalue()
 
 
 class Interrupted:
