@@ -202,14 +202,23 @@ def _growths(
         if planned is not None:
             calls = planned.plan.kafka_calls
             name = next((call.resource for call in calls if call.operation == GROW_CALL), "")
-            left = _why_left(where, planned)
+            left = "" if name else _why_left(where, planned)
             yield _Growth(one.path, one.cluster, one.partitions, one.etag, name, left)
 
 
 def _why_left(where: PathArgument, planned: directory_pb2.UpdateEntryResponse) -> str:
     """Returns why a topic gets no more partitions now, as the beginning of a sentence."""
+    from kdir.v1 import entry_pb2
+
     from resolver.path import Path
 
+    if state := {
+        entry_pb2.PROVISION_PENDING: "pending",
+        entry_pb2.PROVISION_FAILED: "failed",
+        entry_pb2.PROVISION_MISSING: "missing",
+        entry_pb2.PROVISION_REPLACED: "replaced",
+    }.get(planned.entry.topic.provision, ""):
+        return f"{state} in Kafka (kdir stat PATH has the reason), left as they are"
     # Above the mount there is no Kafka, and nothing to arm.
     mount = planned.authority.cluster.mount or "/"
     at = mount if where.path.is_prefix_of(Path.parse(mount)) else where

@@ -483,6 +483,29 @@ def test_grow_names_the_mount_to_arm_and_not_what_has_no_kafka(kdir: Kdir) -> No
     assert "(kdir arm /search --aspect configs)" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("state", "provision"),
+    [
+        ("pending", entry_pb2.PROVISION_PENDING),
+        ("failed", entry_pb2.PROVISION_FAILED),
+        ("missing", entry_pb2.PROVISION_MISSING),
+        ("replaced", entry_pb2.PROVISION_REPLACED),
+    ],
+)
+def test_grow_names_the_state_of_a_topic_that_kafka_does_not_have(
+    kdir: Kdir, state: str, provision: entry_pb2.Provision
+) -> None:
+    def update(request: directory_pb2.UpdateEntryRequest) -> directory_pb2.UpdateEntryResponse:
+        answer = _updated(request)
+        answer.entry.topic.provision = provision
+        return answer
+
+    kdir.answers["DirectoryService.UpdateEntry"] = update
+    ran = kdir("grow", "/search", "--to", "8", "--plan")
+    assert f"{state} in Kafka (kdir stat PATH has the reason), left as they are: 1 topic" in ran.err
+    assert "not armed" not in ran.err
+
+
 def test_grow_shows_what_would_grow_and_asks(kdir: Kdir) -> None:
     kdir.answers["DirectoryService.UpdateEntry"] = _grown
     kdir.tree.topic("/search/views")
