@@ -219,6 +219,7 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
             raise UsageError(f"{where} is a directory's path: kdir mkdir {where}", verb="create")
         entry = entry_pb2.Entry(topic=topic)
         _policies(arguments, entry)
+        _check_sizes(entry)
         try:
             answer = _create(
                 session,
@@ -246,6 +247,22 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
         _check_in_kafka(session, answer.entry, arguments)
 
     return each(session, arguments.many("PATH"), create)
+
+
+def _check_sizes(entry: entry_pb2.Entry) -> None:
+    """Checks that a topic is made with the numbers that are set on it, else it drifts at once.
+
+    Raises:
+        UsageError: it is not.
+    """
+    for option, name in (
+        ("--partitions", "partitions"),
+        ("--replication-factor", "replication_factor"),
+    ):
+        made, policy = getattr(entry.topic, name), getattr(entry.policies, name)
+        if made and entry.policies.HasField(name) and made != policy:
+            message = f"{option} {made} and --set {name}={policy} contradict each other: give one"
+            raise UsageError(message, verb="create")
 
 
 def _check_in_kafka(session: Session, entry: entry_pb2.Entry, arguments: Arguments) -> None:

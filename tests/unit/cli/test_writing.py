@@ -124,6 +124,18 @@ def test_an_interrupted_write_says_that_it_may_have_been_done(
     assert kdir(*arguments) == Ran(130, "", note)
 
 
+@pytest.mark.parametrize(
+    ("option", "policy"),
+    [("--partitions", "partitions"), ("--replication-factor", "replication_factor")],
+)
+def test_create_takes_no_two_numbers_of_one_topic(kdir: Kdir, option: str, policy: str) -> None:
+    ran = kdir("create", "/a", "/b", option, "4", "--set", f"{policy}=3")
+    assert (ran.code, kdir.calls) == (2, [])
+    assert ran.err.count(f"{option} 4 and --set {policy}=3 contradict each other: give one") == 1
+    assert kdir("create", "/a", option, "4", "--set", f"{policy}=4").code == 0
+    assert kdir("create", "/a", "--set", f"{policy}=3").code == 0
+
+
 def test_mkdir_makes_the_tiers_above_where_they_are_missing(kdir: Kdir) -> None:
     def missing_once(request: directory_pb2.CreateEntryRequest) -> Any:
         if not request.make_parents:
