@@ -338,8 +338,7 @@ def _remove_one(session: Session, arguments: Arguments, where: PathArgument) -> 
     from kdir.v1 import directory_pb2
 
     found = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=True)
-    if where.directory and found.kind == "topic":
-        raise Absent(f"{where.path} is a topic, not a directory", path=where.path)
+    where.check_kind(found)
     if found.kind == "mount" or (found.path == found.mount and not where.path.is_root):
         raise UsageError(f"{where.path} is a mount: kdir umount {where.path}", verb="rm")
     if found.kind == "directory" and not arguments.flag("recursive"):

@@ -10,7 +10,7 @@ from resolver import units
 from resolver.cli.entry_documents import Grants, as_document, grants_by_text
 from resolver.cli.parser import Argument, Arguments, Option, Verb
 from resolver.cli.session import PathArgument, parse_path_argument
-from resolver.errors import Absent, KdirError
+from resolver.errors import KdirError
 
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2
@@ -62,8 +62,7 @@ def _export(session: Session, arguments: Arguments) -> int:
 def _exported(session: Session, where: PathArgument) -> Iterator[_Exported]:
     """Yields what is at a path and below it, parents first."""
     top = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=True)
-    if where.directory and top.kind == "topic":
-        raise Absent(f"{where.path} is a topic, not a directory", path=where.path)
+    where.check_kind(top)
     first = _exported_one(session, top.entry, top.cluster if is_mount(top) else "")
     if first is not None:
         yield first

@@ -236,6 +236,7 @@ def _candidates(session: Session, where: PathArgument) -> list[_Candidate]:
         KdirError: the owner of the path did not answer.
     """
     located = session.resolver.resolve(where.path, prefer=where.prefer)
+    where.check_kind(located)
     if located.kind == "topic":
         topics = [(located.path, located.resolution.entry, located.authority)]
     else:

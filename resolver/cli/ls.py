@@ -191,6 +191,7 @@ def _ls_quickly(session: Session, arguments: Arguments, part: str) -> bool:
 
 
 def _ls_resolved(session: Session, arguments: Arguments, where: PathArgument) -> None:
+    session.refuse_topic(where)
     recursive = arguments.flag("recursive")
     listing = session.resolver.list(
         where.path,
@@ -223,6 +224,7 @@ def _item(one: ListedEntry) -> Item:
 
 def _itself(session: Session, where: PathArgument) -> Item:
     found = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=not where.directory)
+    where.check_kind(found)
     of = (found.cluster, str(found.mount), found.cluster_id)
     return Item(str(where.path), found.entry, *of, found.effective)
 

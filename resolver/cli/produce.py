@@ -75,6 +75,7 @@ def client_settings(
     where = parse_path_argument(arguments.one("PATH"))
     # A producer stays with a link's first target: an outage must not move data.
     found = session.resolver.resolve(where.path, prefer=where.prefer, for_writes=for_writes)
+    where.check_kind(found)
     from resolver.kafka.client_settings import (
         Client,
         consumer_settings,

@@ -36,6 +36,7 @@ def _resolve(session: Session, arguments: Arguments) -> int:
         where = parse_path_argument(parts[0])
         token = arguments.one("token")
         found = session.resolver.resolve(where.path, prefer=where.prefer, token=token)
+        where.check_kind(found)
         _show(session, arguments, found)
         return 0
     code = 0
@@ -101,6 +102,7 @@ def _resolve_chunk(session: Session, arguments: Arguments, parts: Sequence[str])
         try:
             if isinstance(outcome, KdirError):
                 raise outcome
+            parse_path_argument(part).check_kind(outcome)
             _show(session, arguments, outcome)
         except KdirError as error:
             explain(error, session)
@@ -324,6 +326,8 @@ def _which(session: Session, arguments: Arguments) -> int:
 def _trace(session: Session, arguments: Arguments) -> int:
     where = parse_path_argument(arguments.one("PATH"))
     trace = session.resolver.trace(where.path, prefer=where.prefer)
+    if trace.location is not None:
+        where.check_kind(trace.location)
     rows = [_step(session, number, step) for number, step in enumerate(trace.steps, start=1)]
     total = units.took(trace.elapsed_seconds)
     if session.out.structured:

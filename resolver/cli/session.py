@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from resolver.endpoints import AllowList, ServerHealth
     from resolver.errors import KdirError
     from resolver.path import Path
+    from resolver.topic_location import TopicLocation
     from resolver.transport import Credentials, Method, Stream, Transport
     from resolver.user_config import Context, Contexts, LoginSettings
 
@@ -40,6 +41,17 @@ class PathArgument(NamedTuple):
     def kind(self) -> str:
         """The name of the ``kdir.v1.EntryKind`` that the contract's requests take."""
         return "ENTRY_KIND_DIRECTORY" if self.directory else "ENTRY_KIND_UNSPECIFIED"
+
+    def check_kind(self, found: TopicLocation) -> None:
+        """Checks that a path with a ``/`` at the end is not that of a topic alone.
+
+        Raises:
+            Absent: it is.
+        """
+        if self.directory and found.kind == "topic":
+            from resolver.errors import Absent
+
+            raise Absent(f"{found.path} is a topic, not a directory", path=found.path)
 
     def __str__(self) -> str:
         return f"{self.path}/" if self.directory and not self.path.is_root else str(self.path)
@@ -384,6 +396,23 @@ class Session:
                 raise
             self.out.note(f"no route to /: showing {mount}, which the queried server serves")
             show(mount)
+
+    def refuse_topic(self, where: PathArgument) -> None:
+        """Checks what is at a path, as ``PathArgument.check_kind`` does; another error is left to
+        the call that follows.
+
+        Raises:
+            Absent: it is a topic alone.
+        """
+        from resolver.errors import KdirError
+
+        if not where.directory:
+            return
+        try:
+            found = self.resolver.resolve(where.path, prefer=where.prefer)
+        except KdirError:
+            return
+        where.check_kind(found)
 
     def not_listed(self, path: object, error: KdirError) -> None:
         """Reports which part of a listing is missing, and why; the exit code becomes 3."""

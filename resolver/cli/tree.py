@@ -58,6 +58,7 @@ def _draw_tree(
     """
     from concurrent.futures import ThreadPoolExecutor  # heavy, and --help imports this file
 
+    session.refuse_topic(where)
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tree")
     try:
         walk = _TreeFetcher(session, pool, topics=topics, include_system=include_system)

@@ -27,10 +27,9 @@ _DELETED: Final = "__deleted"
 
 
 def _watch(session: Session, arguments: Arguments) -> int:
-    out = session.out
-    watching = session.resolver.watch(
-        parse_path_argument(arguments.one("PATH")).path, after=arguments.one("after")
-    )
+    out, where = session.out, parse_path_argument(arguments.one("PATH"))
+    session.refuse_topic(where)
+    watching = session.resolver.watch(where.path, after=arguments.one("after"))
     table = _table(session)
     interrupted = _closes_on_interrupt(watching.close)
     begun = False
@@ -96,7 +95,9 @@ def _history(session: Session, arguments: Arguments) -> int:
     from resolver.page_order import PageOrder
     from resolver.watch_streams import is_own_change
 
-    path = parse_path_argument(arguments.one("PATH")).path
+    where = parse_path_argument(arguments.one("PATH"))
+    session.refuse_topic(where)
+    path = where.path
     left = arguments.whole("count", 1_000)
     request = watch_pb2.ListChangesRequest(path=str(path))
     table = _table(session)

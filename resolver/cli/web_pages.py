@@ -29,7 +29,6 @@ from resolver.cli.registry import load_verb
 from resolver.cli.session import PathArgument, Session, parse_path_argument
 from resolver.cli.topic_counts import TopicCount, TopicCounts
 from resolver.errors import (
-    Absent,
     DeadlineExceeded,
     InvalidArgument,
     InvalidPath,
@@ -242,8 +241,7 @@ class _PageSections:
         path = str(where)
         with self._session("ls", "table") as session:
             found = session.resolver.resolve(where.path, prefer=where.prefer)
-            if where.directory and found.kind == "topic":
-                raise Absent(f"{where.path} is a topic, not a directory", path=str(where.path))
+            where.check_kind(found)
             parts = [_section("Where", self._shown("resolve", path))]
             if found.kind == "topic":
                 parts += self._topic_parts(found, path, asks_kafka=asks_kafka)

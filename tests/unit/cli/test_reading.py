@@ -69,6 +69,19 @@ class Kdir:
         return run(arguments, self.tree.transport, terminal=terminal, stdin=stdin)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "resolve", "resolve /la/tracking/", "trace", "ls", "ls -R", "ls -d", "tree", "history",
+        "watch", "consume", "produce", "export", "rm", "grow --to 3",
+    ],
+)  # fmt: skip
+def test_a_slash_behind_a_topic_is_refused_by_every_verb(kdir: Kdir, line: str) -> None:
+    ran = kdir(f"{line} /la/tracking/search/views/")
+    assert ran.code == 1
+    assert "/la/tracking/search/views is a topic, not a directory (ABSENT)" in ran.err
+
+
 # -- ls ------------------------------------------------------------------------------------------
 
 
