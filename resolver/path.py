@@ -209,7 +209,7 @@ def _explained(text: str) -> InvalidPath:
         # The first bad segment says more than "too long"; a huge path is not worth the look.
         for position, segment in enumerate(segments, start=1):
             if not is_segment(segment):
-                return _explained_segment(segment, position)
+                return _explained_segment(segment, position, f"path {shown}")
     if len(segments) > MAX_SEGMENTS:
         return _refusal(
             f"path {shown}: {len(segments)} segments; at most {MAX_SEGMENTS} are allowed",
@@ -225,10 +225,10 @@ def _explained(text: str) -> InvalidPath:
     )
 
 
-def _explained_segment(segment: str, position: int) -> InvalidPath:
+def _explained_segment(segment: str, position: int, of: str = "invalid path") -> InvalidPath:
     where = f"segment {position}"
     if not segment:
-        rule, what = "empty", f"{where} is empty: no '//' and no trailing '/'"
+        rule, what = "empty", f"{where} is empty"
     elif segment in {".", ".."}:
         rule, what = "dots", f"{where} is {segment!r}: paths are not relative"
     elif (illegal := _ILLEGAL.search(segment)) is not None:
@@ -244,4 +244,4 @@ def _explained_segment(segment: str, position: int) -> InvalidPath:
             f"{where} has {len(segment)} characters; at most {MAX_SEGMENT_LENGTH} are allowed: "
             f"{cut_shown(segment, _MOST_SHOWN)}"
         )
-    return _refusal(f"invalid path: {what}", segment=segment, position=position, rule=rule)
+    return _refusal(f"{of}: {what}", segment=segment, position=position, rule=rule)

@@ -354,8 +354,11 @@ def test_stat_has_the_units_of_ls(kdir: Kdir) -> None:
 @pytest.mark.parametrize(
     ("path", "complaint"),
     [
-        ("/la/grün", "segment 2 is 'grün': character 'ü' (U+00FC) at 3 is not one of"),
-        ("/la/a$b", "segment 2 is 'a$b': character '$' at 2 is not one of"),
+        (
+            "/la/grün",
+            "path '/la/grün': segment 2 is 'grün': character 'ü' (U+00FC) at 3 is not one of",
+        ),
+        ("/la/a$b", "path '/la/a$b': segment 2 is 'a$b': character '$' at 2 is not one of"),
         ("/la/*ü", "invalid glob '/la/*ü': character 6: 'ü' (U+00FC) is in no name"),
         ("/la/\u202ex", r"segment 2 is '\u202ex': character '\u202e' at 1 is not one of"),
     ],
