@@ -220,6 +220,10 @@ def _document(content: Any, where: str) -> Document:
 
     if not isinstance(content, dict):
         _fail(where, "document", content, "a mapping with path and kind")
+    if content.get("kind") not in (*FIELDS,):
+        # A misspelt key is often why there is no kind.
+        every = dict.fromkeys(name for names in FIELDS.values() for name in names)
+        _check_names(where, "", content, ("path", "kind", *every))
     kind = _text(where, content, "kind")
     if kind not in FIELDS:
         _fail(where, "kind", kind, f"one of {', '.join(FIELDS)}")

@@ -403,6 +403,9 @@ _REPEATING = "\n".join(
     [
         ("[]", "document: found []; expected a mapping with path and kind"),
         ("{kind: topic}", "path: found None; expected a text"),
+        ("{path: /la/q, knd: directory}", "field: found 'knd'; expected one of path, kind, "),
+        ("{path: /la/q, knd: directory}", "; did you mean kind?"),
+        ("{path: /la/q, kind: [a]}", "kind: found ['a']; expected a text"),
         ("{path: la, kind: topic}", "path: found 'la'; expected a canonical path"),
         ("{path: /la, kind: folder}", "kind: found 'folder'; expected one of directory, topic"),
         ("{path: /la, kind: directory, polices: {}}", "did you mean policies?"),
