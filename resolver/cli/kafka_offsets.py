@@ -222,7 +222,8 @@ def _show_partitions(session: Session, path: str, partitions: Sequence[Partition
     names = ("PARTITION", "LEADER", "REPLICAS", "ISR", "BEGIN", "END", "ISSUE")
     table = Table(session.out, [Column(name, name in _NUMBERS) for name in names])
     for one in partitions if session.out.structured else ():
-        session.out.record({"path": path, **asdict(one), "issue": one.issue})
+        issue = {"issue": one.issue} if one.issue else {}
+        session.out.record({"path": path, **asdict(one), **issue})
     if not session.out.structured:
         table.rows([_partition_row(one) for one in partitions])
 

@@ -129,17 +129,20 @@ def _show(session: Session, arguments: Arguments, found: TopicLocation) -> None:
 
 
 def _record(session: Session, found: TopicLocation) -> dict[str, Any]:
+    of_topic = {
+        "topic": found.physical_name,
+        "topic_id": found.topic_id,
+        "partitions": found.partitions,
+        "replication_factor": found.replication_factor,
+        "bootstrap_servers": found.bootstrap_servers if found.kind == "topic" else "",
+    }
     record: dict[str, Any] = {
         "path": found.path,
         "kind": found.kind,
         "cluster": found.cluster,
         "cluster_id": found.cluster_id,
         "mount": found.mount,
-        "topic": found.physical_name,
-        "topic_id": found.topic_id,
-        "partitions": found.partitions,
-        "replication_factor": found.replication_factor,
-        "bootstrap_servers": found.bootstrap_servers if found.kind == "topic" else "",
+        **{name: value for name, value in of_topic.items() if value},
         "listeners": [plain(one) for one in found.authority.cluster.listeners],
         "has_container": found.has_container,
         "token": found.token,

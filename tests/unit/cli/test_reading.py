@@ -82,6 +82,14 @@ def test_a_slash_behind_a_topic_is_refused_by_every_verb(kdir: Kdir, line: str) 
     assert "/la/tracking/search/views is a topic, not a directory (ABSENT)" in ran.err
 
 
+def test_json_has_no_fields_of_topics_for_other_entries(kdir: Kdir) -> None:
+    (found,) = kdir("resolve -o json /la/tracking/search").objects
+    of_topic = {"topic", "topic_id", "partitions", "replication_factor", "bootstrap_servers"}
+    assert not of_topic & found.keys()
+    (found,) = kdir("resolve -o json /la/tracking/search/clicks").objects
+    assert of_topic < found.keys()
+
+
 # -- ls ------------------------------------------------------------------------------------------
 
 
