@@ -113,6 +113,25 @@ class TopicLocation:
         """Returns the listener of this name; None = there is none."""
         return next((one for one in self.listeners if one.name == name), None)
 
+    def choose_listener(self, name: str = "") -> Listener:
+        """Returns the listener of this name; without a name, the first.
+
+        Raises:
+            InvalidArgument: the path is no topic, or its cluster has no such listener.
+        """
+        self.check_topic()
+        if not self.listeners:
+            raise InvalidArgument(
+                f"cluster {self.cluster} advertises no listeners; set kafka.listeners on its "
+                f"servers"
+            )
+        chosen = self.listener(name) if name else self.listeners[0]
+        if chosen is None:
+            known = ", ".join(one.name for one in self.listeners)
+            message = f"cluster {self.cluster} has no listener {name!r}; it has {known}"
+            raise InvalidArgument(message)
+        return chosen
+
 
 def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()) -> TopicLocation:
     """Returns an owner's answer as a location; both ``payload`` are the contract's messages.

@@ -48,6 +48,8 @@ _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
 _QUANTITY = re.compile(r"(-?[0-9]{1,40})([a-zA-Z]*)", re.ASCII)
 """Number and unit; a text with more digits than any value has stays as it is."""
+_FRACTION = re.compile(r"-?[0-9]*[.,][0-9]+ ?[a-zA-Z]+|-?[0-9]+ [a-zA-Z]+", re.ASCII)
+"""What people write for a quantity, and is none."""
 _MILLISECONDS: Final = {
     "": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000,
 }  # fmt: skip
@@ -196,6 +198,13 @@ def _config(field: Field, value: str, verb: str) -> str:
     elif field.name != "tags" and field.key.endswith(".bytes"):
         units = _BYTES
     found = _QUANTITY.fullmatch(value) if units else None
+    if units is not None and found is None and _FRACTION.fullmatch(value):
+        example = "12h" if units is _MILLISECONDS else "1536MiB"
+        raise UsageError(
+            f"{field.key}={cut_name(value, 40)}: a whole number before the unit was expected, such "
+            f"as {example}",
+            verb=verb,
+        )
     if units is None or found is None:
         return value  # Kafka checks its own values
     number, unit = found.groups()

@@ -77,6 +77,7 @@ def client_settings(
     found = session.resolver.resolve(where.path, prefer=where.prefer, for_writes=for_writes)
     where.check_kind(found)
     from resolver.kafka.client_settings import (
+        COMMAND_LINE,
         Client,
         consumer_settings,
         for_librdkafka,
@@ -86,7 +87,8 @@ def client_settings(
 
     brokers = connection(found, arguments.one("listener"))
     answered = {"client.id": "kdir", "log_level": "3", **own, **own_settings(arguments)}
-    layers = setting_layers(answered, found, Client.PRODUCER if for_writes else Client.CONSUMER)
+    client = Client.PRODUCER if for_writes else Client.CONSUMER
+    layers = setting_layers(answered, found, client, COMMAND_LINE)
     settings = producer_settings(layers) if for_writes else consumer_settings(layers)
     return found, brokers | for_librdkafka(settings)
 
@@ -364,7 +366,7 @@ def _chosen_partitions(arguments: Arguments) -> list[int]:
     texts = arguments.many("partition")
     for text in texts:
         if not (text.isascii() and text.isdigit() and len(text) < _PARTITION_DIGITS):
-            raise UsageError(f"--partition {text!r}: a number was expected", verb="consume")
+            raise UsageError(f"--partition {text!r}: a number from 0 was expected", verb="consume")
     return sorted(set(map(int, texts)))
 
 

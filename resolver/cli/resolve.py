@@ -118,9 +118,9 @@ def _show(session: Session, arguments: Arguments, found: TopicLocation) -> None:
         case "name":
             out.line(found.path)
         case "properties":
-            out.lines(_properties(found, _listener(found, arguments.one("listener"))))
+            out.lines(_properties(found, found.choose_listener(arguments.one("listener"))))
         case "kcat":
-            out.line(_kcat(found, _listener(found, arguments.one("listener"))))
+            out.line(_kcat(found, found.choose_listener(arguments.one("listener"))))
         case _ if out.human:
             out.lines(_described(found))
         case _:
@@ -160,24 +160,6 @@ def _record(session: Session, found: TopicLocation) -> dict[str, Any]:
     if found.effective is not None:
         record["effective"] = plain(found.effective)
     return record
-
-
-def _listener(found: TopicLocation, name: str) -> Listener:
-    """Returns the listener to use: the named one, else the first.
-
-    Raises:
-        InvalidArgument: the path is no topic, or its cluster has no such listener.
-    """
-    found.check_topic()
-    if not found.listeners:
-        raise InvalidArgument(
-            f"cluster {found.cluster} advertises no listeners; set kafka.listeners on its servers"
-        )
-    chosen = found.listener(name) if name else found.listeners[0]
-    if chosen is None:
-        known = ", ".join(one.name for one in found.listeners)
-        raise InvalidArgument(f"cluster {found.cluster} has no listener {name!r}; it has {known}")
-    return chosen
 
 
 def _properties(found: TopicLocation, listener: Listener) -> Iterator[str]:
@@ -223,7 +205,7 @@ def _cells(found: TopicLocation, listener_name: str) -> list[str]:
     is_topic = found.kind == "topic"
     listener = None
     if is_topic and (listener_name or found.listeners):
-        listener = _listener(found, listener_name)
+        listener = found.choose_listener(listener_name)
     owner = found.effective.owner if found.effective is not None else ""
     return [
         found.path,

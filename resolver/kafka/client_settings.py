@@ -30,6 +30,7 @@ from resolver.setting_types import (
 )
 
 __all__ = [
+    "COMMAND_LINE",
     "PROGRAM",
     "Client",
     "SettingLayer",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 PROGRAM: Final = "the program"
+COMMAND_LINE: Final = "-X or --properties"
 """Origin of the settings that the program gives to its client."""
 _IDEMPOTENCE: Final = "enable.idempotence"
 _IN_FLIGHT: Final = "max.in.flight.requests.per.connection"
@@ -331,7 +333,7 @@ def consumer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
     protocol = sourced.get("group.protocol")
     if protocol is not None and protocol.value.strip().lower() == "consumer":
         for name in _CLASSIC:
-            if name in sourced and sourced[name].origin != PROGRAM:
+            if name in sourced and sourced[name].origin not in {PROGRAM, COMMAND_LINE}:
                 del sourced[name]
     return {name: one.value for name, one in sourced.items()}
 

@@ -26,11 +26,7 @@ def connection(found: TopicLocation, listener: str = "") -> dict[str, str]:
     Raises:
         InvalidArgument: the path is no topic, or its cluster has no such listener.
     """
-    found.check_topic()
-    named = [one for one in found.listeners if not listener or one.name == listener]
-    one = next(iter(named), None)
-    if one is None:
-        raise InvalidArgument(f"cluster {found.cluster} names no listener {listener}".rstrip())
+    one = found.choose_listener(listener)
     settings = {
         "bootstrap.servers": ",".join(one.bootstrap_servers),
         "security.protocol": one.security_protocol or "PLAINTEXT",
@@ -66,9 +62,13 @@ def kafka_error_text(error: KafkaException) -> str:
 
 
 def setting_layers(
-    settings: Mapping[str, Any], found: TopicLocation | None, client: Client = Client.PRODUCER
+    settings: Mapping[str, Any],
+    found: TopicLocation | None,
+    client: Client = Client.PRODUCER,
+    origin: str = PROGRAM,
 ) -> list[SettingLayer]:
-    """Returns the defaults that the policies of a path set, then the settings of the program.
+    """Returns the defaults that the policies of a path set, then the settings of the program, or of
+    the command line.
     Defaults that are not valid are left out: a server of another version may have accepted them.
     """
     layers = []
@@ -81,5 +81,5 @@ def setting_layers(
         }
         if answered:
             layers.append(SettingLayer(f"the policies of {found.path}", answered))
-    layers.append(SettingLayer(PROGRAM, settings))
+    layers.append(SettingLayer(origin, settings))
     return layers

@@ -90,6 +90,20 @@ def test_json_has_no_fields_of_topics_for_other_entries(kdir: Kdir) -> None:
     assert of_topic < found.keys()
 
 
+@pytest.mark.parametrize("verb", ["resolve -o kcat", "consume", "produce", "stat --groups"])
+def test_a_wrong_listener_is_answered_with_those_that_there_are(kdir: Kdir, verb: str) -> None:
+    ran = kdir(f"{verb} /ny/bids --listener zz")
+    assert ran.code == 2
+    assert re.search(r"cluster ny has no listener 'zz'; it has \w+", ran.err)
+
+
+def test_settings_of_the_command_line_are_named_as_such(kdir: Kdir) -> None:
+    ran = kdir("produce /ny/bids -X acks=5")
+    assert ran.code == 2
+    assert "acks=5 (by -X or --properties)" in ran.err
+    assert "a number from 0 was expected" in kdir("consume /ny/bids --partition -1").err
+
+
 # -- ls ------------------------------------------------------------------------------------------
 
 

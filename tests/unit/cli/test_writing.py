@@ -136,6 +136,23 @@ def test_create_takes_no_two_numbers_of_one_topic(kdir: Kdir, option: str, polic
     assert kdir("create", "/a", "--set", f"{policy}=3").code == 0
 
 
+@pytest.mark.parametrize(
+    ("value", "example"),
+    [
+        ("retention.ms=0.5d", "12h"),
+        ("retention.ms=12 h", "12h"),
+        ("retention.bytes=1.5GiB", "1536MiB"),
+    ],
+)
+def test_a_quantity_that_is_no_whole_number_is_answered_with_one(
+    kdir: Kdir, value: str, example: str
+) -> None:
+    ran = kdir("set", "/orders", value)
+    assert (ran.code, kdir.calls) == (2, [])
+    expected = f"{value}: a whole number before the unit was expected, such as {example}"
+    assert expected in ran.err
+
+
 def test_mkdir_makes_the_tiers_above_where_they_are_missing(kdir: Kdir) -> None:
     def missing_once(request: directory_pb2.CreateEntryRequest) -> Any:
         if not request.make_parents:
