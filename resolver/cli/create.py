@@ -115,6 +115,9 @@ def _policies(arguments: Arguments, entry: entry_pb2.Entry) -> None:
 def _mkdir(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import entry_pb2
 
+    planned: set[str] = set()
+    """Paths that a dry run has found to be made."""
+
     def make(where: PathArgument) -> None:
         made, exists = [str(where.path)], False
         entry = entry_pb2.Entry(directory=entry_pb2.Directory(closed=arguments.flag("closed")))
@@ -146,10 +149,21 @@ def _mkdir(session: Session, arguments: Arguments) -> int:
             answer = create(make_parents=True)
             if missing:
                 made = _tiers(missing, where.path)
+        if str(where.path) in planned:
+            if not arguments.flag("parents"):
+                raise _planned_before(where)
+            exists = True
+        made = [one for one in made if one not in planned]
+        if arguments.flag("plan"):
+            planned.update(made)
         text = f"{_did(arguments, 'make')} {', '.join(made)}"
         show_entry(session, answer.entry, f"unchanged: {where} exists" if exists else text)
 
     return each(session, arguments.many("PATH"), make)
+
+
+def _planned_before(where: PathArgument) -> AlreadyExists:
+    return AlreadyExists(f"{where.path} is made by this command before", path=where.path)
 
 
 def _tiers(first: str, last: Path) -> list[str]:
@@ -213,6 +227,8 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
     )
     if arguments.one("physical") and len(arguments.many("PATH")) > 1:
         raise UsageError("--physical names one topic: give one PATH", verb="create")
+    planned: set[str] = set()
+    """Paths that a dry run has found to be made."""
 
     def create(where: PathArgument) -> None:
         if where.directory:
@@ -220,6 +236,11 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
         entry = entry_pb2.Entry(topic=topic)
         _policies(arguments, entry)
         _check_sizes(entry)
+        if str(where.path) in planned:
+            if not arguments.flag("if-not-exists"):
+                raise _planned_before(where)
+            session.out.note(f"unchanged: {where} is made by this command before")
+            return
         try:
             answer = _create(
                 session,
@@ -233,6 +254,8 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
                 raise
             _check_in_kafka(session, _show_existing(session, where, entry), arguments)
             return
+        if arguments.flag("plan"):
+            planned.add(str(where.path))
         made = answer.entry.topic
         location = f"topic {made.physical_name} of {answer.authority.cluster.cluster}"
         answered = f"{_did(arguments, 'create')} {answer.entry.path}: {location}"
@@ -328,17 +351,37 @@ def _default_physical_name(answer: directory_pb2.CreateEntryResponse) -> str:
 
 
 def _remove(session: Session, arguments: Arguments) -> int:
+    planned: list[PathArgument] = []
+    """What a dry run has found to be removed; ``directory`` is true of directories only."""
+
     def remove(where: PathArgument) -> None:
-        _remove_one(session, arguments, where)
+        _remove_one(session, arguments, where, planned)
 
     return each(session, arguments.many("PATH"), remove)
 
 
-def _remove_one(session: Session, arguments: Arguments, where: PathArgument) -> None:
+def _is_gone(where: PathArgument, kind: str, planned: Sequence[PathArgument]) -> bool:
+    """True if an entry is removed by what was planned before."""
+    return any(
+        one.directory == (kind == "directory")
+        if one.path == where.path
+        else one.directory and one.path.is_prefix_of(where.path)
+        for one in planned
+    )
+
+
+def _remove_one(
+    session: Session, arguments: Arguments, where: PathArgument, before: list[PathArgument]
+) -> None:
     from kdir.v1 import directory_pb2
 
     found = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=True)
     where.check_kind(found)
+    if _is_gone(where, found.kind, before) and found.kind == "topic" and found.has_container:
+        # The directory of the same name is what is left at the path.
+        found = session.resolver.resolve(where.path, prefer="directory", no_follow=True)
+    if _is_gone(where, found.kind, before):
+        raise Absent(f"{where.path} is removed by this command before", path=where.path)
     if found.kind == "mount" or (found.path == found.mount and not where.path.is_root):
         raise UsageError(f"{where.path} is a mount: kdir umount {where.path}", verb="rm")
     if found.kind == "directory" and not arguments.flag("recursive"):
@@ -356,6 +399,7 @@ def _remove_one(session: Session, arguments: Arguments, where: PathArgument) -> 
         if arguments.flag("plan"):
             _removed(session, where, found.kind, planned, "would remove")
             print_change_plan(session.out, planned.plan, recorded=True)
+            before.append(PathArgument(where.path, found.kind == "directory"))
             return
         if not session.approve(f"remove {removal_text(where, found.kind, planned)}"):
             session.out.note(f"unchanged: {where}")

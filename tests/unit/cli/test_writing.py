@@ -153,6 +153,34 @@ def test_a_quantity_that_is_no_whole_number_is_answered_with_one(
     assert expected in ran.err
 
 
+def test_a_plan_of_several_paths_has_what_the_command_would_do(kdir: Kdir) -> None:
+    def missing(request: directory_pb2.CreateEntryRequest) -> Any:
+        if request.path.startswith("/yy/") and not request.make_parents:
+            raise errors.InvalidNamespace("/yy does not exist", missing="/yy", nearest="/")
+        return _created(request)
+
+    kdir.answers["DirectoryService.CreateEntry"] = missing
+    ran = kdir("mkdir", "--plan", "/yy/a", "/yy/b")
+    assert ran == Ran(0, "", "would make /yy, /yy/a\nwould make /yy/b\n")
+    ran = kdir("mkdir", "--plan", "/x", "/x")
+    assert ran.code == 5
+    assert "/x is made by this command before (ALREADY_EXISTS)" in ran.err
+    ran = kdir("mkdir", "-p", "--plan", "/x", "/x")
+    assert ran == Ran(0, "", "would make /x\nunchanged: /x exists\n")
+    assert kdir("create", "--plan", "/x", "/x").code == 5
+    assert kdir("create", "--plan", "--if-not-exists", "/x", "/x").code == 0
+    ran = kdir("rm", "-r", "--plan", "/search/", "/search/clicks", "/orders")
+    assert ran.code == 1
+    assert "/search/clicks is removed by this command before (ABSENT)" in ran.err
+    assert "would remove topic /orders" in ran.err
+    kdir.tree.topic("/orders/dlq")
+    ran = kdir("rm", "-r", "--plan", "/orders", "/orders", "/orders/", "/orders/dlq")
+    assert "would remove topic /orders" in ran.err
+    assert "would remove directory /orders" in ran.err
+    assert ran.err.count("(ABSENT)") == 2
+    assert kdir("rm", "-r", "--plan", "/orders/", "/orders").code == 0
+
+
 def test_mkdir_makes_the_tiers_above_where_they_are_missing(kdir: Kdir) -> None:
     def missing_once(request: directory_pb2.CreateEntryRequest) -> Any:
         if not request.make_parents:
