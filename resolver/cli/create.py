@@ -103,10 +103,9 @@ def _create(
 
 def _policies(arguments: Arguments, entry: entry_pb2.Entry) -> None:
     """Puts the policies of ``--set`` into a new entry."""
-    from resolver.cli.policy_arguments import assign
+    from resolver.cli.policy_arguments import assign_all
 
-    for assignment in arguments.many("set"):
-        assign(entry, assignment, arguments.verb.name)
+    assign_all(entry, arguments.many("set"), arguments.verb.name)
 
 
 # -- mkdir ---------------------------------------------------------------------------------------
@@ -158,12 +157,30 @@ def _mkdir(session: Session, arguments: Arguments) -> int:
             planned.update(made)
         text = f"{_did(arguments, 'make')} {', '.join(made)}"
         show_entry(session, answer.entry, f"unchanged: {where} exists" if exists else text)
+        if exists:
+            _note_not_set(session, where, entry, answer.entry)
 
     return each(session, arguments.many("PATH"), make)
 
 
 def _planned_before(where: PathArgument) -> AlreadyExists:
     return AlreadyExists(f"{where.path} is made by this command before", path=where.path)
+
+
+def _note_not_set(
+    session: Session, where: PathArgument, wanted: entry_pb2.Entry, found: entry_pb2.Entry
+) -> None:
+    """Warns where an existing directory has not what it would have been made with."""
+    from resolver.entry_fields import policy_fields
+
+    has = dict(policy_fields(found.policies))
+    missing = [
+        f"{key}={value}" for key, value in policy_fields(wanted.policies) if has.get(key) != value
+    ]
+    if wanted.directory.closed and not found.directory.closed:
+        missing.append("closed=true")
+    if missing:
+        session.out.note(f"not set at {where}, which exists: {', '.join(missing)}", "warn")
 
 
 def _tiers(first: str, last: Path) -> list[str]:
@@ -227,6 +244,8 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
     )
     if arguments.one("physical") and len(arguments.many("PATH")) > 1:
         raise UsageError("--physical names one topic: give one PATH", verb="create")
+    if arguments.flag("wait") and arguments.flag("no-wait"):
+        raise UsageError("--wait and --no-wait contradict each other: give one", verb="create")
     planned: set[str] = set()
     """Paths that a dry run has found to be made."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +14,7 @@ from resolver.printable import cut_name
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2
 
-__all__ = ["KEYS_HELP", "Field", "assign", "field_of", "forget"]
+__all__ = ["KEYS_HELP", "Field", "assign", "assign_all", "field_of", "forget"]
 
 KEYS_HELP: Final = """\
 Keys: owner, contact, description, read_only, partitions and replication_factor (of new topics),
@@ -138,6 +138,24 @@ def assign(entry: entry_pb2.Entry, assignment: str, verb: str) -> Field:
     else:
         setattr(entry.policies, field.name, value)
     return field
+
+
+def assign_all(entry: entry_pb2.Entry, assignments: Sequence[str], verb: str) -> list[Field]:
+    """Sets the field of each ``KEY=VALUE`` in an entry; returns the fields.
+
+    Raises:
+        UsageError: as ``assign``, or one key has two values.
+    """
+    fields: list[Field] = []
+    seen: dict[str, str] = {}
+    for text in dict.fromkeys(assignments):
+        field = assign(entry, text, verb)
+        if field.mask in seen:
+            message = f"{field.shown} was given twice: {seen[field.mask]} and {text}"
+            raise UsageError(message, verb=verb)
+        seen[field.mask] = text
+        fields.append(field)
+    return fields
 
 
 def forget(entry: entry_pb2.Entry, key: str, verb: str, *, clear: bool) -> Field:

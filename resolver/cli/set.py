@@ -28,7 +28,7 @@ from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.plan_output import FOR_NEW_TOPICS, OF_NEW_TOPICS, print_change_plan
 from resolver.cli.planned_write import decided_values, send_planned
-from resolver.cli.policy_arguments import KEYS_HELP, Field, assign, forget
+from resolver.cli.policy_arguments import KEYS_HELP, Field, assign_all, forget
 from resolver.cli.session import parse_path_argument
 from resolver.confirmation import irreversible_effect, lock_out_effect
 from resolver.entry_fields import policy_key
@@ -50,7 +50,7 @@ _BESIDES: Final = frozenset({"acl", "topic_id"})
 
 def _set(session: Session, arguments: Arguments) -> int:
     def put(entry: entry_pb2.Entry) -> list[Field]:
-        return [assign(entry, text, "set") for text in arguments.many("KEY=VALUE")]
+        return assign_all(entry, arguments.many("KEY=VALUE"), "set")
 
     return _update(session, arguments, put, "set")
 
@@ -347,7 +347,7 @@ def _assume(
     from kdir.v1 import entry_pb2
 
     entry = entry_pb2.Entry()
-    fields = [assign(entry, text, "effective") for text in changes]
+    fields = assign_all(entry, changes, "effective")
     for one in fields:
         if not one.mask.startswith("policies."):
             raise UsageError(f"--if is for policies; {one.mask} is none", verb="effective")

@@ -136,23 +136,6 @@ def test_create_takes_no_two_numbers_of_one_topic(kdir: Kdir, option: str, polic
     assert kdir("create", "/a", "--set", f"{policy}=3").code == 0
 
 
-@pytest.mark.parametrize(
-    ("value", "example"),
-    [
-        ("retention.ms=0.5d", "12h"),
-        ("retention.ms=12 h", "12h"),
-        ("retention.bytes=1.5GiB", "1536MiB"),
-    ],
-)
-def test_a_quantity_that_is_no_whole_number_is_answered_with_one(
-    kdir: Kdir, value: str, example: str
-) -> None:
-    ran = kdir("set", "/orders", value)
-    assert (ran.code, kdir.calls) == (2, [])
-    expected = f"{value}: a whole number before the unit was expected, such as {example}"
-    assert expected in ran.err
-
-
 def test_a_plan_of_several_paths_has_what_the_command_would_do(kdir: Kdir) -> None:
     def missing(request: directory_pb2.CreateEntryRequest) -> Any:
         if request.path.startswith("/yy/") and not request.make_parents:
@@ -179,6 +162,49 @@ def test_a_plan_of_several_paths_has_what_the_command_would_do(kdir: Kdir) -> No
     assert "would remove directory /orders" in ran.err
     assert ran.err.count("(ABSENT)") == 2
     assert kdir("rm", "-r", "--plan", "/orders/", "/orders").code == 0
+
+
+def test_what_contradicts_itself_is_refused(kdir: Kdir) -> None:
+    assert kdir("create", "/a", "--wait", "--no-wait").code == 2
+    for verb in (("set", "/orders"), ("mkdir", "/a", "--set")):
+        more = () if verb[0] == "set" else ("--set",)
+        ran = kdir(*verb, "retention.ms=1", *more, "topic_config.retention.ms=2")
+        assert (ran.code, kdir.calls) == (2, [])
+        message = "retention.ms was given twice: retention.ms=1 and topic_config.retention.ms=2"
+        assert message in ran.err
+    assert kdir("set", "/orders", "owner=a", "owner=a").code == 0
+
+
+def test_mkdir_of_an_existing_directory_names_what_is_not_set(kdir: Kdir) -> None:
+    def existing(request: directory_pb2.CreateEntryRequest) -> Any:
+        if not request.make_parents:
+            raise errors.AlreadyExists("/search exists")
+        answer = _created(request)
+        answer.entry.policies.Clear()
+        answer.entry.policies.contact = "ops"
+        return answer
+
+    kdir.answers["DirectoryService.CreateEntry"] = existing
+    ran = kdir("mkdir", "-p", "/search", "--set", "owner=zzz", "--set", "contact=ops")
+    notes = "unchanged: /search exists\nnot set at /search, which exists: owner=zzz\n"
+    assert ran == Ran(0, "", notes)
+
+
+@pytest.mark.parametrize(
+    ("value", "example"),
+    [
+        ("retention.ms=0.5d", "12h"),
+        ("retention.ms=12 h", "12h"),
+        ("retention.bytes=1.5GiB", "1536MiB"),
+    ],
+)
+def test_a_quantity_that_is_no_whole_number_is_answered_with_one(
+    kdir: Kdir, value: str, example: str
+) -> None:
+    ran = kdir("set", "/orders", value)
+    assert (ran.code, kdir.calls) == (2, [])
+    expected = f"{value}: a whole number before the unit was expected, such as {example}"
+    assert expected in ran.err
 
 
 def test_mkdir_makes_the_tiers_above_where_they_are_missing(kdir: Kdir) -> None:
