@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,17 @@ import pytest
 
 from tests.conformance.exclusions import EXCLUSIONS
 
-__all__ = ["FOLDER", "NOT_UNDERSTOOD", "TALLIES", "Row", "Tally", "cases", "folder", "run"]
+__all__ = [
+    "FOLDER",
+    "NOT_UNDERSTOOD",
+    "TALLIES",
+    "Row",
+    "Tally",
+    "cases",
+    "folder",
+    "run",
+    "section_rows",
+]
 
 NOT_UNDERSTOOD = "not-understood"
 """What a driver says of a row that holds a word that it does not know."""
@@ -75,6 +86,30 @@ def cases(
     return params or [_skipped(f"{file} holds no row to run")]
 
 
+def section_rows(text: str, metadata: Collection[str]) -> Iterator[Row]:
+    """Yields the rows of every section of a JSON file, each with the name of its section.
+
+    A section is a list of rows, or a table whose ``cases`` are one. ``metadata`` names the lists
+    and tables that hold no rows; any other is rows to which the driver must give a category.
+    """
+    yield from _rows_below("", json.loads(text), metadata)
+
+
+def _rows_below(section: str, part: Any, metadata: Collection[str]) -> Iterator[Row]:
+    if isinstance(part, list):
+        for row in part:
+            yield {**(row if isinstance(row, dict) else {"row": row}), "section": section}
+        return
+    parts = {name: one for name, one in part.items() if isinstance(one, list | dict)}
+    if section and part and not parts:
+        yield {**part, "section": section}
+    for name, one in parts.items():
+        if section and name == "cases":
+            yield from _rows_below(section, one, metadata)
+        elif section or name not in metadata:
+            yield from _rows_below(f"{section}/{name}".lstrip("/"), one, metadata)
+
+
 def run(check: Callable[[Row], None], row: Row) -> None:
     """Holds kdir to a row; one that the driver cannot read fails."""
     if row.get(NOT_UNDERSTOOD):
@@ -88,16 +123,15 @@ def _rows(file: Path, read: Callable[[str], Iterable[Row]]) -> list[Row]:
     """Returns all rows of a file.
 
     Raises:
-        ValueError, TypeError: it does not hold what its name says; both name the file.
+        ValueError: it does not hold what its name says, or nothing; names the file.
     """
     try:
         rows = list(read(file.read_text(encoding="utf-8")))
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         raise ValueError(f"{file} cannot be read as such cases: {what}") from error
-    for number, row in enumerate(rows, start=1):
-        if not isinstance(row, dict):
-            raise TypeError(f"{file}: row {number} is no object: {row!r}")
+    if not rows:
+        raise ValueError(f"{file} holds no row")
     return rows
 
 

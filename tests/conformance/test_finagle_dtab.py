@@ -13,7 +13,6 @@ name one that is not ready.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -52,7 +51,7 @@ from resolver.resolution.values import (
     United,
 )
 from tests.conformance import dtab
-from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run
+from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run, section_rows
 from tests.conformance.dtab import Leaf, Many, Nothing, Tree, Weighted
 from tests.support.trees import Cluster
 
@@ -68,15 +67,17 @@ _STATES: dict[str, Tree] = {
 }  # fmt: skip
 
 
-def read(text: str) -> list[Row]:
-    """Returns the cases of the file."""
-    return cast("list[Row]", json.loads(text)["cases"])
+def read(text: str) -> Iterator[Row]:
+    """Yields the rows of all sections, each with the name of its section."""
+    return section_rows(text, ())
 
 
 # -- which rows are run --------------------------------------------------------------------------
 
 
 def category(row: Row) -> str | None:
+    if row["section"] != "cases":
+        return NOT_UNDERSTOOD
     kind = row["kind"]
     if kind in _LANGUAGE:
         return "dtab-language"

@@ -17,7 +17,7 @@ from directory.federation.mount_table import MountTable
 from directory.namespace.command import CreateMount
 from resolver.errors import InvalidPath, MountShadows
 from resolver.path import ROOT, Path
-from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run
+from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run, section_rows
 from tests.support.trees import Cluster
 
 _NOBODY = ("ERROR_NO_LOCATION", "ERROR_DEFAULT_NS_DISABLED")
@@ -49,11 +49,10 @@ Table = MountTable[tuple[Destination, ...]]
 
 
 def read(text: str) -> Iterator[Row]:
-    """Yields the cases, each with the table that it is asked of; and the scenarios."""
-    file = json.loads(text)
-    for case in file["cases"]:
-        yield {**case, "table": file["tables"].get(case["table"])}
-    yield from file.get("scenarios", ())
+    """Yields the rows of all sections; a case with the table that it is asked of."""
+    tables = json.loads(text)["tables"]
+    for row in section_rows(text, {"entry_columns", "tables"}):
+        yield {**row, "table": tables.get(row["table"])} if "table" in row else row
 
 
 def table_of(entries: list[list[object]]) -> Table:
@@ -67,9 +66,9 @@ def table_of(entries: list[list[object]]) -> Table:
 
 
 def category(row: Row) -> str | None:
-    if "op" not in row:
+    if row["section"] == "scenarios":
         return scenario_category(row)
-    if row["op"] not in _OPS:
+    if row["section"] != "cases" or row["op"] not in _OPS:
         return NOT_UNDERSTOOD
     if row["op"] not in {"destination", "destination_ns"} or row["expected"] in _ERRORS:
         return None
@@ -88,7 +87,7 @@ def canonical(text: str) -> Path:
 
 def check(row: Row) -> None:
     """Holds the mount table to one case."""
-    if "op" not in row:
+    if row["section"] == "scenarios":
         check_scenario(row)
         return
     wanted = row["expected"]

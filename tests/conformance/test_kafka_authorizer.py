@@ -10,7 +10,6 @@ One file, though a long one: all parts of the cases are read with this one mappi
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import string
@@ -35,7 +34,7 @@ from directory.namespace.plan_grants import add_grants, remove_grants
 from directory.server.config_security import parse_super_users
 from resolver.errors import InvalidArgument, InvalidInput, NotReady
 from resolver.path import ROOT, check_segment
-from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run
+from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run, section_rows
 
 _COLUMNS = "resource_type pattern_type resource_name principal host operation permission"
 _MODES = {"authorize", "authorize_by_resource_type", "find_result", "init_producer_id"}
@@ -45,17 +44,12 @@ _CLUSTER = "kafka-cluster"
 
 
 def read(text: str) -> Iterator[Row]:
-    """Yields the cases of all parts, each with the name of its part."""
-    file = json.loads(text)
-    yield from ({"section": "cases", **case} for case in file["cases"])
-    for section, part in file.items():
-        if isinstance(part, dict) and "cases" in part:
-            yield from ({"section": section, **case} for case in part["cases"])
-    for name in file.get("property_tests", {}).get("names", ()):
-        yield {"section": "property_tests", "test": name}
-    yield from (
-        {"section": "derived_from_code", **one} for one in file.get("derived_from_code", ())
-    )
+    """Yields the rows of all sections; of a property test there is no more than its name."""
+    for row in section_rows(text, {"acl_columns"}):
+        if row["section"] == "property_tests/names":
+            yield {"section": "property_tests", "test": row["row"]}
+        else:
+            yield row
 
 
 # -- which rows are run ------------------------------------------------------------------------

@@ -11,18 +11,19 @@ import pytest
 
 from resolver.errors import InvalidArgument
 from resolver.kafka.client_settings import SettingLayer, producer_settings
-from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run
+from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run, section_rows
 
 _SAME = {"all": "-1"}
 """Kafka's producer says -1 for all."""
 
 
 def read(text: str) -> Iterator[Row]:
-    yield from json.loads(text)["cases"]
+    return section_rows(text, ())
 
 
 def category(row: Row) -> str | None:
-    return None if "props" in row and "expected" in row else NOT_UNDERSTOOD
+    known = row["section"] == "cases" and "props" in row and "expected" in row
+    return None if known else NOT_UNDERSTOOD
 
 
 def check(row: Row) -> None:

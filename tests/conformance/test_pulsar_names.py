@@ -7,7 +7,6 @@ about values of settings that Kafka and kdir do not have.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 
@@ -37,7 +36,7 @@ from resolver.errors import (
     QuotaExceeded,
 )
 from resolver.path import Path
-from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run
+from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run, section_rows
 from tests.conformance.precedence import check_precedence
 from tests.support.trees import Cluster, path
 
@@ -47,10 +46,7 @@ _PARTITION = {"partition_index", "is_partitioned", "partition_name"}
 
 def read(text: str) -> Iterator[Row]:
     """Yields the rows of all sections, each with the name of its section."""
-    file = json.loads(text)
-    for section, rows in file.items():
-        if isinstance(rows, list):
-            yield from ({**row, "section": section} for row in rows)
+    return section_rows(text, {"sources"})
 
 
 def category(row: Row) -> str | None:
