@@ -23,6 +23,8 @@ __all__ = [
     "TALLIES",
     "Row",
     "Tally",
+    "assert_fields",
+    "assert_same",
     "cases",
     "folder",
     "run",
@@ -117,6 +119,19 @@ def run(check: Callable[[Row], None], row: Row) -> None:
             f"a kind of row that this driver does not know, to be sorted by a person: {row}"
         )
     check(row)
+
+
+def assert_same(found: object, expected: object) -> None:
+    """Asserts that two values are the same JSON value; 1 is not true."""
+    shown, wanted = (json.dumps(value, sort_keys=True) for value in (found, expected))
+    assert shown == wanted, f"found {shown}, expected {wanted}"
+
+
+def assert_fields(found: Row, expected: Row) -> None:
+    """Asserts every field that a row states; it states at least one, and only known ones."""
+    assert expected, f"the row expects nothing of {found}"
+    assert expected.keys() <= found.keys(), f"expected {expected}, known are {sorted(found)}"
+    assert_same({name: found[name] for name in expected}, expected)
 
 
 def _rows(file: Path, read: Callable[[str], Iterable[Row]]) -> list[Row]:

@@ -136,10 +136,14 @@ def answer(table: Table, op: str, path: Path) -> object:
 
 # -- scenarios: told in words; those that are about the table are recognised by them --------------
 
-_SCALE = re.compile(r"([\d,]+) flat mounts; ([\d,]+) nested mounts in one chain; ([\d,]+) in deep")
+_SCALE = re.compile(
+    r"([\d,]+) flat mounts; ([\d,]+) nested mounts in one chain; ([\d,]+) in deep\+wide trees"
+    r"(?: \(path <= 2,000 chars\))?"
+)
 _REFRESH = re.compile(r"add (\S+)->(\S+), refresh table with \1->(\S+), remove it")
 _EDIT = re.compile(r"update (\S+) from (\S+) to (\S+)")
-_TWICE = re.compile(r"add (\S+) twice")
+_TWICE = re.compile(r"add (\S+) twice(?: with the same destination)?")
+_OF_TABLE = re.compile(r"(?:add|remove|update) /")
 _ROUTER = re.compile(
     r"router|safe ?mode|running|state store|heartbeat|refresh|sub-?cluster|namenode|\bns\d|"
     r"fault.?toleran|destination|order|quota|cache|read.?only|rename|permission|rpc",
@@ -151,48 +155,63 @@ def scenario_category(row: Row) -> str | None:
     steps = row.get("steps", "")
     if "config" in row:
         return "default-namespace"
-    if any(pattern.search(steps) for pattern in (_SCALE, _REFRESH, _EDIT, _TWICE)):
+    if any(pattern.fullmatch(steps) for pattern in (_SCALE, _REFRESH, _EDIT, _TWICE)):
         return None
+    if _OF_TABLE.match(steps):
+        return NOT_UNDERSTOOD
     if "cache limit" in steps:
         return "client-cache"
     return "router-process" if _ROUTER.search(steps) else NOT_UNDERSTOOD
 
 
 def check_scenario(row: Row) -> None:
-    steps = row["steps"]
-    if found := _SCALE.search(steps):
+    assert outcome(row["steps"]) == row["expected"]
+
+
+def outcome(steps: str) -> str:
+    """Returns what becomes of the table, in the rows' words."""
+    if found := _SCALE.fullmatch(steps):
         flat, chain, wide = (int(number.replace(",", "")) for number in found.groups())
-        check_scale(flat, chain, wide)
-    elif found := _REFRESH.search(steps):
+        return counts(flat, chain, wide)
+    if found := _REFRESH.fullmatch(steps):
         path = Path.parse(found[1])
         table = MountTable.from_rows([(path, found[2])])
-        assert table.get(path) == found[2]
-        table = table.add(path, found[3])
-        assert table.get(path) == found[3]
-        assert table.remove(path).deepest(path) is None
-    elif found := _EDIT.search(steps):
+        later = table.add(path, found[3])
+        left = later.remove(path)
+        is_empty = left.count() == 0 and left.deepest(path) is None
+        end = "mount_point is null (table is empty)" if is_empty else "the mount is left"
+        return f"{table.get(path)}, then {later.get(path)}, then {end}"
+    if found := _EDIT.fullmatch(steps):
         path = Path.parse(found[1])
         got = MountTable.from_rows([(path, found[2])]).add(path, found[3]).get(path)
-        assert f"get {path} returns {got}" == row["expected"]
-    elif found := _TWICE.search(steps):
-        cluster = Cluster("/")
-        command = CreateMount(path=Path.parse(found[1]), cluster_id="kc-1")
-        cluster.do(command)
-        with pytest.raises(MountShadows):
-            cluster.do(command)
-        assert len(cluster.snapshot.mounts()) == 1
-    else:
-        raise AssertionError(steps)
+        return f"get {path} returns {got}"
+    found = _TWICE.fullmatch(steps)
+    assert found is not None, steps
+    return added_twice(Path.parse(found[1]))
 
 
-def check_scale(flat: int, chain: int, wide: int) -> None:
-    table = MountTable.from_rows((Path((f"m{number}",)), None) for number in range(flat))
-    assert len(table.children(ROOT) or ()) == table.count() == flat
-    table = MountTable.from_rows((Path(("d",) * length), None) for length in range(1, chain + 1))
-    assert (table.children(ROOT), table.count()) == (("d",), chain)
+def added_twice(path: Path) -> str:
+    cluster = Cluster("/")
+    before, added = len(cluster.snapshot.mounts()), []
+    for _ in range(2):
+        try:
+            cluster.do(CreateMount(path=path, cluster_id="kc-1"))
+            added.append("true")
+        except MountShadows:
+            added.append("false")
+    more = len(cluster.snapshot.mounts()) - before
+    return f"first {added[0]}, second {added[1]}, table size {more:+}"
+
+
+def counts(flat: int, chain: int, wide: int) -> str:
+    tables = [
+        MountTable.from_rows((Path((f"m{number}",)), None) for number in range(flat)),
+        MountTable.from_rows((Path(("d",) * length), None) for length in range(1, chain + 1)),
+    ]
+    each = [f"children(/)={len(t.children(ROOT) or ())} & mounts={t.count()}" for t in tables]
     # Ten names a tier, as deep as the number has digits.
-    table = MountTable.from_rows((Path(tuple(f"{number:06d}")), None) for number in range(wide))
-    assert table.count() == wide
+    trees = MountTable.from_rows((Path(tuple(f"{number:06d}")), None) for number in range(wide))
+    return "; ".join([*each, f"mounts={trees.count()}"])
 
 
 @pytest.mark.parametrize("row", cases("hdfs_mount_table", "hdfs_mount_table.json", read, category))
