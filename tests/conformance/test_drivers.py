@@ -89,6 +89,7 @@ def access(expected: str, *acls: str, **asked: object) -> Row:
 
 NO_PRODUCER_ID = "DENIED_CLUSTER_AUTHORIZATION_FAILED"
 LAST_WRITE = "last write of each topic is what both the cache and a bypass-cache read return"
+GROUP = {"resource_type": "GROUP", "resource_name": "group"}
 KAFKA, HDFS = test_kafka_topic_names.check, test_hdfs_mount_table.check
 ACCESS, PRODUCER = test_kafka_authorizer.check, test_kafka_producer.check
 FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
@@ -192,6 +193,18 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (ACCESS, access("NOT_READY", loaded=False), "DENIED"),
         (ACCESS, access("ALLOWED", loaded=False, principal="User:root"), "NOT_READY"),
         (ACCESS, access("ERROR", "GROUP LITERAL g bob READ ALLOW"), "DENIED"),
+        (ACCESS, access("ERROR", "GROUP PREFIXD g User:a READ ALLOW", **GROUP), "ALLOWED"),
+        (ACCESS, access("ERROR", "TOPIC MATCH foo User:a READ ALLOW"), "ALLOWED"),
+        (ACCESS, {**access("ERROR", **GROUP),
+                  "acls": [["GROUP", "PREFIXED", "", "User:a", "*", "READ", "ALLOW"]]}, "ALLOWED"),
+        (ACCESS, access("DENIED", "GROUP LITERAL g* User:a READ ALLOW", **GROUP), "ALLOWED"),
+        (ACCESS, access("ALLOWED", "GROUP LITERAL * User:a READ ALLOW", **GROUP), "DENIED"),
+        (ACCESS, access("DENIED", "GROUP PREFIXED * User:a READ ALLOW", **GROUP), "ALLOWED"),
+        (ACCESS, access("ALLOWED", "TOPIC PREFIXED * User:a READ ALLOW", resource_name="*"),
+         "DENIED"),
+        (ACCESS, {**access("ALLOWED", resource_name="a b/ü" * 50),
+                  "acls": [["TOPIC", "PREFIXED", "a b/", "User:a", "*", "READ", "ALLOW"]]},
+         "DENIED"),
         (ACCESS, access("ALLOWED", "GROUP PREFIXED g User:* ALL ALLOW", resource_type="GROUP",
                         mode="authorize_by_resource_type"), "DENIED"),
         (ACCESS, access(NO_PRODUCER_ID, "TOPIC LITERAL t User:a READ ALLOW",
@@ -246,6 +259,8 @@ def test_a_driver_distinguishes_right_from_wrong(
         (test_finagle_dtab.category, finagle("tickle", [], "/", []), NOT_UNDERSTOOD),
         (test_kafka_authorizer.category, access("", resource_type="USER"), "tokens"),
         (test_kafka_authorizer.category, access("", pattern_type="PREFIXED"), "asked-by-pattern"),
+        (test_kafka_authorizer.category, access("", pattern_type="LITERALL"), NOT_UNDERSTOOD),
+        (test_kafka_authorizer.category, access("", pattern_type=None), NOT_UNDERSTOOD),
         (test_kafka_authorizer.category, access("", mode="guess"), NOT_UNDERSTOOD),
         (test_kafka_authorizer.category,
          {"section": "derived_from_code", "fact": test_kafka_authorizer.IMPLIED_FACT},

@@ -33,12 +33,13 @@ from directory.access.principals import Caller, parse_principal
 from directory.namespace.plan_grants import add_grants, remove_grants
 from directory.server.config_security import parse_super_users
 from resolver.errors import InvalidArgument, InvalidInput, NotReady
-from resolver.path import ROOT, check_segment
+from resolver.path import ROOT
 from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run, section_rows
 
 _COLUMNS = "resource_type pattern_type resource_name principal host operation permission"
 _MODES = {"authorize", "authorize_by_resource_type", "find_result", "init_producer_id"}
 _NEEDED = {"acls", "allow_everyone_if_no_acl", "expected", "mode", "request", "super_users"}
+_PATTERNS = ("LITERAL", "PREFIXED")
 _TOKENS = {"DELEGATION_TOKEN", "USER"}
 _CLUSTER = "kafka-cluster"
 
@@ -63,7 +64,13 @@ def category(row: Row) -> str | None:
             kinds = {acl[0] for acl in row["acls"]} | {row["request"]["resource_type"]}
             if kinds & _TOKENS:
                 return "tokens"
-            return None if row["request"]["pattern_type"] == "LITERAL" else "asked-by-pattern"
+            match row["request"]["pattern_type"]:
+                case "LITERAL":
+                    return None
+                case "PREFIXED" | "MATCH" | "ANY":
+                    return "asked-by-pattern"
+                case _:
+                    return NOT_UNDERSTOOD
         case "property_tests":
             return None if _PROPERTY.fullmatch(row["test"]) else NOT_UNDERSTOOD
         case "derived_from_code":
@@ -90,13 +97,17 @@ def letters(name: str) -> tuple[str, ...]:
 
 def place_of(kind: ResourceType, pattern: str, name: str) -> EntryPlace:
     """Returns where the grants of a pattern stand."""
-    if kind is not ResourceType.TOPIC or (pattern, name) == ("LITERAL", "*"):
+    if (pattern, name) == ("LITERAL", "*"):
         return MOUNT_ROOT
-    if name != "*":  # a beginning that no topic has: a directory without any
-        check_segment(name)
-    if pattern == "PREFIXED":
+    if pattern == "PREFIXED" and kind is ResourceType.TOPIC:
         return EntryPlace(letters(name))
-    assert pattern == "LITERAL", pattern
+    return place_of_resource(kind, name)
+
+
+def place_of_resource(kind: ResourceType, name: str) -> EntryPlace:
+    """Returns where a resource stands; ``*`` is a name like any other."""
+    if kind is not ResourceType.TOPIC:
+        return MOUNT_ROOT
     return EntryPlace((*letters(name), "="), is_topic=True)
 
 
@@ -104,15 +115,25 @@ def name_of(kind: ResourceType, pattern: str, name: str) -> str:
     """Returns what the grants of a pattern are about, besides the place where they stand."""
     if kind is ResourceType.CLUSTER:
         assert name in {"*", _CLUSTER}, name
-    if not kind.has_names:
-        return ""
-    return f"{name}*" if pattern == "PREFIXED" else name
+    if pattern == "PREFIXED" and kind.has_names:
+        return f"{name_of_resource(kind, name)}*"
+    is_wildcard = kind.has_names and name == "*"
+    return "*" if is_wildcard else name_of_resource(kind, name)
+
+
+def name_of_resource(kind: ResourceType, name: str) -> str:
+    """Returns a name in which no letter means anything to kdir, as ``*`` at its end would."""
+    return "".join(f"{letter}." for letter in letters(name)) if kind.has_names else ""
 
 
 def binding(columns: Sequence[str]) -> Binding:
     """Returns one ACL, by the columns of the file."""
     assert len(columns) == len(_COLUMNS.split()), f"{columns}: an ACL has {_COLUMNS}"
     resource_type, pattern, name, principal, host, operation, permission = columns
+    if pattern not in _PATTERNS:
+        raise InvalidArgument(f"{pattern!r} is no pattern of an ACL; expected {_PATTERNS}")
+    if not name:
+        raise InvalidArgument("an ACL has the name of a resource, found none")
     kind = ResourceType.parse(resource_type)
     grant = Grant.from_fields(
         principal,
@@ -195,11 +216,8 @@ def answer(mode: str, access: Authorizer, caller: Caller, asked: Row) -> str:
 def decided(
     access: Authorizer, caller: Caller, operation: Operation, kind: ResourceType, name: str
 ) -> Decision:
-    question = AccessQuestion.for_operation(operation, kind, name if kind.has_names else "")
-    # Kafka answers for the empty name as for any that nobody has.
-    nameless = kind is ResourceType.TOPIC and not name
-    place = EntryPlace(("=",), is_topic=True) if nameless else place_of(kind, "LITERAL", name)
-    return access.authorize(caller, question, place)
+    question = AccessQuestion.for_operation(operation, kind, name_of_resource(kind, name))
+    return access.authorize(caller, question, place_of_resource(kind, name))
 
 
 def output(allowed: bool) -> str:
@@ -229,14 +247,16 @@ def is_pattern(one: Binding, pattern: str) -> bool:
 def is_found(tree: GrantTree, one: Binding, pattern: str, name: str) -> bool:
     kind = one.grant.kind
     if pattern == "MATCH":
-        place = place_of(kind, "LITERAL", name)
+        place = place_of_resource(kind, name)
         on_the_way = any(
             EntryPlace(place.relative[:depth], place.is_topic and depth == len(place.relative))
             == one.place
             and one.grant in branch.rules.grants
             for depth, branch in tree.levels_to(place)
         )
-        return on_the_way and (not kind.has_names or one.grant.matches_name(name))
+        return on_the_way and (
+            not kind.has_names or one.grant.matches_name(name_of_resource(kind, name))
+        )
     patterns = ("LITERAL", "PREFIXED") if pattern == "ANY" else (pattern,)
     return any(
         place_of(kind, exact, name) == one.place and name_of(kind, exact, name) == one.grant.name
@@ -369,7 +389,7 @@ def check_audit(row: Row) -> None:
     permission = "ALLOW" if row["result"] == "ALLOWED" else "DENY"
     access = Authorizer(mount=ROOT, tree=added(NO_GRANTS, [binding([*acl, permission])]))
     caller, question = Caller("User:bob", "10.0.0.1"), AccessQuestion.for_operation(Operation.READ)
-    decision = access.authorize(caller, question, place_of(ResourceType.TOPIC, "LITERAL", "foobar"))
+    decision = access.authorize(caller, question, place_of_resource(ResourceType.TOPIC, "foobar"))
     line = audit_line(
         caller,
         question,
