@@ -43,6 +43,7 @@ EXCLUSIONS: Final[Mapping[str, str]] = {
     # Kafka's authorizer
     "implied-any": "to kdir's authorize_any an allow of READ is one of DESCRIBE, too: it says yes "
     "where there is something that a decision would say yes to",
+    "cluster-names": "a kdir grant on clusters stands on a directory and names no cluster",
     "asked-by-pattern": "kdir is asked about one path or name, never about a pattern of names",
     "tokens": "kdir has no grants on delegation tokens, nor on users",
 }

@@ -24,6 +24,7 @@ from directory.access.authorizer import MOUNT_ROOT, Authorizer
 from directory.access.compiled_grants import AccessMode, AccessQuestion, Decision, DecisionReason
 from directory.access.grant_tree import NO_GRANTS, EntryPlace, GrantTree
 from directory.access.grants import (
+    IMPLIED_BY,
     Grant,
     Operation,
     Permission,
@@ -42,6 +43,7 @@ _NEEDED = {"acls", "allow_everyone_if_no_acl", "expected", "mode", "request", "s
 _PATTERNS = ("LITERAL", "PREFIXED")
 _TOKENS = {"DELEGATION_TOKEN", "USER"}
 _CLUSTER = "kafka-cluster"
+_NO_MATCH = {DecisionReason.NO_GRANT, DecisionReason.OPEN}
 
 
 def read(text: str) -> Iterator[Row]:
@@ -61,16 +63,7 @@ def category(row: Row) -> str | None:
         case "cases":
             if row["mode"] not in _MODES:
                 return NOT_UNDERSTOOD
-            kinds = {acl[0] for acl in row["acls"]} | {row["request"]["resource_type"]}
-            if kinds & _TOKENS:
-                return "tokens"
-            match row["request"]["pattern_type"]:
-                case "LITERAL":
-                    return None
-                case "PREFIXED" | "MATCH" | "ANY":
-                    return "asked-by-pattern"
-                case _:
-                    return NOT_UNDERSTOOD
+            return case_category(row)
         case "property_tests":
             return None if _PROPERTY.fullmatch(row["test"]) else NOT_UNDERSTOOD
         case "derived_from_code":
@@ -79,6 +72,40 @@ def category(row: Row) -> str | None:
             return None if row["fact"] in _FACTS else NOT_UNDERSTOOD
         case section:
             return None if section in _CHECKS else NOT_UNDERSTOOD
+
+
+def case_category(row: Row) -> str | None:
+    asked = row["request"]
+    if {asked["resource_type"], *(acl[0] for acl in row["acls"])} & _TOKENS:
+        return "tokens"
+    if asked["pattern_type"] != "LITERAL":
+        is_pattern = asked["pattern_type"] in {"PREFIXED", "MATCH", "ANY"}
+        return "asked-by-pattern" if is_pattern else NOT_UNDERSTOOD
+    names = [acl[1:3] for acl in row["acls"] if acl[0] == "CLUSTER"]
+    if any(pattern == "PREFIXED" or name not in {"", "*", _CLUSTER} for pattern, name in names):
+        return "cluster-names"
+    by_type = row["mode"] == "authorize_by_resource_type"
+    if asked["resource_type"] == "CLUSTER" and (
+        row["allow_everyone_if_no_acl"] and ["LITERAL", _CLUSTER] in names
+        if by_type
+        else asked["resource_name"] != _CLUSTER
+    ):
+        return "cluster-names"
+    return "implied-any" if by_type and is_implied(row["acls"], asked) else None
+
+
+def is_implied(acls: list[list[str]], asked: Row) -> bool:
+    """True if an allow of another operation implies to the caller the one asked for."""
+    implied_by = {
+        one.name for of, by in IMPLIED_BY.items() if of.name == asked["operation"] for one in by
+    }
+    own = {"User:*", asked["principal"]}, {"*", asked["host"]}
+    return any(
+        kind == asked["resource_type"]
+        and (principal in own[0] and host in own[1])
+        and (operation in implied_by and permission == "ALLOW")
+        for kind, _, _, principal, host, operation, permission in acls
+    )
 
 
 # -- Kafka's patterns in a tree ----------------------------------------------------------------
@@ -113,8 +140,6 @@ def place_of_resource(kind: ResourceType, name: str) -> EntryPlace:
 
 def name_of(kind: ResourceType, pattern: str, name: str) -> str:
     """Returns what the grants of a pattern are about, besides the place where they stand."""
-    if kind is ResourceType.CLUSTER:
-        assert name in {"*", _CLUSTER}, name
     if pattern == "PREFIXED" and kind.has_names:
         return f"{name_of_resource(kind, name)}*"
     is_wildcard = kind.has_names and name == "*"
@@ -209,7 +234,7 @@ def answer(mode: str, access: Authorizer, caller: Caller, asked: Row) -> str:
     if mode == "authorize_by_resource_type":
         return output(authorize_any(access, caller, operation, kind))
     decision = decided(access, caller, operation, kind, asked["resource_name"])
-    nothing = mode == "find_result" and decision.reason is DecisionReason.NO_GRANT
+    nothing = mode == "find_result" and decision.reason in _NO_MATCH
     return "NO_MATCH" if nothing else output(decision.allowed)
 
 
