@@ -31,6 +31,7 @@ EXCLUSIONS: Final[Mapping[str, str]] = {
     "router-process": "about the router as a running process, tested with running servers",
     # Pulsar
     "fixed-levels": "a Pulsar name has two or three levels; a kdir path has as many as wanted",
+    "wider-names": "Pulsar's names hold more characters; kdir's hold those of a Kafka topic",
     "default-tenant": "kdir has no tenant and namespace that a short name falls into",
     "url-encoding": "kdir's names hold no '/', so nothing is encoded",
     "storage-keys": "the form in which Pulsar stores names",

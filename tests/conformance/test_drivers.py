@@ -153,6 +153,24 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (FINAGLE, finagle("resolve", [], "invalid", "ERROR"), "NEG"),
         (PULSAR, pulsar("parse_namespace", "a/b", {"tenant": "a", "cluster": None, "local": "b"}),
          {"tenant": "a", "cluster": None, "local": "c"}),
+        (PULSAR, pulsar("parse_namespace_parts", ["a", "b", "c"],
+                        {"tenant": "a", "cluster": "b", "local": "c"}),
+         {"tenant": "a", "cluster": "b", "local": "d"}),
+        *((PULSAR, pulsar("parse_topic", "persistent://a/b/c", {"tenant": "a", name: value}), wrong)
+          for name, value, wrong in (
+              ("domain", "persistent", {"domain": "non-persistent"}),
+              ("canonical", "persistent://a/b/c", {"canonical": "persistent://a/b"}),
+              ("storage", "a/b/persistent/c", {"storage": "a/b/c"}),
+              ("cluster", None, {}),
+              ("local", "c", {"tenants": "a"}))),
+        *((PULSAR, pulsar(kind, given, "INVALID"), {"tenant": None})
+          for kind, given in (("parse_topic", ""), ("parse_topic", None),
+                              ("parse_topic", "persistent://"), ("parse_namespace", ""),
+                              ("parse_namespace", None), ("parse_namespace", " "),
+                              ("parse_namespace_parts", ["a", "", "c"]))),
+        (PULSAR, pulsar("partition_index", "", -1), 0),
+        (PULSAR, pulsar("is_partitioned", "", False), True),
+        (PULSAR, pulsar("is_partitioned", "a", False), 0),
         (PULSAR, pulsar("is_change_events_topic", "a/__change_events", True), False),
         (PULSAR, incarnation("delete (force=true) a namespace with topics", "OK_204"), "ERROR_409"),
         (PULSAR, incarnation("delete (force=false) a namespace with one topic", "ERROR_409"), "OK"),
@@ -288,6 +306,12 @@ def test_a_driver_distinguishes_right_from_wrong(
         (test_kafka_authorizer.category, {"section": "property_tests", "test": "odd"},
          NOT_UNDERSTOOD),
         (test_pulsar_names.category, pulsar("parse_namespace", "ns", "INVALID"), "fixed-levels"),
+        (test_pulsar_names.category, pulsar("parse_topic", "a/b/c", {"tenant": "a"}),
+         "default-tenant"),
+        (test_pulsar_names.category, pulsar("parse_topic", "persistent://a/b/c d", {}),
+         "wider-names"),
+        *((test_pulsar_names.category, pulsar("partition_index", "a-partition-0", index),
+           "partition-suffix") for index in (0, -1)),
         (test_pulsar_names.category, incarnation("limit 5, create a new namespace", "E"),
          "directory-quota"),
         (test_pulsar_names.category, incarnation("paint it green", "OK"), NOT_UNDERSTOOD),
@@ -300,6 +324,19 @@ def test_a_row_is_sorted_by_what_it_says(
     assert category(row) == name
     assert category({**row, "id": "XX-999"}) == name
     assert name == NOT_UNDERSTOOD or EXCLUSIONS[name]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        pulsar("parse_namespace", "", "INVALID"),
+        pulsar("parse_topic", "persistent://", "INVALID"),
+        pulsar("parse_topic", "persistent://a/b/c", "INVALID"),
+        pulsar("partition_index", "a", 3),
+    ],
+)
+def test_a_row_that_only_its_expectation_would_exclude_is_run(row: Row) -> None:
+    assert test_pulsar_names.category(row) is None
 
 
 def test_a_row_that_a_driver_cannot_read_fails(

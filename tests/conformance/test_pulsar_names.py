@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -37,12 +38,29 @@ from resolver.errors import (
     QuotaExceeded,
 )
 from resolver.path import Path
-from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run, section_rows
+from tests.conformance.cases import (
+    NOT_UNDERSTOOD,
+    Row,
+    assert_fields,
+    assert_same,
+    cases,
+    run,
+    section_rows,
+)
 from tests.conformance.precedence import check_precedence
 from tests.support.trees import Cluster, path
 
 _DOMAIN = re.compile(r"^(?:non-)?persistent://")
-_PARTITION = {"partition_index", "is_partitioned", "partition_name"}
+_PARTITION = re.compile(r"-partition-(0|[1-9][0-9]*)$")
+_WHOLE = {"partition_index": -1, "is_partitioned": False}
+"""What a kind of row expects of a name that is no partition's."""
+_NAMESPACE = ("tenant", "cluster", "local")
+_LEVELS = {
+    "parse_topic": ("tenant", "cluster", "namespace", "local"),
+    "parse_namespace": _NAMESPACE,
+    "parse_namespace_parts": _NAMESPACE,
+}
+_WIDER = re.compile(r"[^/a-zA-Z0-9._-]")
 
 
 def read(text: str) -> Iterator[Row]:
@@ -77,42 +95,60 @@ def check(row: Row) -> None:
 # -- names ---------------------------------------------------------------------------------------
 
 
-def as_path(text: str) -> str:
-    """Returns Pulsar's name as a kdir path would be written."""
-    return "/" + _DOMAIN.sub("", text) if _DOMAIN.match(text) else text
+def parsed(kind: str, given: Any) -> Path:
+    """Parses one of Pulsar's names as the kdir path that it would be.
+
+    Raises:
+        InvalidPath: it would be none.
+    """
+    if kind == "parse_namespace_parts":
+        return Path.from_segments(part or "" for part in given)
+    name = given or ""
+    if kind == "parse_topic":
+        if not _DOMAIN.match(name):
+            return Path.parse(name)
+        name = _DOMAIN.sub("", name)
+    return Path.parse(f"/{name}" if name else "")
 
 
-def is_path(text: str) -> bool:
-    try:
-        Path.parse(text)
-    except InvalidPath:
-        return False
-    return True
+def by_level(levels: Sequence[str], path: Path) -> Row:
+    """Returns the segments of a path by level; Pulsar's names may do without a cluster."""
+    segments: list[str | None] = list(path.segments)
+    if len(segments) == len(levels) - 1:
+        segments.insert(1, None)
+    return dict(zip(levels, segments, strict=True))
 
 
 def name_category(row: Row) -> str | None:
     kind, given, expected = row["kind"], row["input"], row["expected"]
     match kind:
-        case "parse_topic":
-            if expected != "INVALID" and not _DOMAIN.match(given):
-                return "default-tenant"
-            levels = expected == "INVALID" and is_path(as_path(given))
-            return "fixed-levels" if levels else None
-        case "parse_namespace":
-            levels = expected == "INVALID" and is_path("/" + given)
-            return "fixed-levels" if levels else None
-        case "parse_namespace_parts":
-            return None
         case "encoded_local_name":
             return "url-encoding"
         case "from_storage_key":
             return "storage-keys"
         case "is_change_events_topic":
             return None
-        case _ if kind in _PARTITION:
-            return None if expected in (False, -1) else "partition-suffix"
+        case "partition_name":
+            return "partition-suffix"
+        case _ if kind in _WHOLE:
+            return "partition-suffix" if _PARTITION.search(given or "") else None
+        case _ if kind in _LEVELS:
+            return level_category(kind, given, expected)
         case _:
             return NOT_UNDERSTOOD
+
+
+def level_category(kind: str, given: Any, expected: object) -> str | None:
+    has_domain = kind != "parse_topic" or _DOMAIN.match(given or "")
+    if expected != "INVALID" and not has_domain:
+        return "default-tenant"
+    try:
+        count = len(parsed(kind, given))
+    except InvalidPath:
+        is_wider = expected != "INVALID" and _WIDER.search(_DOMAIN.sub("", "".join(given)))
+        return "wider-names" if is_wider else None
+    has_levels = has_domain and len(_LEVELS[kind]) - count in {0, 1}
+    return "fixed-levels" if expected == "INVALID" and not has_levels else None
 
 
 def local_name(text: str) -> str:
@@ -121,41 +157,36 @@ def local_name(text: str) -> str:
 
 def check_name(row: Row) -> None:
     kind, given, expected = row["kind"], row["input"], row["expected"]
-    match kind:
-        case "parse_topic" if expected == "INVALID":
-            with pytest.raises(InvalidPath):
-                Path.parse(as_path(given))
-        case "parse_topic":
-            parts = [expected[level] for level in ("tenant", "cluster", "namespace", "local")]
-            wanted = tuple(part for part in parts if part is not None)
-            assert Path.parse(as_path(given)).segments == wanted
-        case "parse_namespace" if expected == "INVALID":
-            with pytest.raises(InvalidPath):
-                Path.parse("/" + given)
-        case "parse_namespace":
-            parts = [expected[level] for level in ("tenant", "cluster", "local")]
-            wanted = tuple(part for part in parts if part is not None)
-            assert Path.parse("/" + given).segments == wanted
-        case "parse_namespace_parts" if expected == "INVALID":
-            with pytest.raises(InvalidPath):
-                Path.from_segments(part or "" for part in given)
-        case "parse_namespace_parts":
-            assert Path.from_segments(given).segments == tuple(given)
-        case "is_change_events_topic":
-            # Pulsar has a topic for each partition; Kafka has one, with partitions in it.
-            name = re.sub(r"-partition-\d+$", "", local_name(given))
-            assert is_protected(name) is expected
-        case _:
-            check_is_whole(local_name(given))
+    if kind == "is_change_events_topic":
+        # Pulsar has a topic for each partition; Kafka has one, with partitions in it.
+        name = re.sub(r"-partition-\d+$", "", local_name(given))
+        assert is_protected(name) is expected
+    elif kind in _WHOLE:
+        check_is_whole(local_name(given or ""))
+        assert_same(_WHOLE[kind], expected)
+    elif expected == "INVALID":
+        with pytest.raises(InvalidPath):
+            parsed(kind, given)
+    else:
+        path = parsed(kind, given)
+        found = by_level(_LEVELS[kind], path)
+        if kind == "parse_topic":
+            domain, parent = given.partition("://")[0], "/".join(path.segments[:-1])
+            found["domain"] = domain
+            found["canonical"] = f"{domain}://{parent}/{path.segments[-1]}"
+            found["storage"] = f"{parent}/{domain}/{path.segments[-1]}"
+        assert_fields(found, expected)
 
 
 def check_is_whole(name: str) -> None:
     """Asserts that a name like one partition's is an ordinary name, or an invalid one."""
-    if not is_path("/" + name):
+    cluster = Cluster()
+    try:
+        where = cluster.mount.child(name)
+    except InvalidPath:
         assert not physical_names.is_valid(name)
         return
-    cluster = Cluster()
-    cluster.do(CreateTopic(path=cluster.mount.child(name)))
+    cluster.do(CreateTopic(path=where))
     assert cluster.topic(f"/la/{name}").physical_name == name
 
 
