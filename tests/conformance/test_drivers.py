@@ -181,6 +181,20 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (PULSAR, incarnation("create a namespace that exists", "ERROR_409"), "INVALID"),
         (PULSAR, incarnation("create a topic that exists", "ERROR_409"), "OK"),
         (PULSAR, incarnation("delete a topic that does not exist", "ERROR_404"), "OK"),
+        *((PULSAR, incarnation(steps, "OK_204, and it leaves the tenant listing"), wrong)
+          for steps in ("delete an empty namespace", "delete (force=true) a topic",
+                        "delete a topic", "delete (force=false) a namespace with no topics")
+          for wrong in ("ERROR_409", "OKAY", "OK_409", "OK, and it stays")),
+        *((PULSAR, incarnation(f"delete {what}", "ERROR_409, and it stays"), wrong)
+          for what in ("a namespace with topics", "(force=false) a namespace that has a topic")
+          for wrong in ("OK", "ERROR_404", "ERROR, and it is gone")),
+        *((PULSAR, incarnation(f"create {what}", expected), wrong)
+          for what, expected, wrong in (
+              ("a topic", "OK", "ERROR"),
+              ("a topic with an empty name", "ERROR_412", "OK"),
+              ("a namespace with a blank name", "ERROR_412", "ERROR_409"),
+              ("in a namespace that does not exist", "ERROR_404", "OK"),
+              ("a topic in a missing namespace", "ERROR_404", "ERROR_409"))),
         (PULSAR, incarnation("limit 2, have 2, create one more", "ERROR_412"), "OK"),
         (PULSAR, incarnation("limit 2 topics, have 2, create a third topic", "ERROR_412"), "OK"),
         (PULSAR, incarnation("limit 0, have 9, create one more", "OK"), "ERROR_412"),
@@ -314,7 +328,14 @@ def test_a_driver_distinguishes_right_from_wrong(
            "partition-suffix") for index in (0, -1)),
         (test_pulsar_names.category, incarnation("limit 5, create a new namespace", "E"),
          "directory-quota"),
-        (test_pulsar_names.category, incarnation("paint it green", "OK"), NOT_UNDERSTOOD),
+        *((test_pulsar_names.category, incarnation(steps, "OK"), NOT_UNDERSTOOD)
+          for steps in ("paint it green", "paint the tenant green", "delete the cache",
+                        "delete a namespace with few topics")),
+        *((test_pulsar_names.category, incarnation(steps, "OK"), name) for steps, name in (
+            ("cache not loaded, read", "broker-process"),
+            ("list namespaces of tenant t", "fixed-levels"),
+            ("delete a tenant with namespaces", "fixed-levels"),
+            ("create a topic named t-partition-0", "partition-suffix"))),
         (test_pulsar_names.category, {"section": "policy_validation"}, "pulsar-settings"),
     ],
 )  # fmt: skip

@@ -192,7 +192,7 @@ def check_is_whole(name: str) -> None:
 
 # -- life: steps told in words, recognised by them ------------------------------------------------
 
-_SEVERAL = {"an": 1, "a": 1, "one": 1, "two": 2, "three": 3, "third": 3}
+_COUNTS = {None: 2, "some": 2, "no": 0, "zero": 0, "a": 1, "one": 1, "two": 2, "three": 3}
 
 Steps = Callable[[re.Match[str], str], None]
 
@@ -209,9 +209,14 @@ def lifecycle_category(steps: str) -> str | None:
 _BEYOND = (
     (r"limit \d+, create a \w+ namespace", "directory-quota"),
     (r"replication cluster", "replication-clusters"),
-    (r"cache|compact|garbage|bundle|owner|redirect|unload|broker|policy writes", "broker-process"),
-    (r"tenant", "fixed-levels"),
-    (r"auto-creat|automatic", "broker-process"),
+    (
+        r"cache (is )?not \w+ed|\w+-cache|polic(y|ies) cache|(read|load) (the )?cache",
+        "broker-process",
+    ),
+    (r"compact|garbage|unload|policy writes|auto-?creat|automatic", "broker-process"),
+    (r"\b(bundle|owner|redirect|broker)", "broker-process"),
+    (r"partition suffix|-partition-\d", "partition-suffix"),
+    (r"^(list namespaces of|(create|delete|update) (\(force=\w+\) )?an?) tenant", "fixed-levels"),
 )
 
 
@@ -229,21 +234,42 @@ def check_steps(steps: str, expected: str) -> None:
     script[0](script[1], expected)
 
 
-def outcome(expected: str) -> str:
-    """Returns OK or ERROR, with which a row's expectation begins."""
-    if expected.startswith(("OK", "true")):
-        return "OK"
-    assert expected.startswith("ERROR"), f"expected OK or ERROR, found {expected!r}"
-    return "ERROR"
+_EXPECTED = re.compile(r"(?P<outcome>OK|ERROR)(?:_(?P<code>\d+))?(?:, (?P<note>.+))?")
+_NOTES = {
+    "OK": re.compile(
+        r"(and )?it (leaves the( tenant)? listing|is gone)|system topics are not counted"
+    ),
+    "ERROR": re.compile(r"(and )?it stays( in the( tenant)? listing)?"),
+}
+_CODES: dict[type[KdirError], str] = {
+    Absent: "404",
+    AlreadyExists: "409",
+    Conflict: "409",
+    InvalidNamespace: "404",
+    InvalidPath: "412",
+    QuotaExceeded: "412",
+}
 
 
-def does(cluster: Cluster, command: object, expected: str, *errors: type[KdirError]) -> None:
-    """Asserts that the last step is done, or refused for one of these reasons."""
-    if outcome(expected) == "OK":
+def outcome(expected: str, error: type[KdirError] = Conflict) -> str:
+    """Returns OK or ERROR, with which a row's expectation begins; what follows must fit it."""
+    found = _EXPECTED.fullmatch(expected)
+    assert found is not None, f"expected OK or ERROR, found {expected!r}"
+    codes = {"200", "204"} if found["outcome"] == "OK" else {_CODES[error]}
+    assert found["code"] is None or found["code"] in codes, f"{expected!r}: kdir's is {codes}"
+    is_known = not found["note"] or _NOTES[found["outcome"]].fullmatch(found["note"])
+    assert is_known, f"{found['note']!r} is no known part of {found['outcome']}"
+    return found["outcome"]
+
+
+def does(cluster: Cluster, command: object, expected: str, error: type[KdirError]) -> bool:
+    """Asserts that the last step is done, or refused for this reason; returns whether it is."""
+    if outcome(expected, error) == "OK":
         cluster.do(command)  # type: ignore[arg-type]
-        return
-    with pytest.raises(errors):
+        return True
+    with pytest.raises(error):
         cluster.do(command)  # type: ignore[arg-type]
+    return False
 
 
 def a_namespace(topics: int = 0, **policies: object) -> Cluster:
@@ -260,28 +286,45 @@ def a_namespace(topics: int = 0, **policies: object) -> Cluster:
     return cluster
 
 
+NAMESPACE, TOPIC = "/la/tenant/ns", "/la/tenant/ns/t0"
+
+
+def creation(where: str) -> CreateTopic | CreateDirectory:
+    is_topic = where.startswith(f"{NAMESPACE}/")
+    return CreateTopic(path=path(where)) if is_topic else CreateDirectory(path=path(where))
+
+
+def absent_one(found: re.Match[str]) -> str:
+    """Returns a path of the row's kind that no ``a_namespace()`` has."""
+    return f"{NAMESPACE}/other" if found["what"] == "topic" else "/la/tenant/other"
+
+
 def delete_namespace(found: re.Match[str], expected: str) -> None:
-    force = found["force"] == "true"
-    count = found["topics"] or ""
-    topics = int(count) if count.isdigit() else _SEVERAL.get(count, 2) if found["held"] else 0
-    cluster = a_namespace(topics)
-    command = DeleteEntry(path=path("/la/tenant/ns"), recursive=force)
-    does(cluster, command, expected, Conflict)
-    gone = outcome(expected) == "OK"
-    assert (cluster.entry("/la/tenant/ns") is None) is gone
+    count = found["count"] or None
+    held = int(count) if count and count.isdigit() else _COUNTS[count]
+    cluster = a_namespace(held if found["held"] else 0)
+    command = DeleteEntry(path=path(NAMESPACE), recursive=found["force"] == "true")
+    gone = does(cluster, command, expected, Conflict)
+    assert (cluster.entry(NAMESPACE) is None) is gone
     if gone:
         while cluster.do(ReapDeleted()).writes:
             pass
         assert cluster.show() == "tenant/"
 
 
+def delete_topic(found: re.Match[str], expected: str) -> None:
+    cluster = a_namespace(topics=1)
+    gone = does(cluster, DeleteEntry(path=path(TOPIC)), expected, Conflict)
+    assert (cluster.entry(TOPIC) is None) is gone
+
+
 def delete_missing(found: re.Match[str], expected: str) -> None:
-    does(Cluster(), DeleteEntry(path=path("/la/ns")), expected, Absent)
+    does(a_namespace(), DeleteEntry(path=path(absent_one(found))), expected, Absent)
 
 
 def delete_elsewhere(found: re.Match[str], expected: str) -> None:
     # Pulsar redirects; kdir says whose it is, and the client goes there.
-    assert expected.startswith("REDIRECT"), expected
+    assert re.fullmatch(r"REDIRECT(_307)?( to that cluster)?", expected), expected
     cluster = Cluster()
     cluster.do(CreateMount(path=path("/la/other"), cluster_id="kc-other"))
     with pytest.raises(NotAuthoritative) as raised:
@@ -289,32 +332,29 @@ def delete_elsewhere(found: re.Match[str], expected: str) -> None:
     assert raised.value.metadata["cluster_id"] == "kc-other"
 
 
-def create_existing(found: re.Match[str], expected: str) -> None:
-    command = CreateDirectory(path=path("/la/tenant/ns"))
-    does(a_namespace(), command, expected, AlreadyExists)
-
-
 def create_new(found: re.Match[str], expected: str) -> None:
-    does(a_namespace(), CreateDirectory(path=path("/la/tenant/other")), expected, Conflict)
+    cluster, where = a_namespace(), absent_one(found)
+    made = does(cluster, creation(where), expected, Conflict)
+    assert (cluster.entry(where) is not None) is made
+
+
+def create_existing(found: re.Match[str], expected: str) -> None:
+    where = TOPIC if found["what"] == "topic" else NAMESPACE
+    does(a_namespace(topics=1), creation(where), expected, AlreadyExists)
 
 
 def create_invalid(found: re.Match[str], expected: str) -> None:
-    assert outcome(expected) == "ERROR"
-    for name in ("a b", "a/", "", "a\u00fc", "..", "x" * 250):
+    assert outcome(expected, InvalidPath) == "ERROR"
+    parent = NAMESPACE if found["what"] == "topic" else "/la/tenant"
+    invalid = ("a b", "a/", "", "a\u00fc", "..", "x" * 250)
+    for name in {"empty": ("",), "blank": (" ",)}.get(found["flaw"], invalid):
         with pytest.raises(InvalidPath):
-            path(f"/la/tenant/{name}")
-
-
-def topic_again(found: re.Match[str], expected: str) -> None:
-    does(a_namespace(topics=1), CreateTopic(path=path("/la/tenant/ns/t0")), expected, AlreadyExists)
-
-
-def delete_missing_topic(found: re.Match[str], expected: str) -> None:
-    does(a_namespace(), DeleteEntry(path=path("/la/tenant/ns/t0")), expected, Absent)
+            path(f"{parent}/{name}")
 
 
 def create_in_nothing(found: re.Match[str], expected: str) -> None:
-    does(Cluster(), CreateDirectory(path=path("/la/tenant/ns")), expected, InvalidNamespace)
+    where = NAMESPACE if found["what"] in {"namespace", "directory"} else TOPIC
+    does(Cluster(), creation(where), expected, InvalidNamespace)
 
 
 def limit_of(found: re.Match[str]) -> int | None:
@@ -324,11 +364,8 @@ def limit_of(found: re.Match[str]) -> int | None:
 
 def quota(found: re.Match[str], expected: str) -> None:
     cluster = a_namespace(topics=int(found["have"]), max_topics=limit_of(found))
-    if found["system"]:
-        does(cluster, system_topic(found["system"]), expected)
-    else:
-        command = CreateTopic(path=path("/la/tenant/ns/more"))
-        does(cluster, command, expected, QuotaExceeded)
+    system, more = found["system"], CreateTopic(path=path("/la/tenant/ns/more"))
+    does(cluster, system_topic(system) if system else more, expected, QuotaExceeded)
 
 
 def partition_quota(found: re.Match[str], expected: str) -> None:
@@ -402,31 +439,38 @@ def interleaved_updates(found: re.Match[str], expected: str) -> None:
 
 
 _LEVEL = r"(?:namespace|directory)"
+_WHAT = r"(?P<what>topic|namespace|directory)"
+_FORCE = r"(?:\(force=(?P<force>true|false)\) )?"
+_COUNT = rf"(?P<count>\d+|{'|'.join(filter(None, _COUNTS))})"
+_MISSING = r"(?:missing|non-?existing)"
+_IS_MISSING = r"that does ?n[o']t exist"
 _SCRIPTS: tuple[tuple[str, Steps], ...] = (
     (
         (
-            rf"delete \(force=(?P<force>true|false)\) an? (?:empty )?{_LEVEL}"
-            rf"(?: (?:with|that has|that holds) (?:(?P<topics>\w+) )?(?P<held>topics?))?"
+            rf"delete {_FORCE}an? (?:empty )?{_LEVEL}"
+            rf"(?: (?:with|that has|that holds) (?:{_COUNT} )?(?P<held>topics?)| without topics)?"
         ),
         delete_namespace,
     ),
+    (rf"delete {_FORCE}a topic", delete_topic),
+    (rf"delete {_FORCE}an? (?:{_MISSING} )?{_WHAT}(?: {_IS_MISSING})?", delete_missing),
+    (rf"delete an? {_LEVEL} whose replication cluster is another cluster", delete_elsewhere),
+    (rf"create an? (?:new )?{_WHAT}", create_new),
+    (rf"create an? (?:existing )?{_WHAT}(?: that (?:already )?exists)?", create_existing),
     (
         (
-            rf"delete (?:\(force=\w+\) )?an? {_LEVEL} that does ?n[o']t exist|"
-            rf"delete (?:\(force=\w+\) )?a missing {_LEVEL}"
+            rf"create an? {_WHAT} "
+            rf"(?:with an? (?P<flaw>invalid|empty|blank) name|whose name is (?:invalid|not valid))"
         ),
-        delete_missing,
-    ),
-    (rf"delete an? {_LEVEL} whose replication cluster is another cluster", delete_elsewhere),
-    (rf"create an? {_LEVEL} that (?:already )?exists", create_existing),
-    (rf"create an? (?:new )?{_LEVEL}", create_new),
-    (
-        rf"create an? {_LEVEL} (?:with an invalid name|whose name is (?:invalid|not valid))",
         create_invalid,
     ),
-    (r"create a topic that (?:already )?exists", topic_again),
-    (r"delete a topic that does ?n[o']t exist", delete_missing_topic),
-    (rf"create an? {_LEVEL} in a tenant that does ?n[o']t exist", create_in_nothing),
+    (
+        (
+            rf"create (?:an? {_WHAT} )?"
+            rf"in a (?:{_MISSING} (?:tenant|{_LEVEL})|(?:tenant|{_LEVEL}) {_IS_MISSING})"
+        ),
+        create_in_nothing,
+    ),
     (
         (
             r"limit (?P<limit>\d+)(?: topics)?, have (?P<have>\d+)(?: user)?(?: topics)?, "
