@@ -49,7 +49,9 @@ class LinkTargets:
     """True if all targets of a union are wanted."""
     index: int = 0
     trouble: KdirError | None = None
-    """Error of the first target that could not be queried; None if an earlier one has the path."""
+    """Error of the first target that could not be queried; None if an earlier one has the path. Of
+    a gathered union a failure rather than an earlier NotReady.
+    """
     absent: AbsentResult | None = None
     partial: United | None = None
     """For a ``first`` link: result of a target that is a union whose first targets failed."""
@@ -139,16 +141,24 @@ class LinkTargets:
             case AnswerResult():
                 self.parts.append(result)
             case United(parts=parts, missing=missing, trouble=trouble):
-                if not self.parts:
-                    self.trouble = self.trouble or trouble
+                self._note_trouble(trouble)
                 self.parts.extend(parts)
                 self.missing.extend(missing)
             case AbsentResult():
                 self.absent = self.absent or result
             case _:
-                if not self.parts:
-                    self.trouble = self.trouble or result
+                self._note_trouble(result)
                 self.missing.append((self.target, result))
+
+    def _note_trouble(self, trouble: KdirError | None) -> None:
+        """Keeps the first error before any part; a failure rather than a target's NotReady, which
+        may be over at the next query.
+        """
+        if self.parts or trouble is None:
+            return
+        may_pass = isinstance(self.trouble, errors.NotReady)
+        if self.trouble is None or (may_pass and not isinstance(trouble, errors.NotReady)):
+            self.trouble = trouble
 
     def _gathered(self) -> Result:
         if self.parts:

@@ -10,7 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Leaf", "Many", "Nothing", "Tree", "Weighted", "leaves", "rule", "tree", "weighted"]
+__all__ = [
+    "Leaf",
+    "Many",
+    "Nothing",
+    "Tree",
+    "Weighted",
+    "leaves",
+    "nodes",
+    "rule",
+    "tree",
+    "weighted",
+]
 
 
 @dataclass(frozen=True)
@@ -77,6 +88,15 @@ def leaves(of: Tree) -> Iterator[Tree]:
             yield from leaves(branch)
         case _:
             yield of
+
+
+def nodes(of: Tree, sign: str) -> Iterator[Many]:
+    """Yields the fallbacks (``|``) or unions (``&``) in a tree."""
+    if isinstance(of, Many):
+        if of.sign == sign:
+            yield of
+        for branch in of.branches:
+            yield from nodes(branch, sign)
 
 
 def weighted(of: Tree) -> bool:

@@ -23,6 +23,7 @@ EXCLUSIONS: Final[Mapping[str, str]] = {
     "root-prefix": "the root of a tree is a directory, never a link",
     "union-inside-fallback": "of a fallback whose earlier branch is a union, the union is the "
     "answer; it is not searched for being empty first",
+    "unanswered-union": "kdir does not say absent while a target of a union failed; Finagle does",
     "pending-in-fallback": "kdir falls back from what cannot be asked now; Finagle waits for it",
     # HDFS
     "default-namespace": "kdir has no default that answers for what nobody mounted: no route",

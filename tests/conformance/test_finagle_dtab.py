@@ -13,6 +13,7 @@ name one that is not ready.
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
@@ -91,7 +92,9 @@ def category(row: Row) -> str | None:
         return "wildcard-prefixes" if "*" in dtab.segments(row["input"][0]) else None
     if kind not in _BINDING and kind != "lookup_once" and not kind.startswith("resolve_max_depth"):
         return NOT_UNDERSTOOD
-    return _unfit(rules_of(row), question_of(row))
+    name = _unfit(rules_of(row), question_of(row))
+    # To an evaluation what fails is bound to nothing, as what is absent.
+    return None if kind == "tree_eval" and name == "unanswered-union" else name
 
 
 def _unfit(rules: list[tuple[tuple[str, ...], Tree]], question: Tree) -> str | None:
@@ -112,7 +115,8 @@ def _unfit(rules: list[tuple[tuple[str, ...], Tree]], question: Tree) -> str | N
         return "union-inside-fallback"
     if any(_pending_before_others(tree, rules) for tree in trees):
         return "pending-in-fallback"
-    return None
+    unions = [union for tree in trees for union in dtab.nodes(tree, "&")]
+    return "unanswered-union" if any(_is_unanswered(union, rules) for union in unions) else None
 
 
 def _is_system(segments: tuple[str, ...]) -> bool:
@@ -126,19 +130,11 @@ def _is_host(host: str, port: str) -> bool:
     return port.isdigit() and not host.isdigit()
 
 
-def _fallbacks(tree: Tree) -> Iterator[tuple[Tree, ...]]:
-    if isinstance(tree, Many):
-        if tree.sign == "|":
-            yield tree.branches
-        for branch in tree.branches:
-            yield from _fallbacks(branch)
-
-
 def _union_before_others(tree: Tree) -> bool:
     return any(
         isinstance(branch, Many) and branch.sign == "&"
-        for branches in _fallbacks(tree)
-        for branch in branches[:-1]
+        for fallback in dtab.nodes(tree, "|")
+        for branch in fallback.branches[:-1]
     )
 
 
@@ -151,10 +147,24 @@ def _pending_before_others(tree: Tree, rules: list[tuple[tuple[str, ...], Tree]]
         return all(end == _PENDING for end in ends)
 
     return any(
-        pending(branch) and not all(map(pending, branches[place + 1 :]))
-        for branches in _fallbacks(tree)
-        for place, branch in enumerate(branches[:-1])
+        pending(branch) and not all(map(pending, fallback.branches[place + 1 :]))
+        for fallback in dtab.nodes(tree, "|")
+        for place, branch in enumerate(fallback.branches[:-1])
     )
+
+
+def _is_unanswered(union: Many, rules: list[tuple[tuple[str, ...], Tree]]) -> bool:
+    """True if nothing of a union is found, and some of it is absent (or refused), some failed."""
+    world = World(rules, leaves_are_bound=False)
+    found: list[object] = []
+    for branch in union.branches:
+        try:
+            found.append(world.ask(world.path_of(branch)))
+        except KdirError as error:
+            found.append(error)
+    is_absent = [one is None or isinstance(one, PermissionDenied) for one in found]
+    failed = [isinstance(one, KdirError) for one in found]
+    return any(is_absent) and any(failed) and all(map(operator.or_, is_absent, failed))
 
 
 def rules_of(row: Row) -> list[tuple[tuple[str, ...], Tree]]:

@@ -567,6 +567,17 @@ def test_all_that_a_union_has_is_gathered_when_asked(world: World) -> None:
     assert end.trouble is None, "what one answer is wanted of is the first part"
 
 
+@pytest.mark.parametrize("failing", ["/a", "/b"])
+def test_a_union_of_which_a_target_failed_fails_whatever_else_is_not_ready(
+    world: World, failing: str
+) -> None:
+    world.says("s:1", "/", link("/l", "/a", "/b", mode=LinkMode.UNION), path="/l")
+    for path in ("/a", "/b"):
+        error = errors.Internal("a bug") if path == failing else errors.NotReady("is loading")
+        world.says("s:1", "/", ErrorAnswer(error), path=path)
+    assert type(failure(world.run(start("/l", gathers_unions=True)))) is errors.Internal
+
+
 def test_what_was_gathered_is_given_when_the_time_is_over(world: World) -> None:
     world.says("s:1", "/", link("/l", "/a", "/b", "/c", mode=LinkMode.UNION), path="/l")
     world.says("s:1", "/", here("/a"), path="/a")
