@@ -308,16 +308,17 @@ class World:
             case AbsentResult():
                 return None
             case United(parts=parts):  # what did not answer is said beside it
-                return set().union(*map(self._name_of, parts))
+                names = [name for name in map(self._name_of, parts) if name is not None]
+                return set().union(*names) if names else None
             case FailedResult():
                 raise step.error
             case _:
                 assert_never(step)
 
-    def _name_of(self, found: AnswerResult) -> set[str]:
+    def _name_of(self, found: AnswerResult) -> set[str] | None:
         name = self.bound.get(found.sender.server)
-        if not name:
-            return set()
+        if not name:  # a directory above a rule is to Finagle no name
+            return None if name is None else set()
         self.residuals[name] = Path(found.answer.path.segments[len(found.sender.mount.segments) :])
         return {name}
 
