@@ -21,6 +21,9 @@ EXCLUSIONS: Final[Mapping[str, str]] = {
     "wildcard-prefixes": "a link stands at one path; it has no wildcards",
     "nested-prefixes": "nothing stands below a link, so that no rule lies below another",
     "root-prefix": "the root of a tree is a directory, never a link",
+    "circular-fallback": "of a link's targets kdir leaves out those that lead back and tries the "
+    "others; Finagle goes round until it gives up",
+    "long-chains": "kdir follows at most 16 links and mounts; Finagle follows 100",
     "union-inside-fallback": "of a fallback whose earlier branch is a union, the union is the "
     "answer; it is not searched for being empty first",
     "unanswered-union": "kdir does not say absent while a target of a union failed; Finagle does",

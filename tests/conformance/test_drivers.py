@@ -44,6 +44,12 @@ def finagle(kind: str, rules: list[str], given: object, expected: object) -> Row
     return {"section": "cases", **row}
 
 
+def chain(links: int) -> list[str]:
+    """Returns rules by which ``/n0`` leads over so many links to ``1``."""
+    ends = [f"/n{number}" for number in range(1, links)]
+    return [f"/n{number} => {end}" for number, end in enumerate([*ends, "/$/inet/1"])]
+
+
 def states(tree: str, expected: object, **state: str) -> Row:
     return finagle("bind_tree_state", [], {"tree": tree, "state": state}, expected)
 
@@ -122,6 +128,13 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (FINAGLE, finagle("bind", ["/s => /$/inet/1", "/s => /$/inet/2"], "/s", ["2"]), ["1"]),
         (FINAGLE, finagle("bind", ["/s => /t", "/t => /s"], "/s", "ERROR_MAX_DEPTH"), "NEG"),
         (FINAGLE, finagle("bind", ["/s => /a/s", "/a => /s"], "/s", "ERROR_MAX_DEPTH"), ["1"]),
+        *((FINAGLE, finagle(f"resolve_max_depth_{depth}", chain(links), "/n0", expected), wrong)
+          for depth, links, expected, wrong in (
+              (2, 1, ["1"], "ERROR_MAX_DEPTH"), (2, 2, "ERROR_MAX_DEPTH", ["1"]),
+              (2, 4, "ERROR_MAX_DEPTH", ["1"]), (5, 4, ["1"], "ERROR_MAX_DEPTH"),
+              (0, 1, "ERROR_MAX_DEPTH", ["1"]), (50, 15, ["1"], "ERROR_MAX_DEPTH"),
+              (2, 40, "ERROR_MAX_DEPTH", ["1"]))),
+        (FINAGLE, finagle("resolve_max_depth_2", [], "invalid", "ERROR"), "ERROR_MAX_DEPTH"),
         (FINAGLE, finagle("bind", ["/s => $"], "/s/x", "EMPTY"), "NEG"),
         (FINAGLE, finagle("bind", ["/s/a => /$/inet/1"], "/s", "NEG"), "EMPTY"),
         (FINAGLE, finagle("bind_tree", ["/s/a => /$/inet/1"], "/s & $", "EMPTY"), "NEG"),
@@ -295,6 +308,13 @@ def test_a_driver_distinguishes_right_from_wrong(
         (test_finagle_dtab.category,
          states("/a | /b", "PENDING", **{"/a": "PENDING", "/b": "-> /$/inet/1"}),
          "pending-in-fallback"),
+        *((test_finagle_dtab.category, finagle(kind, chain(links), "/n0", ["1"]), name)
+          for kind, links, name in (
+              ("bind", 16, "long-chains"), ("resolve_max_depth_17", 16, "long-chains"),
+              ("resolve_max_depth_x", 1, NOT_UNDERSTOOD),
+              ("resolve_max_depth", 1, NOT_UNDERSTOOD))),
+        *((test_finagle_dtab.category, finagle("bind", rules, "/a", []), "circular-fallback")
+          for rules in (["/a => /a | /$/inet/1"], ["/a => /$/inet/1", "/a => /b", "/b => /a/x"])),
         *((test_finagle_dtab.category, row, "unanswered-union") for row in (
             states("/a & /b", "NEG", **{"/a": "PENDING", "/b": "~"}),
             states("/a & /b", "ERROR", **{"/a": "-> /b", "/b": "ERROR", "/c": "/a & ~"}),

@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, assert_never, cast
+from unittest import mock
 
 import pytest
 from kdir.v1 import resolve_pb2
@@ -42,7 +43,12 @@ from resolver.errors import (
     WalkFailed,
 )
 from resolver.path import ROOT, Path
-from resolver.resolution.state_machine import ResolutionOptions, ResolutionStateMachine
+from resolver.resolution import state_machine
+from resolver.resolution.state_machine import (
+    MAX_HOPS,
+    ResolutionOptions,
+    ResolutionStateMachine,
+)
 from resolver.resolution.values import (
     AbsentResult,
     AnswerResult,
@@ -90,14 +96,26 @@ def category(row: Row) -> str | None:
         return "dtab-language" if wider else None
     if kind == "prefix_matches":
         return "wildcard-prefixes" if "*" in dtab.segments(row["input"][0]) else None
-    if kind not in _BINDING and kind != "lookup_once" and not kind.startswith("resolve_max_depth"):
+    if kind not in _BINDING and kind != "lookup_once" and depth_of(kind) is None:
         return NOT_UNDERSTOOD
-    name = _unfit(rules_of(row), question_of(row))
+    rules, question = rules_of(row), question_of(row)
+    name = _unfit(rules, question)
+    if name is None and min(_hops(question, rules), depth_of(kind) or MAX_HOPS + 1) > MAX_HOPS:
+        return "long-chains"
     # To an evaluation what fails is bound to nothing, as what is absent.
     return None if kind == "tree_eval" and name == "unanswered-union" else name
 
 
-def _unfit(rules: list[tuple[tuple[str, ...], Tree]], question: Tree) -> str | None:
+def depth_of(kind: str) -> int | None:
+    """Returns the depth to which a kind of row limits the lookup; None = it does not."""
+    limited = re.fullmatch(r"resolve_max_depth_(\d+)", kind)
+    return int(limited[1]) if limited else None
+
+
+Rules = list[tuple[tuple[str, ...], Tree]]
+
+
+def _unfit(rules: Rules, question: Tree) -> str | None:
     prefixes = {prefix for prefix, _ in rules}
     trees = [question, *(tree for _, tree in rules)]
     if any(dtab.weighted(tree) for tree in trees):
@@ -115,6 +133,8 @@ def _unfit(rules: list[tuple[tuple[str, ...], Tree]], question: Tree) -> str | N
         return "union-inside-fallback"
     if any(_pending_before_others(tree, rules) for tree in trees):
         return "pending-in-fallback"
+    if any(_circular_fallback(prefix, rules) for prefix in prefixes):
+        return "circular-fallback"
     unions = [union for tree in trees for union in dtab.nodes(tree, "&")]
     return "unanswered-union" if any(_is_unanswered(union, rules) for union in unions) else None
 
@@ -138,7 +158,7 @@ def _union_before_others(tree: Tree) -> bool:
     )
 
 
-def _pending_before_others(tree: Tree, rules: list[tuple[tuple[str, ...], Tree]]) -> bool:
+def _pending_before_others(tree: Tree, rules: Rules) -> bool:
     """True if a fallback would wait for one branch while a later one is there."""
     names = dict(rules)
 
@@ -153,7 +173,38 @@ def _pending_before_others(tree: Tree, rules: list[tuple[tuple[str, ...], Tree]]
     )
 
 
-def _is_unanswered(union: Many, rules: list[tuple[tuple[str, ...], Tree]]) -> bool:
+def _next_rules(tree: Tree, rules: Rules) -> set[tuple[str, ...]]:
+    """Returns the prefixes of the rules that a tree leads to at once."""
+    ends = [end.segments for end in dtab.leaves(tree) if isinstance(end, Leaf)]
+    return {prefix for prefix, _ in rules for end in ends if end[: len(prefix)] == prefix}
+
+
+def _circular_fallback(prefix: tuple[str, ...], rules: Rules) -> bool:
+    """True if a rule that leads back to itself has something else to fall back to."""
+    trees = [tree for own, tree in rules if own == prefix]
+    if len([one for tree in trees for one in choices(tree)]) == 1:
+        return False
+    left, reached = list(trees), set[tuple[str, ...]]()
+    while left:
+        new = _next_rules(left.pop(), rules) - reached
+        reached |= new
+        left += [tree for own, tree in rules if own in new]
+    return prefix in reached
+
+
+def _hops(tree: Tree, rules: Rules, above: tuple[tuple[str, ...], ...] = ()) -> int:
+    """Returns how many links and mounts a name leads through at most; 0 = it leads in a circle."""
+    if isinstance(tree, Many):
+        return 1 + max(_hops(branch, rules, above) for branch in tree.branches)
+    for prefix in _next_rules(tree, rules):
+        if prefix in above:
+            return 0
+        ends = [end for own, to in rules if own == prefix for end in choices(to)]
+        return 1 + max(_hops(end, rules, (*above, prefix)) for end in ends)
+    return 1
+
+
+def _is_unanswered(union: Many, rules: Rules) -> bool:
     """True if nothing of a union is found, and some of it is absent (or refused), some failed."""
     world = World(rules, leaves_are_bound=False)
     found: list[object] = []
@@ -167,7 +218,7 @@ def _is_unanswered(union: Many, rules: list[tuple[tuple[str, ...], Tree]]) -> bo
     return any(is_absent) and any(failed) and all(map(operator.or_, is_absent, failed))
 
 
-def rules_of(row: Row) -> list[tuple[tuple[str, ...], Tree]]:
+def rules_of(row: Row) -> Rules:
     """Returns the rules that hold: of a dtab, or of the states that the names of a tree are in."""
     if row["kind"] == "bind_tree_state":
         states = row["input"]["state"].items()
@@ -194,9 +245,7 @@ def question_of(row: Row) -> Tree:
 class World:
     """A cluster at ``/`` whose links are the rules, with the clusters that they lead to."""
 
-    def __init__(
-        self, rules: list[tuple[tuple[str, ...], Tree]], *, leaves_are_bound: bool
-    ) -> None:
+    def __init__(self, rules: Rules, *, leaves_are_bound: bool) -> None:
         self.cluster = Cluster("/")
         self.bound: dict[str, str] = {}
         self.residuals: dict[str, Path] = {}
@@ -288,8 +337,9 @@ class World:
 
     # -- asking ----------------------------------------------------------------------------------
 
-    def ask(self, path: Path) -> set[str] | None:
+    def ask(self, path: Path, most_hops: int = MAX_HOPS) -> set[str] | None:
         """Returns what a path is bound to: all that a union leads to; None = nothing has the name.
+        Fails after ``most_hops`` links and mounts.
 
         Raises:
             KdirError: it cannot be said.
@@ -297,11 +347,12 @@ class World:
         walk = ResolutionStateMachine(
             path, ResolutionOptions(start=("root:1",), gathers_unions=True)
         )
-        while isinstance(step := walk.next_query(), Query):
-            try:
-                walk.on_answer(self._reply(step), {})
-            except KdirError as error:
-                walk.on_error(error)
+        with mock.patch.object(state_machine, "MAX_HOPS", most_hops):
+            while isinstance(step := walk.next_query(), Query):
+                try:
+                    walk.on_answer(self._reply(step), {})
+                except KdirError as error:
+                    walk.on_error(error)
         match step:
             case AnswerResult():
                 return self._name_of(step)
@@ -403,7 +454,8 @@ def check(row: Row) -> None:
         matches = prefix.is_prefix_of(path)
         assert matches is row["expected"]
         return
-    if isinstance(row["input"], str) and kind in _NAMED and not row["input"].startswith("/"):
+    is_name = kind in _NAMED or depth_of(kind) is not None
+    if is_name and not row["input"].startswith("/"):
         check_path(row["input"], row["expected"])  # refused before anything is looked up
         return
     world = World(rules_of(row), leaves_are_bound=kind == "tree_eval")
@@ -426,8 +478,9 @@ def check_path(text: str, expected: object) -> None:
 
 
 def compare(world: World, asked: Path, expected: Any, kind: str) -> None:
+    depth = depth_of(kind)
     try:
-        found = world.ask(asked)
+        found = world.ask(asked, MAX_HOPS if depth is None else depth)
     except WalkFailed:
         assert expected == "ERROR_MAX_DEPTH"
     except NotReady:
