@@ -165,6 +165,19 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (FINAGLE, finagle("lookup_once", ["/s => /t/u"], "/x", None), "/t/x"),
         (FINAGLE, finagle("lookup_once", ["/s => /$/inet/1"], "/s/x", "/$/inet/1/x"), "/$/inet/1"),
         (FINAGLE, finagle("lookup_once", ["/s => /a | /b"], "/s", "/a | /b"), "/b | /a"),
+        *((FINAGLE, finagle("lookup_once", rules, "/s/x", expected), wrong)
+          for rules, expected, wrong in (
+              (["/s => /a & /b"], "/a/x & /b/x", "/a/x | /b/x"),
+              (["/s => /a & /b"], "(/a/x & /b/x)", "/b/x & /a/x"),
+              (["/s => ~ | /b"], "~ | /b/x", "/b/x"),
+              (["/s => (/a | /b)"], "(/a/x | /b/x)", "/a/x"),
+              (["/s => /a", "/s => /a"], "/a/x | /a/x", "/a | /a"),
+              (["/s => /kdir-bound & /a"], "/kdir-bound/x & /a/x", "/a/x"))),
+        *((FINAGLE, finagle(kind, [f"/s => {sign}"], "/s", sign), wrong)
+          for kind in ("lookup_once", "bind")
+          for sign, wrong in (("~", "$"), ("$", "~"), ("!", "~"))),
+        *((FINAGLE, finagle("bind", [f"/kdir-{name} => /$/inet/1"], f"/kdir-{name}", ["1"]), "NEG")
+          for name in ("bound", "tree", "pending", "error", "nowhere")),
         (FINAGLE, finagle("lookup_once", ["/s => !"], "/s", "FAIL"), "NEG"),
         (FINAGLE, finagle("lookup_once", ["/s => ~"], "/s", "NEG"), "EMPTY"),
         (FINAGLE, finagle("lookup_once", ["/s/a => /t/u"], "/s/b", "NEG"), "/t/x"),
@@ -317,7 +330,7 @@ def test_a_driver_distinguishes_right_from_wrong(
           for rules in (["/a => /a | /$/inet/1"], ["/a => /$/inet/1", "/a => /b", "/b => /a/x"])),
         *((test_finagle_dtab.category, row, "unanswered-union") for row in (
             states("/a & /b", "NEG", **{"/a": "PENDING", "/b": "~"}),
-            states("/a & /b", "ERROR", **{"/a": "-> /b", "/b": "ERROR", "/c": "/a & ~"}),
+            states("/c", "ERROR", **{"/b": "ERROR", "/c": "-> /b & ~"}),
             finagle("bind_tree", [], "! & !", "NEG"),
             finagle("bind", ["/s => /a & ~", "/a => /a"], "/s", "NEG"))),
         (test_finagle_dtab.category, finagle("tickle", [], "/", []), NOT_UNDERSTOOD),
