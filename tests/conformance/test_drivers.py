@@ -96,6 +96,19 @@ def access(expected: str, *acls: str, **asked: object) -> Row:
 NO_PRODUCER_ID = "DENIED_CLUSTER_AUTHORIZATION_FAILED"
 LAST_WRITE = "last write of each topic is what both the cache and a bypass-cache read return"
 GROUP = {"resource_type": "GROUP", "resource_name": "group"}
+BINDINGS = "a=TOPIC/LITERAL/x alice * READ DENY; b=GROUP/PREFIXED/g User:* * ALL"
+
+
+def managed(expected: object, *steps: list[object]) -> Row:
+    steps = steps or (["add-bindings", ["a", "b"]],)
+    return {
+        "section": "acl_management",
+        "steps": list(steps),
+        "expected": expected,
+        "note": BINDINGS,
+    }
+
+
 KAFKA, HDFS = test_kafka_topic_names.check, test_hdfs_mount_table.check
 ACCESS, PRODUCER = test_kafka_authorizer.check, test_kafka_producer.check
 FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
@@ -279,6 +292,23 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (ACCESS, {"section": "super_users_parse", "input": ";User:b", "expected": ["User:b"]}, []),
         (ACCESS, {"section": "principal_parse", "input": "User:a:b",
                   "expected": {"type": "User", "name": "a:b"}}, {"type": "User", "name": "a"}),
+        *((ACCESS, managed({asked: right}), {asked: wrong}) for asked, right, wrong in (
+            ("list ANY", ["a", "b"], ["a"]),
+            ("list TOPIC/ANY", ["a"], ["b"]),
+            ("list GROUP/MATCH/gx", ["b"], []),
+            ("list principal=User:alice", 1, True),
+            ("list principal=User:*", ["b"], []),
+            ("delete [exact a, ANY/MATCH/gx] in one request", [["a"], ["b"]], [["a"], []]))),
+        (ACCESS, managed({"list GROUP/ANY": ["b"],
+                          "TOPIC|LITERAL|x": ["User:alice READ DENY"],
+                          "GROUP|PREFIXED|g": ["User:* ALL ALLOW"]}),
+         {"list GROUP/ANY": ["b"], "TOPIC|LITERAL|x": ["User:alice READ ALLOW"]}),
+        (ACCESS, managed({}, ["add-bindings", ["a"]], ["remove-bindings", ["a"]]),
+         {"list ANY": ["a"]}),
+        (ACCESS, managed({"TOPIC|LITERAL|x": ["User:a 10.0.0.1 READ ALLOW", "denyAlterConfigs"]},
+                         ["add", "TOPIC", "LITERAL", "x",
+                          ["User:a 10.0.0.1 READ ALLOW", "denyAlterConfigs"]]),
+         {"TOPIC|LITERAL|x": ["User:a 10.0.0.2 READ ALLOW", "denyAlterConfigs"]}),
         (ACCESS, {"section": "acl_management", "expected": {"TOPIC|LITERAL|t": ["allowRead"]},
                   "steps": [["add", "TOPIC", "LITERAL", "t", ["allowRead", "denyRead"]],
                             ["remove", "TOPIC", "LITERAL", "t", ["denyRead"]]]}, {}),
@@ -335,6 +365,10 @@ def test_a_driver_distinguishes_right_from_wrong(
             finagle("bind", ["/s => /a & ~", "/a => /a"], "/s", "NEG"))),
         (test_finagle_dtab.category, finagle("tickle", [], "/", []), NOT_UNDERSTOOD),
         (test_kafka_authorizer.category, access("", resource_type="USER"), "tokens"),
+        (test_kafka_authorizer.category,
+         managed({}, ["add", "USER", "LITERAL", "u", ["allowRead"]]), "tokens"),
+        *((test_kafka_authorizer.category, managed({"list ANY": ["a", "b"], asked: 77}),
+           NOT_UNDERSTOOD) for asked in ("count ANY", "list host=*", "delete ANY")),
         (test_kafka_authorizer.category, access("", pattern_type="PREFIXED"), "asked-by-pattern"),
         (test_kafka_authorizer.category, access("", pattern_type="LITERALL"), NOT_UNDERSTOOD),
         (test_kafka_authorizer.category, access("", pattern_type=None), NOT_UNDERSTOOD),

@@ -35,7 +35,7 @@ from directory.namespace.plan_grants import add_grants, remove_grants
 from directory.server.config_security import parse_super_users
 from resolver.errors import InvalidArgument, InvalidInput, NotReady
 from resolver.path import ROOT
-from tests.conformance.cases import NOT_UNDERSTOOD, Row, cases, run, section_rows
+from tests.conformance.cases import NOT_UNDERSTOOD, Row, assert_same, cases, run, section_rows
 
 _COLUMNS = "resource_type pattern_type resource_name principal host operation permission"
 _MODES = {"authorize", "authorize_by_resource_type", "find_result", "init_producer_id"}
@@ -70,6 +70,8 @@ def category(row: Row) -> str | None:
             if row["fact"] == IMPLIED_FACT:
                 return "implied-any"
             return None if row["fact"] in _FACTS else NOT_UNDERSTOOD
+        case "acl_management":
+            return management_category(row)
         case section:
             return None if section in _CHECKS else NOT_UNDERSTOOD
 
@@ -300,31 +302,48 @@ def check_filter(row: Row) -> None:
 # -- adding, removing, listing -----------------------------------------------------------------
 
 _SHORT = re.compile(r"(allow|deny)([A-Z]\w*)")
-_DEFINED = re.compile(r"(\w+)=(\w+)/(\w+)/(\S+) (\S+) (\S+) (\w+)")
+_DEFINED = re.compile(r"(\w+)=(\w+)/(\w+)/(\S+) (\S+) (\S+) (\w+)(?: (ALLOW|DENY))?")
+_FILTER = r"(?:ANY|exact \w+|\w+/\w+(?:/[^,\]]+)?)"
+_LISTING = re.compile(
+    rf"list (?P<filter>principal=\S+|{_FILTER})|"
+    rf"delete \[(?P<filters>{_FILTER}(?:, {_FILTER})*)\] in one request"
+)
+_LEFT = re.compile(r"\w+\|\w+\|.+")
+
+
+def management_category(row: Row) -> str | None:
+    if _TOKENS & {step[1] for step in row["steps"] if isinstance(step[1], str)}:
+        return "tokens"
+    known = all(_LISTING.fullmatch(one) or _LEFT.fullmatch(one) for one in row["expected"])
+    return None if known else NOT_UNDERSTOOD
+
+
+def definitions(note: str) -> Iterator[tuple[str, list[str]]]:
+    """Yields the ACLs that a note names, such as ``b1=TOPIC/LITERAL/t alice * READ``."""
+    for name, kind, pattern, at, who, host, operation, permission in _DEFINED.findall(note):
+        principal = who if ":" in who else f"User:{who}"
+        yield name, [kind, pattern, at, principal, host, operation, permission or "ALLOW"]
 
 
 def check_management(row: Row) -> None:
-    defined = {
-        name: binding(
-            [kind, pattern, at, who if ":" in who else f"User:{who}", host, operation, "ALLOW"]
-        )
-        for name, kind, pattern, at, who, host, operation in _DEFINED.findall(row.get("note", ""))
-    }
+    defined = {name: binding(columns) for name, columns in definitions(row.get("note", ""))}
     tree = NO_GRANTS
     for step in row["steps"]:
         tree = done(tree, step, defined)
-    expected = row["expected"]
-    listings = {one for one in expected if one.startswith(("list ", "delete "))}
-    for asked in listings:
-        check_listing(tree, asked, expected[asked], defined)
-    if not listings:
-        check_what_is_left(tree, expected)
+    left = {where: grants for where, grants in row["expected"].items() if _LEFT.fullmatch(where)}
+    for asked, expected in row["expected"].items():
+        if found := _LISTING.fullmatch(asked):
+            check_listing(tree, found, expected, defined)
+    if left or not row["expected"]:
+        check_what_is_left(tree, left)
 
 
 def done(tree: GrantTree, step: list[Any], defined: dict[str, Binding]) -> GrantTree:
     match step:
         case ["add-bindings", names]:
             return added(tree, (defined[name] for name in names))
+        case ["remove-bindings", names]:
+            return removed(tree, (defined[name] for name in names))
         case ["add", kind, pattern, name, grants]:
             return added(tree, (short([kind, pattern, name], one) for one in grants))
         case ["remove", kind, pattern, name, "ALL"]:
@@ -338,9 +357,10 @@ def done(tree: GrantTree, step: list[Any], defined: dict[str, Binding]) -> Grant
 def short(where: list[str], text: str) -> Binding:
     """Returns the binding that a short form means: ``allowRead``, or ``User:alice WRITE ALLOW``."""
     if found := _SHORT.fullmatch(text):
-        return binding([*where, "User:alice", "*", found[2], found[1]])
-    principal, operation, permission = text.split()
-    return binding([*where, principal, "*", operation, permission])
+        operation = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", found[2])
+        return binding([*where, "User:alice", "*", operation, found[1]])
+    principal, *host, operation, permission = text.split()
+    return binding([*where, principal, *(host or "*"), operation, permission])
 
 
 def check_what_is_left(tree: GrantTree, expected: dict[str, list[str]]) -> None:
@@ -350,28 +370,32 @@ def check_what_is_left(tree: GrantTree, expected: dict[str, list[str]]) -> None:
     assert set(every(tree)) == wanted
 
 
-def check_listing(tree: GrantTree, asked: str, expected: Any, defined: dict[str, Binding]) -> None:
-    verb, _, what = asked.partition(" ")
-    if verb == "delete":
-        filters = what.partition("[")[2].partition("]")[0].split(", ")
-        found = [set(sought(tree, one, defined)) for one in filters]
+def check_listing(
+    tree: GrantTree, asked: re.Match[str], expected: Any, defined: dict[str, Binding]
+) -> None:
+    if asked["filters"]:
+        found = [set(sought(tree, one, defined)) for one in asked["filters"].split(", ")]
         assert found == [{defined[name] for name in names} for names in expected]
         assert not set(every(removed(tree, set().union(*found)))) & set().union(*found)
-    elif what.startswith("principal="):
-        principal = what.removeprefix("principal=")
-        assert sum(one.grant.principal == principal for one in every(tree)) == expected
+        return
+    one = sought(tree, asked["filter"], defined)
+    if isinstance(expected, list):
+        assert set(one) == {defined[name] for name in expected}
     else:
-        assert set(sought(tree, what, defined)) == {defined[name] for name in expected}
+        assert_same(len(one), expected)
 
 
 def sought(tree: GrantTree, text: str, defined: dict[str, Binding]) -> list[Binding]:
+    if text.startswith("principal="):
+        principal = text.removeprefix("principal=")
+        return [one for one in every(tree) if one.grant.principal == principal]
     if text.startswith("exact "):
         one = defined[text.removeprefix("exact ")]
         return [one] if one.grant in tree.grants_at(one.place) else []
     if text == "ANY":
         return list(every(tree))
-    kind, pattern, name = text.split("/")
-    return matching(tree, kind, pattern, name)
+    kind, pattern, *name = text.split("/", 2)
+    return matching(tree, kind, pattern, name[0] if name else None)
 
 
 # -- settings and lines ------------------------------------------------------------------------
