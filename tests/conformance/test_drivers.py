@@ -96,6 +96,15 @@ def access(expected: str, *acls: str, **asked: object) -> Row:
 NO_PRODUCER_ID = "DENIED_CLUSTER_AUTHORIZATION_FAILED"
 LAST_WRITE = "last write of each topic is what both the cache and a bypass-cache read return"
 GROUP = {"resource_type": "GROUP", "resource_name": "group"}
+
+
+def filtered(resource: str, sought: str) -> Row:
+    names = ("resource_type", "pattern_type", "name")
+    both = {"resource": resource, "filter": sought}
+    asked = {key: dict(zip(names, text.split(), strict=True)) for key, text in both.items()}
+    return {"section": "resource_pattern_filter", **asked, "expected_match": True}
+
+
 BINDINGS = "a=TOPIC/LITERAL/x alice * READ DENY; b=GROUP/PREFIXED/g User:* * ALL"
 
 
@@ -292,6 +301,11 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (ACCESS, {"section": "super_users_parse", "input": ";User:b", "expected": ["User:b"]}, []),
         (ACCESS, {"section": "principal_parse", "input": "User:a:b",
                   "expected": {"type": "User", "name": "a:b"}}, {"type": "User", "name": "a"}),
+        *((ACCESS, {"section": section, "input": "User:a;bob"[start:],
+                    "expected": f"ERROR: {wanted} but got bob"}, wrong)
+          for section, start, wanted in (("super_users_parse", 0, "a string"),
+                                         ("principal_parse", 7, "a principal"))
+          for wrong in ("ERROR: a string but got alice", "OK", ["User:bob"])),
         *((ACCESS, managed({asked: right}), {asked: wrong}) for asked, right, wrong in (
             ("list ANY", ["a", "b"], ["a"]),
             ("list TOPIC/ANY", ["a"], ["b"]),
@@ -367,6 +381,15 @@ def test_a_driver_distinguishes_right_from_wrong(
         (test_kafka_authorizer.category, access("", resource_type="USER"), "tokens"),
         (test_kafka_authorizer.category,
          managed({}, ["add", "USER", "LITERAL", "u", ["allowRead"]]), "tokens"),
+        *((test_kafka_authorizer.category, filtered(resource, sought), name)
+          for resource, sought, name in (
+              ("USER LITERAL a", "USER LITERAL a", "tokens"),
+              ("TOPIC LITERAL a", "DELEGATION_TOKEN LITERAL a", "tokens"),
+              ("CLUSTER PREFIXED kafka-cluster", "CLUSTER LITERAL kafka-cluster",
+               "cluster-names"),
+              ("CLUSTER LITERAL kafka-cluster", "ANY LITERAL Name", "cluster-names"),
+              ("GROUP LITERAL a", "GROUP FOO a", NOT_UNDERSTOOD),
+              ("GROUP ANY a", "GROUP ANY a", NOT_UNDERSTOOD))),
         *((test_kafka_authorizer.category, managed({"list ANY": ["a", "b"], asked: 77}),
            NOT_UNDERSTOOD) for asked in ("count ANY", "list host=*", "delete ANY")),
         (test_kafka_authorizer.category, access("", pattern_type="PREFIXED"), "asked-by-pattern"),

@@ -72,6 +72,8 @@ def category(row: Row) -> str | None:
             return None if row["fact"] in _FACTS else NOT_UNDERSTOOD
         case "acl_management":
             return management_category(row)
+        case "resource_pattern_filter":
+            return filter_category(row["resource"], row["filter"])
         case section:
             return None if section in _CHECKS else NOT_UNDERSTOOD
 
@@ -291,6 +293,18 @@ def is_found(tree: GrantTree, one: Binding, pattern: str, name: str) -> bool:
     )
 
 
+def filter_category(resource: Row, sought: Row) -> str | None:
+    if {resource["resource_type"], sought["resource_type"]} & _TOKENS:
+        return "tokens"
+    is_pattern = resource["pattern_type"] in _PATTERNS
+    if not is_pattern or sought["pattern_type"] not in {*_PATTERNS, "MATCH", "ANY"}:
+        return NOT_UNDERSTOOD
+    if resource["resource_type"] != "CLUSTER" or sought["resource_type"] not in {"CLUSTER", "ANY"}:
+        return None
+    has_name = sought["name"] is not None or resource["pattern_type"] == "PREFIXED"
+    return "cluster-names" if has_name else None
+
+
 def check_filter(row: Row) -> None:
     resource, sought = row["resource"], row["filter"]
     where = [resource["resource_type"], resource["pattern_type"], resource["name"]]
@@ -414,11 +428,17 @@ _FIELDS = {
 
 def check_super_users(row: Row) -> None:
     if isinstance(row["expected"], str):
-        bad = row["expected"].rpartition(" ")[2]
-        with pytest.raises(InvalidArgument, match=re.escape(repr(bad))):
-            parse_super_users(row["input"])
+        check_refused(parse_super_users, row)
     else:
         assert sorted(parse_super_users(row["input"] or "")) == row["expected"]
+
+
+def check_refused(parse: Callable[[str], object], row: Row) -> None:
+    """Asserts that a text is refused; for the part that the row names, if it names one."""
+    assert row["expected"].startswith("ERROR"), row["expected"]
+    _, _, bad = row["expected"].partition(" but got ")
+    with pytest.raises(InvalidArgument, match=re.escape(repr(bad) if bad else "")):
+        parse(row["input"] or "")
 
 
 def check_default(row: Row) -> None:
@@ -429,6 +449,9 @@ def check_default(row: Row) -> None:
 
 
 def check_principal(row: Row) -> None:
+    if isinstance(row["expected"], str):
+        check_refused(parse_principal, row)
+        return
     kind, name = parse_principal(row["input"])
     assert {"type": kind, "name": name} == row["expected"]
 
