@@ -47,7 +47,7 @@ __all__ = [
 RETIRED_FOR_MS: Final = 24 * 3600 * 1000
 """Time for which a deleted physical name is not used again."""
 
-_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]*", re.ASCII)
 _SHOWN: Final = 60
 
 

@@ -128,6 +128,9 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
     [
         (KAFKA, kafka("validate", '"a b"', "INVALID"), "VALID"),
         (KAFKA, kafka("unify", '"a.b"', '"a_b"'), '"a.b"'),
+        (KAFKA, kafka("unify", 'REPEAT(".",4)', 'REPEAT("_",4)'), 'REPEAT("_",5)'),
+        (KAFKA, kafka("has_only_legal_characters", '""', "true"), "false"),
+        (KAFKA, kafka("has_collision_chars", '"a_"', "true"), "1"),
         (KAFKA, kafka("has_collision", '"a.b"', "true", '"a_b"'), "false"),
         (HDFS, hdfs("destination", "/a/c", "1->/x/c"), "1->/c"),
         (HDFS, hdfs("destination", "/ab", "ERROR_NO_LOCATION"), "1->/x"),
@@ -447,6 +450,12 @@ def test_a_row_is_sorted_by_what_it_says(
     assert name == NOT_UNDERSTOOD or EXCLUSIONS[name]
 
 
+def test_a_name_may_hold_what_ends_a_line_elsewhere() -> None:
+    row = kafka("validate", '"a\u0085b\u2028c"', "INVALID")
+    text = "\n".join(["# names", "\t".join(row), "\t".join(row.values()), ""])
+    assert list(test_kafka_topic_names.read(text)) == [row]
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -513,6 +522,8 @@ def test_a_section_may_be_a_list_of_rows_or_a_table_that_holds_them_as_cases() -
         ),
         (ACCESS, {**access("DENIED"), "acls": [["TOPIC", "LITERAL", "t"]]}, "an ACL has"),
         (ACCESS, access("DENIED", operation="REED"), "REED"),
+        (KAFKA, kafka("validate", "123", "VALID"), "123 is no name"),
+        (KAFKA, kafka("validate", "null", "VALID"), "null is no name"),
         (PRODUCER, {"props": {}, "expected": "CONFIG_ERORR"}, "neither settings nor"),
         (PRODUCER, {"props": {}, "expected": {"no.such": 1}}, "no.such is not set"),
     ],

@@ -81,6 +81,11 @@ def test_default_name(relative: tuple[str, ...], name: str) -> None:
     assert physical_names.is_valid(name)
 
 
+@pytest.mark.parametrize(("name", "legal"), [("", True), ("a-B_9.", True), ("a b", False)])
+def test_an_empty_name_holds_no_illegal_character(name: str, *, legal: bool) -> None:
+    assert physical_names.has_only_legal_characters(name) is legal
+
+
 def test_free_name_passes_over_what_is_taken_retired_detached_or_collides() -> None:
     names = Names(used={"orders", "orders_3"}, retired={"orders.2": 5}, left={"orders.4"})
     assert physical_names.next_free_name("orders", names) == "orders.5"
