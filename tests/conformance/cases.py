@@ -118,7 +118,10 @@ def run(check: Callable[[Row], None], row: Row) -> None:
         pytest.fail(
             f"a kind of row that this driver does not know, to be sorted by a person: {row}"
         )
-    check(row)
+    try:
+        check(row)
+    except KeyError as error:
+        pytest.fail(f"the row lacks {error}, or its driver does not know it: {row}")
 
 
 def assert_same(found: object, expected: object) -> None:

@@ -31,9 +31,11 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Prints one line a driver and one a category, or that there was no folder."""
-    if folder() is None:
-        terminalreporter.write_line(f"conformance: no cases were run: {FOLDER} is not set")
+    """Prints one line a driver and one a category, or why there was no folder."""
+    where = folder()
+    if where is None or not where.is_dir():
+        why = "is not set" if where is None else f"is set to {where}, which is no folder"
+        terminalreporter.write_line(f"conformance: no cases were run: {FOLDER} {why}")
         return
     if not TALLIES:
         return

@@ -9,11 +9,13 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from resolver.errors import KdirError
 from tests.conformance import (
+    reporting,
     test_finagle_dtab,
     test_hdfs_mount_table,
     test_kafka_authorizer,
@@ -133,7 +135,11 @@ FINAGLE, PULSAR = test_finagle_dtab.check, test_pulsar_names.check
         (KAFKA, kafka("has_collision_chars", '"a_"', "true"), "1"),
         (KAFKA, kafka("has_collision", '"a.b"', "true", '"a_b"'), "false"),
         (HDFS, hdfs("destination", "/a/c", "1->/x/c"), "1->/c"),
-        (HDFS, hdfs("destination", "/ab", "ERROR_NO_LOCATION"), "1->/x"),
+        (HDFS, hdfs("destination", "/ab", "ERROR_DEFAULT_NS_DISABLED"), "ERROR_NO_LOCATION"),
+        (HDFS, hdfs("destination", "/ab", "ERROR_NO_LOCATION", {**TABLE, "default_ns": ""}),
+         "ERROR_DEFAULT_NS_DISABLED"),
+        (HDFS, hdfs("mount_point", "/ab", None), "ERROR_NO_LOCATION"),
+        (HDFS, hdfs("mounts_count", "/a/b", 1), True),
         (HDFS, hdfs("destination", "a/b", "ERROR_BAD_PATH"), "ERROR_NO_LOCATION"),
         (HDFS, hdfs("destination", "", "ERROR_BAD_PATH"), "1->/x"),
         (HDFS, hdfs("mount_point", "/a/b/c", "/a/b"), "/a"),
@@ -553,6 +559,33 @@ def test_a_file_that_cannot_be_read_is_named(
             cases("ours", "rows.json", test_kafka_producer.read, lambda _: None)
     finally:
         TALLIES.pop("ours", None)
+
+
+def test_the_summary_reports_a_named_folder_that_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(FOLDER, str(tmp_path / "none"))
+    terminal = mock.Mock()
+    reporting.pytest_terminal_summary(terminal)
+    (line,) = (call.args[0] for call in terminal.write_line.call_args_list)
+    assert line.endswith(f"{FOLDER} is set to {tmp_path / 'none'}, which is no folder")
+
+
+def test_a_row_that_lacks_a_key_says_which() -> None:
+    with pytest.raises(pytest.fail.Exception, match="lacks 'expected'"):
+        run(PRODUCER, {"section": "cases", "props": {}})
+
+
+@pytest.mark.parametrize(
+    ("minutes", "keeps"), [(-1, True), (0, False), (2, False), (3, True), (None, False)]
+)
+def test_a_retention_without_end_keeps_a_topic(minutes: int | None, *, keeps: bool) -> None:
+    row = {"policy": "retention_keeps_topic_2min_idle", "broker": 0, "namespace": minutes}
+    row |= {"section": "policy_precedence", "topic": None, "applied": keeps}
+    PULSAR(row)
+    for wrong in (not keeps, int(keeps)):
+        with pytest.raises(AssertionError):
+            PULSAR({**row, "applied": wrong})
 
 
 def test_without_a_folder_a_driver_skips_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
