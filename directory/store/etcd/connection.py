@@ -379,13 +379,25 @@ class EtcdConnection:
         self._read(lambda stubs: stubs.lease.LeaseRevoke, request, timeout_seconds)
 
     def status(self, number: int, timeout_seconds: float) -> Any:
-        """Returns the status of one member: ``StatusResponse``.
+        """Returns the status of one member: ``StatusResponse``. A later etcd than 3.6 lets only
+        administrators ask.
 
         Raises:
             StoreUnreachable, EtcdRefused: it did not answer.
         """
         request = etcdrpc.StatusRequest()
         return self._at(number, lambda stubs: stubs.maintenance.Status, request, timeout_seconds)
+
+    def cluster_id_at(self, number: int, timeout_seconds: float) -> int:
+        """Returns etcd's id of the cluster that one member belongs to; the user needs no right but
+        to read below the prefix.
+
+        Raises:
+            StoreUnreachable, EtcdRefused: it did not answer.
+        """
+        request = etcdrpc.RangeRequest(key=self.address.root, count_only=True, serializable=True)
+        answer = self._at(number, lambda stubs: stubs.kv.Range, request, timeout_seconds)
+        return int(answer.header.cluster_id)
 
     def alarms(self, timeout_seconds: float) -> list[str]:
         """Returns etcd's alarms, such as ``NOSPACE``.

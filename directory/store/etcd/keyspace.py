@@ -25,7 +25,12 @@ from directory.store.etcd.etcd3_stubs import etcdrpc, transactions
 from directory.store.etcd.incarnation import Incarnation
 from directory.store.etcd.key_layout import Layout
 from directory.store.etcd.member_stream import head_of, head_request
-from directory.store.etcd.open_or_create import incarnation_of, open_or_create, read_head
+from directory.store.etcd.open_or_create import (
+    incarnation_of,
+    open_or_create,
+    read_head,
+    refuse_two_clusters,
+)
 from directory.store.etcd.restore_detection import Newest, Seen, why_restored
 from directory.store.etcd.transaction import has_value, put, request_of
 from directory.store.etcd.watch_state import Head
@@ -81,8 +86,9 @@ class Keyspace:
         """Returns the cluster's keys; creates the store, sealed if so, if there is none.
 
         Raises:
-            IncompatibleStore: another cluster's store, a newer schema, or keys of something else.
-            StoreUnreachable: etcd cannot be reached.
+            IncompatibleStore: another cluster's store, a newer schema, keys of something else, or
+                members of two etcds.
+            StoreUnreachable: etcd cannot be reached; or there is no store, and a member is away.
         """
         incarnation = open_or_create(connection, cluster, cluster_id, sealed)
         keyspace = cls(connection, cluster, incarnation, clock)
@@ -139,7 +145,7 @@ class Keyspace:
                     known = self._record(incarnation, head.revision, known_at, begins=True)
                     self.note_commit(incarnation, head.commit_revision, head.commit_id)
                     return known
-                self._refuse_two_clusters(incarnation, head)
+                refuse_two_clusters(self.connection)
                 _log.error(
                     "%s: %s: it was restored; a new incarnation begins", self.connection, why
                 )
@@ -218,23 +224,6 @@ class Keyspace:
         except (Compacted, FutureRevision):
             return None
         return head_of(self.layout, answer, etcd_revision).commit_id
-
-    def _refuse_two_clusters(self, incarnation: Incarnation, head: Head) -> None:
-        """Checks that all members are of one etcd cluster: two in one address would restore each
-        other for ever.
-        """
-        found: dict[int, str] = {}
-        for number, endpoint in enumerate(self.connection.endpoints):
-            try:
-                status = self.connection.status(number, 1.0)
-            except StoreUnreachable:
-                continue
-            found[status.header.cluster_id] = endpoint
-        if len(found) > 1:
-            raise IncompatibleStore(
-                f"{self.connection}: {' and '.join(sorted(found.values()))} are of different etcd"
-                " clusters; name the members of one"
-            )
 
     def replace(self, old: Incarnation, new: Incarnation, at: int | None = None) -> bool:
         """Replaces the identity; returns False if another process was first. A change of

@@ -1,14 +1,14 @@
 """Opens the store under a prefix in etcd, or creates it if there is nothing.
 
-Refuses other keys: another cluster's store, a prefix inside or around one, and keys that kdir did
-not create.
+Refuses members of two etcds in one address, and other keys: another cluster's store, a prefix
+inside or around one, and keys that kdir did not create.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from directory.store.base import Identity, IncompatibleStore
+from directory.store.base import Identity, IncompatibleStore, StoreUnreachable
 from directory.store.etcd.call_errors import EtcdRefused
 from directory.store.etcd.connection import EtcdConnection
 from directory.store.etcd.etcd3_stubs import transactions
@@ -20,9 +20,17 @@ from directory.store.etcd.transaction import put, read, request_of
 from directory.store.etcd.watch_state import Head
 from directory.store.identity import refuse_foreign
 
-__all__ = ["identity_at", "incarnation_of", "open_or_create", "read_head"]
+__all__ = [
+    "identity_at",
+    "incarnation_of",
+    "open_or_create",
+    "read_head",
+    "refuse_two_clusters",
+]
 
 _SECONDS: Final = 5.0
+_MEMBER_SECONDS: Final = 1.0
+"""Longest wait for one member when all are compared: one that is away delays an open by this."""
 
 
 def read_head(
@@ -60,8 +68,9 @@ def open_or_create(
     """Returns the incarnation of the existing store, or of a new one, ``sealed`` for this reason.
 
     Raises:
-        IncompatibleStore: there are other keys, or the user lacks the right.
-        StoreUnreachable: etcd cannot be reached.
+        IncompatibleStore: there are other keys, or members of two etcds, or the user lacks the
+            right.
+        StoreUnreachable: etcd cannot be reached; or there is no store, and a member is away.
     """
     try:
         return _found_or_begin(connection, cluster, cluster_id, sealed)
@@ -72,10 +81,12 @@ def open_or_create(
 def _found_or_begin(
     connection: EtcdConnection, cluster: str, cluster_id: str | None, sealed: str
 ) -> Incarnation:
+    away = refuse_two_clusters(connection)
     layout = Layout(connection.address.root)
     head = read_head(connection, layout)
     if head.identity is not None:
         return incarnation_of(connection, head.identity, cluster, cluster_id)
+    _refuse_creation_while_away(connection, away)
     _refuse_nested(connection)
     incarnation = Incarnation.first(cluster, cluster_id, head.etcd_cluster).sealed(sealed)
     nothing_there = transactions.Create(layout.root, layout.root_end) == 0
@@ -94,6 +105,40 @@ def _found_or_begin(
         f"{connection}: the prefix is in use: it holds {other[0].key.decode(errors='replace')!r},"
         " and no store of kdir's; choose a prefix of the cluster's own"
     )
+
+
+def refuse_two_clusters(connection: EtcdConnection) -> list[str]:
+    """Checks that all members that answer are of one etcd cluster: two in one address would restore
+    each other for ever, and one that is empty would answer with a second, empty store. Returns the
+    endpoints that did not answer.
+
+    Raises:
+        IncompatibleStore: they are of several.
+    """
+    found: dict[int, str] = {}
+    away: list[str] = []
+    if len(connection.endpoints) == 1:
+        return away
+    for number, endpoint in enumerate(connection.endpoints):
+        try:
+            found[connection.cluster_id_at(number, _MEMBER_SECONDS)] = endpoint
+        except StoreUnreachable:
+            away.append(endpoint)
+    if len(found) > 1:
+        raise IncompatibleStore(
+            f"{connection}: {' and '.join(sorted(found.values()))} are of different etcd"
+            " clusters; name the members of one"
+        )
+    return away
+
+
+def _refuse_creation_while_away(connection: EtcdConnection, away: list[str]) -> None:
+    if away:
+        raise StoreUnreachable(
+            f"{connection}: there is no store, and {' and '.join(away)} did not answer: it may be"
+            " in another etcd that holds one; a store is only created while all members that the"
+            " address names answer"
+        )
 
 
 def _refuse_nested(connection: EtcdConnection) -> None:
@@ -115,11 +160,13 @@ def identity_at(address: EtcdAddress) -> Identity | None:
     """Returns the identity of the store there; None: there is none. Changes nothing.
 
     Raises:
-        IncompatibleStore: the keys there are not a store's, or a newer kdir's.
+        IncompatibleStore: the keys there are not a store's, or a newer kdir's; members of two
+            etcds.
         StoreUnreachable: etcd cannot be reached.
     """
     connection = EtcdConnection(address)
     try:
+        refuse_two_clusters(connection)
         head = read_head(connection, Layout(address.root))
         return None if head.identity is None else Incarnation.read(head.identity).identity
     except EtcdRefused as error:

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from deploy.local.etcd import EtcdCluster
+from deploy.local.ports import free_port
 from directory.maintenance.backup_stream import backup_of
 from directory.maintenance.verify_copies import Summary, compare_rows
 from directory.namespace.entry import Directory, Kind
 from directory.namespace.keys import entry_key
+from directory.store.addresses import find_identity
 from directory.store.base import (
     Conflict,
     HistoryCompacted,
@@ -55,7 +57,7 @@ def snapshot(store: EtcdStore, file: Path) -> Path:
 
 
 def etcd_cluster_id(store: EtcdStore) -> int:
-    return int(store.connection.status(0, 10).header.cluster_id)
+    return store.connection.cluster_id_at(0, 10)
 
 
 def directory(name: str, entry_id: int) -> tuple[bytes, bytes]:
@@ -254,3 +256,40 @@ def test_members_of_two_etcds_in_one_address_are_refused(
             EtcdStore.open(f"etcd://{both}/{prefix}", "la")
         with closing(EtcdStore.open(f"etcd://{etcd.endpoints[0]}/{prefix}", "la")) as store:
             assert store.identity == incarnation
+
+
+@pytest.mark.parametrize("begins_with", ["the store's", "the empty one"])
+def test_an_empty_etcd_beside_that_of_the_store_is_refused_before_anything_is_created(
+    etcd: EtcdCluster,
+    etcd_clusters: Callable[..., EtcdCluster],
+    monkeypatch: pytest.MonkeyPatch,
+    begins_with: str,
+) -> None:
+    """A second, empty cluster would answer ABSENT for all that exists."""
+    prefix = address_in(etcd).rpartition("/")[2]
+    with etcd_clusters(members=1) as other:
+        here, there = etcd.endpoints[0], other.endpoints[0]
+        with closing(EtcdStore.open(f"etcd://{here}/{prefix}", "la")):
+            pass
+        number = 0 if begins_with == "the store's" else 1
+        monkeypatch.setattr(random, "randrange", lambda _: number)
+        both = f"etcd://{here},{there}/{prefix}"
+        for ask in (find_identity, lambda address: EtcdStore.open(address, "la")):
+            with pytest.raises(IncompatibleStore, match="are of different etcd clusters"):
+                ask(both)
+        assert find_identity(f"etcd://{there}/{prefix}") is None
+
+
+def test_a_store_is_not_created_while_a_member_that_may_hold_it_does_not_answer(
+    etcd: EtcdCluster,
+) -> None:
+    """One that exists is opened without that member."""
+    here, prefix = etcd.endpoints[0], address_in(etcd).rpartition("/")[2]
+    with_another = f"etcd://{here},127.0.0.1:{free_port()}/{prefix}"
+    with pytest.raises(StoreUnreachable, match=r"there is no store, and \S+ did not answer"):
+        EtcdStore.open(with_another, "la")
+    assert find_identity(with_another) is None
+    with closing(EtcdStore.open(f"etcd://{here}/{prefix}", "la")) as store:
+        put(store, (b"k", b"v"))
+    with closing(EtcdStore.open(with_another, "la")) as store:
+        assert everything(store)[b"k"] == b"v"
