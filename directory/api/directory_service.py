@@ -215,6 +215,7 @@ class DirectoryService(Service):
             token=cluster.token_at(written.revision),
             topic_count=written.plan.topic_count,
             directory_count=written.plan.directory_count,
+            unreadable_count=written.plan.unreadable_count,
             kafka_topics_deleted=written.plan.kafka_topics_deleted,
         )
         removed = written.plan.entry

@@ -368,6 +368,8 @@ class Plan:
     """For a delete: number of topics removed."""
     directory_count: int = 0
     """For a delete: number of directories removed."""
+    unreadable_count: int = 0
+    """For a delete: number of entries removed that cannot be read, and so are of no known kind."""
     kafka_topics_deleted: bool = False
     """For a delete: Kafka topics are deleted, too."""
     notes: tuple[str, ...] = ()

@@ -183,13 +183,14 @@ def _delete_directory(
     )
     draft.write_fact(removal_key(directory.entry_id), removal.to_bytes())
     draft.record_removal(found.parent_id, found.name, directory, found.path)
-    return draft.finish(
+    plan = draft.finish(
         directory,
         found.path,
         topic_count=counts.topics,
         directory_count=counts.directories + 1,
         kafka_topics_deleted=command.deletes_in_kafka and counts.topics > 0,
     )
+    return replace(plan, unreadable_count=snapshot.unreadable_below(directory.entry_id))
 
 
 def _refuse_read_only_below(draft: PlanBuilder, path: Path) -> None:

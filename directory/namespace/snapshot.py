@@ -17,6 +17,7 @@ from directory.namespace.keys import (
     directory_range,
     entry_key,
     may_change_topics,
+    parse_entry_key,
     unify,
 )
 from directory.namespace.physical_name_index import TopicKey, why_no_topic
@@ -125,6 +126,20 @@ class Snapshot:
         """Returns the number of unreadable records directly in a directory."""
         place = directory_range(directory_id)
         return sum(key.startswith(place) for key in self.tree.unreadable)
+
+    def unreadable_below(self, directory_id: int) -> int:
+        """Returns the number of unreadable records of entries in a directory and those below it."""
+        return sum(self._is_within(directory_id, key) for key in self.tree.unreadable)
+
+    def _is_within(self, directory_id: int, key: bytes) -> bool:
+        try:
+            above = parse_entry_key(key).parent_id
+        except ValueError:  # of something else, such as grants
+            return False
+        while above and above != directory_id:
+            node = self.nodes.get(above)
+            above = node.parent_id if node is not None else 0
+        return above == directory_id
 
     @property
     def unreadable_values(self) -> Mapping[bytes, str]:

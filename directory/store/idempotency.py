@@ -98,6 +98,7 @@ class RequestRecord:
     directory_count: int
     notes: tuple[str, ...]
     kafka_topics_deleted: bool = False
+    unreadable_count: int = 0
     grants: tuple[Grant, ...] = ()
     grants_changed: tuple[Grant, ...] = ()
 
@@ -113,6 +114,7 @@ class RequestRecord:
             directory_count=plan.directory_count,
             notes=plan.notes,
             kafka_topics_deleted=plan.kafka_topics_deleted,
+            unreadable_count=plan.unreadable_count,
             grants=plan.grants,
             grants_changed=plan.grants_changed,
         )
@@ -137,6 +139,7 @@ class RequestRecord:
             directory_count=self.directory_count,
             notes=self.notes,
             kafka_topics_deleted=self.kafka_topics_deleted,
+            unreadable_count=self.unreadable_count,
             grants=self.grants,
             grants_changed=self.grants_changed,
         )
@@ -152,6 +155,7 @@ class RequestRecord:
             "directory_count": self.directory_count,
             "notes": self.notes,
             "kafka_topics_deleted": self.kafka_topics_deleted,
+            "unreadable_count": self.unreadable_count,
             "grants": [_grant_fields(one) for one in self.grants],
             "grants_changed": [_grant_fields(one) for one in self.grants_changed],
         }
@@ -177,6 +181,7 @@ class RequestRecord:
                 notes=tuple(fields["notes"]),
                 # Rows of earlier releases lack some fields.
                 kafka_topics_deleted=bool(fields.get("kafka_topics_deleted")),
+                unreadable_count=int(fields.get("unreadable_count", 0)),
                 grants=tuple(map(_grant, fields.get("grants", ()))),
                 grants_changed=tuple(map(_grant, fields.get("grants_changed", ()))),
             )

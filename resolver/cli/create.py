@@ -490,6 +490,8 @@ def removal_text(where: PathArgument, kind: str, answer: directory_pb2.DeleteEnt
         below = max(directories - 1, 0)
         inside = [units.plural(topics, "topic")] if topics else []
         inside += [units.plural(below, "directory", "directories")] if below else []
+        if unread := answer.unreadable_count:
+            inside.append(f"{units.plural(unread, 'entry', 'entries')} that cannot be read")
         if inside:
             parts.append(f"with {' and '.join(inside)} below it")
         else:

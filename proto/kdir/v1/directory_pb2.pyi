@@ -156,7 +156,7 @@ class DeleteEntryRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., kind: _Optional[_Union[_entry_pb2.EntryKind, str]] = ..., recursive: _Optional[bool] = ..., etag: _Optional[str] = ..., request_id: _Optional[str] = ..., validate_only: _Optional[bool] = ..., token: _Optional[str] = ...) -> None: ...
 
 class DeleteEntryResponse(_message.Message):
-    __slots__ = ("authority", "token", "topic_count", "directory_count", "kafka_topics_deleted", "plan", "provision")
+    __slots__ = ("authority", "token", "topic_count", "directory_count", "kafka_topics_deleted", "plan", "provision", "unreadable_count")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +164,7 @@ class DeleteEntryResponse(_message.Message):
     KAFKA_TOPICS_DELETED_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     PROVISION_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     token: str
     topic_count: int
@@ -171,7 +172,8 @@ class DeleteEntryResponse(_message.Message):
     kafka_topics_deleted: bool
     plan: _access_pb2.ChangePlan
     provision: _entry_pb2.Provision
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., token: _Optional[str] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., kafka_topics_deleted: _Optional[bool] = ..., plan: _Optional[_Union[_access_pb2.ChangePlan, _Mapping]] = ..., provision: _Optional[_Union[_entry_pb2.Provision, str]] = ...) -> None: ...
+    unreadable_count: int
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., token: _Optional[str] = ..., topic_count: _Optional[int] = ..., directory_count: _Optional[int] = ..., kafka_topics_deleted: _Optional[bool] = ..., plan: _Optional[_Union[_access_pb2.ChangePlan, _Mapping]] = ..., provision: _Optional[_Union[_entry_pb2.Provision, str]] = ..., unreadable_count: _Optional[int] = ...) -> None: ...
 
 class MoveEntryRequest(_message.Message):
     __slots__ = ("path", "kind", "new_path", "leave_link", "etag", "request_id", "validate_only", "token")

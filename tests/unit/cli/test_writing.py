@@ -100,6 +100,18 @@ def test_set_names_the_path_where_no_entry_is_shown(kdir: Kdir) -> None:
 # -- mkdir, create, ln, mount --------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("flags", "did"), [(["--plan"], "would remove"), (["-y"], "removed")])
+def test_rm_counts_what_cannot_be_read_and_does_not_call_it_empty(
+    kdir: Kdir, flags: list[str], did: str
+) -> None:
+    kdir.answers["DirectoryService.DeleteEntry"] = lambda _: directory_pb2.DeleteEntryResponse(
+        directory_count=1, unreadable_count=1
+    )
+    ran = kdir("rm", "-r", *flags, "/search")
+    found = "directory /search, with 1 entry that cannot be read below it"
+    assert f"{did} {found}\n" in ran.err
+
+
 def test_mkdir_says_on_stderr_what_it_did(kdir: Kdir) -> None:
     assert kdir("mkdir", "/a") == Ran(0, "", "made /a\n")
     assert kdir.asked.entry.HasField("directory")

@@ -256,11 +256,24 @@ def test_S21_a_directory_with_nothing_but_what_cannot_be_read_is_not_empty() -> 
     assert cluster.rows.commit((), (broken,))
     cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, (broken,))
     refused(cluster, rm("/la/a"), NotEmpty, "0 topics and 0 .* 1 entry that cannot be read")
-    cluster.do(rm("/la/a", recursive=True))
+    assert cluster.do(rm("/la/a", recursive=True)).unreadable_count == 1
     # What lies in b is found by its directory's record only: so both stay for the reaper.
     removed = cluster.snapshot.nodes.get(DELETED_ID)
     assert removed is not None
     assert len(removed.containers) == 1
+
+
+def test_S21_what_cannot_be_read_further_below_is_counted_in_a_removal() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a/b/c"), mkdir("/la/other/c"))
+    at = cluster.snapshot.find_directory(("a", "b"))
+    assert at is not None
+    broken = Put(entry_key(at, Kind.DIRECTORY, "c"), b"\xff")
+    assert cluster.rows.commit((), (broken,))
+    cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, (broken,))
+    assert cluster.do(rm("/la/other", recursive=True)).unreadable_count == 0
+    made = cluster.do(rm("/la/a", recursive=True))
+    assert (made.directory_count, made.unreadable_count) == (2, 1)
 
 
 def test_a_directory_is_moved_away_in_one_small_transaction() -> None:

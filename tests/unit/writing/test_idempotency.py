@@ -107,6 +107,7 @@ def test_an_answer_comes_back_as_it_was(partitions: int | None) -> None:
         path=None if partitions is None else path("/a"),
         topic_count=2,
         directory_count=3,
+        unreadable_count=2,
         notes=("t: flat name kept", "ü"),
         kafka_topics_deleted=True,
     )
