@@ -32,6 +32,7 @@ from directory.maintenance.backup_stream import (
 from directory.maintenance.restore import RestoreRefused
 from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, EVENT
 from directory.store.addresses import (
+    check_writable,
     describe_address,
     find_identity,
     is_same_place,
@@ -135,6 +136,7 @@ def plan_migration(source: str, target: str, *, force: bool = False) -> Migratio
         _refuse_unpublished(found)
     if found.stage is Stage.NEW:
         _refuse_oversized(found)
+        check_writable(target)
     return replace(found, force=force)
 
 
@@ -274,10 +276,11 @@ def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> I
         source = one.open_source()
         opened.callback(source.close)
         sealed = _seal_of_source(one)
-        with _refusing_changed():
+        with _refusing_changed(), ExitStack() as begun:
             if one.stage is not Stage.DONE:
                 source.seal(sealed, expected=one.identity.sealed)
                 report(f"{source.describe()} takes no changes now")
+                begun.enter_context(_reporting_sealed(one, report))
             # Opened again, the source is a new generation of the log, too: there is no way back.
             if one.stage is Stage.NEW and not one.force and (late := _waiting_commits(source)):
                 report(
@@ -314,6 +317,24 @@ def _seal_of_source(one: Migration) -> str:
 
 
 @contextmanager
+def _reporting_sealed(one: Migration, report: Callable[[str], None]) -> Iterator[None]:
+    """Context manager that reports how to go on if a migration ends early, unless it is past the
+    step from which it can be undone, or another process changed a store.
+    """
+    try:
+        yield
+    except StoreChanged:
+        raise
+    except BaseException:
+        if one.stage is not Stage.OPENED:
+            report(
+                f"{describe_address(one.source)} is sealed: the same command goes on, --abort "
+                f"opens it again"
+            )
+        raise
+
+
+@contextmanager
 def _refusing_changed() -> Iterator[None]:
     try:
         yield
@@ -331,9 +352,7 @@ def _copy(source: Store, target: Store, report: Callable[[str], None]) -> int:
     try:
         return fill_store(target, _all_rows(source), report)
     except NotAsFilled as reason:
-        raise RestoreRefused(
-            f"{reason}; {source.describe()} is sealed: --abort opens it again"
-        ) from None
+        raise RestoreRefused(str(reason)) from None
 
 
 def abort(one: Migration, report: Callable[[str], None] = lambda _: None) -> Identity:

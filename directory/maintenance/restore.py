@@ -39,7 +39,13 @@ from directory.namespace.keys import (
     parse_grants_key,
 )
 from directory.server.feature_levels import LEVELS
-from directory.store.addresses import describe_address, find_identity, limits_at, open_store
+from directory.store.addresses import (
+    check_writable,
+    describe_address,
+    find_identity,
+    limits_at,
+    open_store,
+)
 from directory.store.base import FILLED_FROM, Identity, IncompatibleStore, Store, StoreChanged
 from directory.store.schema import SCHEMA_VERSION
 from directory.wire.entry_codec import ProtoCodec
@@ -354,9 +360,17 @@ def plan_restore(
     """Returns the plan of a restore; changes nothing.
 
     Raises:
-        IncompatibleStore: this version cannot use the store.
-        StoreUnreachable, DamagedBackup, OSError: the store or the backup cannot be read.
+        IncompatibleStore: this version cannot use the store, or it cannot be created there.
+        StoreUnreachable, DamagedBackup, OSError: the store or the backup cannot be read, or the
+            store cannot be written now.
     """
+    plan = _plan_restore(backup, address, replace=replace, force=force)
+    if not plan.refusals and not plan.done:
+        check_writable(address)
+    return plan
+
+
+def _plan_restore(backup: Backup, address: str, *, replace: bool, force: bool) -> RestorePlan:
     identity = find_identity(address)
     refusals = list(_unsuitable(backup, identity)) if identity is not None else []
     if excess := excess_of_rows(backup.rows(), limits_at(address)):

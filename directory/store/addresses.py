@@ -7,6 +7,7 @@ from directory.store.transaction_limits import Limits
 from resolver.redaction import shown_unknown_address
 
 __all__ = [
+    "check_writable",
     "describe_address",
     "find_identity",
     "is_remote",
@@ -71,6 +72,30 @@ def find_identity(address: str) -> Identity | None:
             from directory.store.etcd.open_or_create import identity_at
 
             return identity_at(EtcdAddress.parse(address))
+        case _:
+            raise _unknown(address)
+
+
+def check_writable(address: str) -> None:
+    """Checks that the store at an address takes writes, or could be created, as far as it can be
+    known without trying. Changes nothing.
+
+    Raises:
+        IncompatibleStore: it cannot be opened or created there.
+        StoreUnreachable: not now.
+    """
+    scheme = address.partition("://")[0]
+    match scheme:
+        case "sqlite":
+            from directory.store.sqlite.database_file import check_writable
+            from directory.store.sqlite.store import database_path
+
+            check_writable(database_path(address))
+        case "etcd":
+            from directory.store.etcd.etcd_address import EtcdAddress
+            from directory.store.etcd.open_or_create import check_writable as check_writable_in_etcd
+
+            check_writable_in_etcd(EtcdAddress.parse(address))
         case _:
             raise _unknown(address)
 

@@ -6,7 +6,7 @@ inside or around one, and keys that kdir did not create.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from directory.store.base import Identity, IncompatibleStore, StoreUnreachable
 from directory.store.etcd.call_errors import EtcdRefused
@@ -21,6 +21,7 @@ from directory.store.etcd.watch_state import Head
 from directory.store.identity import refuse_foreign
 
 __all__ = [
+    "check_writable",
     "identity_at",
     "incarnation_of",
     "open_or_create",
@@ -89,22 +90,65 @@ def _found_or_begin(
     _refuse_creation_while_away(connection, away)
     _refuse_nested(connection)
     incarnation = Incarnation.first(cluster, cluster_id, head.etcd_cluster).sealed(sealed)
+    answer = connection.txn(_creation(layout, incarnation), _SECONDS)
+    if answer.succeeded:
+        return incarnation
+    if stored := _found_instead(connection, answer):  # created by another server meanwhile
+        return incarnation_of(connection, stored, cluster, cluster_id)
+    raise StoreUnreachable(f"{connection}: what is there changes all the time")
+
+
+def _creation(layout: Layout, incarnation: Incarnation, *compares: Any) -> Any:
+    """Returns the transaction that creates a store where nothing is, else reads what is there."""
     nothing_there = transactions.Create(layout.root, layout.root_end) == 0
-    request = request_of(
-        [nothing_there.build_message()],
+    return request_of(
+        [nothing_there.build_message(), *compares],
         [put(layout.identity, incarnation.stored)],
         [read(layout.identity), read(layout.root, layout.root_end, limit=1, keys_only=True)],
     )
-    answer = connection.txn(request, _SECONDS)
-    if answer.succeeded:
-        return incarnation
+
+
+def _found_instead(connection: EtcdConnection, answer: Any) -> bytes:
+    """Returns the stored identity that kept a store from being created; empty: nothing is there.
+
+    Raises:
+        IncompatibleStore: other keys are.
+    """
     identity, other = (one.response_range.kvs for one in answer.responses)
-    if identity:  # another server created it at the same time
-        return incarnation_of(connection, identity[0].value, cluster, cluster_id)
-    raise IncompatibleStore(
-        f"{connection}: the prefix is in use: it holds {other[0].key.decode(errors='replace')!r},"
-        " and no store of kdir's; choose a prefix of the cluster's own"
-    )
+    if identity:
+        return bytes(identity[0].value)
+    if other:
+        raise IncompatibleStore(
+            f"{connection}: the prefix is in use: it holds"
+            f" {other[0].key.decode(errors='replace')!r}, and no store of kdir's; choose a prefix"
+            " of the cluster's own"
+        )
+    return b""
+
+
+def check_writable(address: EtcdAddress) -> None:
+    """Checks that the store there takes writes, or could be created. Changes nothing: etcd checks
+    rights and space of the creation that is sent, and one comparison in it never holds.
+
+    Raises:
+        IncompatibleStore, StoreUnreachable: as ``open_or_create``.
+        StoreFull: etcd has no space left.
+    """
+    connection = EtcdConnection(address)
+    layout = Layout(address.root)
+    never = (transactions.Version(layout.identity) < 0).build_message()
+    try:
+        away = refuse_two_clusters(connection)
+        head = read_head(connection, layout)
+        if head.identity is None:
+            _refuse_creation_while_away(connection, away)
+            _refuse_nested(connection)
+        creation = _creation(layout, Incarnation.first("", None, head.etcd_cluster), never)
+        _found_instead(connection, connection.read_txn(creation, _SECONDS))
+    except EtcdRefused as error:
+        raise IncompatibleStore(str(error)) from error
+    finally:
+        connection.close()
 
 
 def refuse_two_clusters(connection: EtcdConnection) -> list[str]:

@@ -52,6 +52,7 @@ __all__ = [
     "FileStamp",
     "WriterLockFile",
     "away_on_error",
+    "check_writable",
     "find_identity",
     "is_directory",
     "status_of",
@@ -151,7 +152,11 @@ def find_identity(path: Path) -> Identity | None:
     """
     try:
         status = status_of(path)
-        if status is None or not status.st_size:
+        if status is None:
+            return None
+        if stat.S_ISDIR(status.st_mode):
+            raise IncompatibleStore("is a directory; name a file in it")
+        if not status.st_size:
             return None
         # Not read-only: a file whose writer was killed is only whole with its log.
         uri = f"{path.as_uri()}?mode=rw"
@@ -168,6 +173,38 @@ def find_identity(path: Path) -> Identity | None:
         raise _unreadable(path, error) from error
     except OSError as error:
         raise IncompatibleStore(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def check_writable(path: Path) -> None:
+    """Checks that the file at a path can be written, or made, with those beside it. Changes
+    nothing.
+
+    Raises:
+        IncompatibleStore: it cannot.
+    """
+    beside = path.with_name(f"{path.name}{_INCARNATION_SUFFIX}")
+    try:
+        _refuse_no_place(path)
+        for file in (path.parent, path, beside):
+            if status_of(file) is not None and not os.access(file, os.R_OK | os.W_OK):
+                raise IncompatibleStore(f"{file}: cannot be written (Permission denied)")
+        if is_directory(beside):
+            raise IncompatibleStore(f"{beside}: cannot be written (Is a directory)")
+    except OSError as error:
+        raise IncompatibleStore(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _refuse_no_place(path: Path) -> None:
+    """Checks that a file is at a path, or could be made there.
+
+    Raises:
+        IncompatibleStore: a directory is missing, or is there.
+        OSError: it cannot be read.
+    """
+    if not is_directory(path.parent):
+        raise IncompatibleStore(f"{path}: there is no directory {path.parent}; make it first")
+    if is_directory(path):
+        raise IncompatibleStore(f"{path}: is a directory; name a file in it")
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +396,9 @@ class DatabaseFile:
             if error.errno in _PASSING_ERRNOS:
                 with away_on_error(path):
                     raise
-            raise IncompatibleStore(f"{path}: cannot be written ({error.strerror})") from error
+            raise IncompatibleStore(
+                f"{error.filename or path}: cannot be written ({error.strerror})"
+            ) from error
         try:
             self.identity = self.refresh_identity()
         except BaseException:
@@ -581,14 +620,8 @@ class DatabaseFile:
             IncompatibleStore: it cannot be used.
             StoreUnreachable: it cannot be used now.
         """
-        folder = self.path.parent
         try:
-            if not is_directory(folder):
-                raise IncompatibleStore(
-                    f"{self.path}: there is no directory {folder}; make it first"
-                )
-            if is_directory(self.path):
-                raise IncompatibleStore(f"{self.path}: is a directory; name a file in it")
+            _refuse_no_place(self.path)
             if self._is_empty_or_gone():
                 return
             with closing(self._connect("ro")) as connection:

@@ -315,6 +315,20 @@ def test_a_damaged_backup_touches_nothing(
     kdir("restore", "--from", "nothing.kdir", "--store", target, code=2)
 
 
+def test_the_plan_refuses_a_place_where_no_store_can_be_made_as_the_restore_does(
+    federation: Federation, kdir: Kdir, tmp_path: Path
+) -> None:
+    backup(kdir, federation.start("/la"))
+    (tmp_path / "folder").mkdir()
+    for place, why in (
+        (tmp_path / "nowhere" / "la.db", "there is no directory"),
+        (tmp_path / "folder", "is a directory; name a file in it"),
+    ):
+        for plan in ((), ("--plan",)):
+            arguments = ("--from", "one.kdir", "--store", f"sqlite:///{place}", *plan)
+            assert why in kdir("restore", *arguments, code=2).stderr
+
+
 @pytest.mark.parametrize("kind", ["sqlite"])  # what is refused is so before a store matters
 def test_a_backup_goes_to_its_own_cluster_only(
     federation: Federation, new_address: Addresses, kdir: Kdir

@@ -417,10 +417,10 @@ def test_a_row_that_the_target_cannot_hold_and_that_came_late_is_undone(
     source, target = way
     fill(source, [*ROWS, (b"f/z", b"x" * 2_000_000)])
     monkeypatch.setattr(migrating, "excess_of_rows", lambda *_: "")  # it was not there yet
-    with pytest.raises(
-        RestoreRefused, match=r"cannot hold it: key b'f/z' has 2000003 bytes.*--abort"
-    ):
-        migrating.migrate(plan_migration(source, target))
+    reports: list[str] = []
+    with pytest.raises(RestoreRefused, match=r"cannot hold it: key b'f/z' has 2000003 bytes"):
+        migrating.migrate(plan_migration(source, target), reports.append)
+    assert "--abort" in reports[-1]
     abort(plan_abort(source, target))
     with closing(open_store(source, "la")) as store:
         assert takes_writes(store)
@@ -473,3 +473,60 @@ def test_a_mounted_child_moves_and_its_parent_goes_on(
     child.mkdir("/la/a", request_id="one")  # was done before: it has no second effect
     child.mkdir("/la/b")
     assert federation["/"].outcome("/la/b") == "referral"
+
+
+def _useless_target(way: tuple[str, str], trouble: str) -> str:
+    """Returns an address at which no store can be created."""
+    _, target = way
+    match trouble:
+        case "missing directory":
+            return target.replace("/target/", "/tarrget/")
+        case "directory":
+            Path(target.removeprefix("sqlite:///")).mkdir()
+            return target
+        case "nested":
+            with closing(open_store(target, "ny")):
+                return f"{target}/la"
+        case _:
+            with closing(open_store(f"{target}/la", "ny")):
+                return target
+
+
+@pytest.mark.parametrize(
+    ("way", "trouble", "expected"),
+    [
+        (("sqlite", "sqlite"), "missing directory", "there is no directory"),
+        (("sqlite", "sqlite"), "directory", "is a directory"),
+        (("sqlite", "etcd"), "nested", "is another cluster's store"),
+        (("sqlite", "etcd"), "in use", "the prefix is in use"),
+    ],
+    indirect=["way"],
+)
+def test_a_target_that_cannot_be_opened_is_refused_before_the_source_is_sealed(
+    way: tuple[str, str], trouble: str, expected: str
+) -> None:
+    source = way[0]
+    fill(source, ROWS)
+    target = _useless_target(way, trouble)
+    with pytest.raises(IncompatibleStore, match=expected):
+        plan_migration(source, target)
+    with closing(open_store(source, "la")) as store:
+        assert takes_writes(store)
+
+
+@pytest.mark.parametrize("way", WAYS[2:3], indirect=True, ids="-to-".join)
+def test_a_migration_that_ends_after_it_sealed_the_source_names_the_way_back(
+    way: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = way
+    fill(source, ROWS)
+    plan = plan_migration(source, target)
+    monkeypatch.setattr(migrating, "check_writable", lambda _: None)
+    Path(target.removeprefix("sqlite:///")).parent.rmdir()
+    reports: list[str] = []
+    with pytest.raises(IncompatibleStore, match="there is no directory"):
+        migrating.migrate(plan, reports.append)
+    assert reports[-1] == f"{source} is sealed: the same command goes on, --abort opens it again"
+    abort(plan_abort(source, target))
+    with closing(open_store(source, "la")) as store:
+        assert takes_writes(store)

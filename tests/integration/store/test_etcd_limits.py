@@ -11,6 +11,7 @@ from deploy.local.etcd import EtcdCluster
 from directory.namespace.command import CreateTopic
 from directory.namespace.entry import Directory, Kind
 from directory.namespace.keys import entry_key
+from directory.store.addresses import check_writable
 from directory.store.base import (
     Committed,
     Guard,
@@ -181,12 +182,16 @@ def test_S20_a_full_etcd_takes_no_writes_and_goes_on_answering(
                     writer.commit_command(CreateTopic(path=Path.parse("/la/refused")))
                 with pytest.raises(StoreFull, match=r"etcd's database is full.*quota"):
                     store.elect("publisher", "one")
+                for full in (address, f"{address}-2"):
+                    with pytest.raises(StoreFull, match=r"etcd's database is full.*quota"):
+                        check_writable(full)
                 assert store.connection.alarms(5) == ["NOSPACE"]
                 assert replica.snapshot.topic(1, "kept") is not None
                 assert replica.snapshot.topic(1, "refused") is None
                 assert b"filler/0" in everything(store)
                 eventually(lambda: replica.state is ReplicaState.SERVING)
                 _make_room(store)
+                check_writable(address)
                 writer.commit_command(CreateTopic(path=Path.parse("/la/later")))
             finally:
                 replica.stop()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from directory.store.addresses import find_identity, open_store
+from directory.store.addresses import check_writable, find_identity, open_store
 from directory.store.base import (
     Committed,
     Conflict,
@@ -197,6 +197,56 @@ def test_a_folder_that_cannot_be_entered_is_reported(
                 ask()
     with pytest.raises(IncompatibleStore, match=r"cannot be read \(File name too long\)"):
         database_path(f"sqlite:///{nowhere}")
+
+
+def _missing_folder(path: Path) -> Path:
+    return path.parent / "nowhere" / path.name
+
+
+def _directory(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def _directory_beside(path: Path) -> Path:
+    path.with_name(f"{path.name}-life").mkdir()
+    return path
+
+
+def _long_name(path: Path) -> Path:
+    return path.with_name(f"{'x' * 252}")  # that of the file beside it is too long
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (_missing_folder, r"no directory .*/nowhere; make it first"),
+        (_directory, r"store\.db: is a directory; name a file in it"),
+        (_directory_beside, r"store\.db-life: cannot be written \(Is a directory\)"),
+        (_long_name, r"File name too long"),
+    ],
+)
+def test_where_no_store_can_be_made_it_is_known_before_and_nothing_is_left(
+    path: Path, make: Callable[[Path], Path], reason: str
+) -> None:
+    where = make(path)
+    before = set(path.parent.rglob("*"))
+    for ask in (lambda: check_writable(f"sqlite:///{where}"), lambda: SqliteStore(where, "la")):
+        with pytest.raises(IncompatibleStore, match=reason):
+            ask()
+    assert set(path.parent.rglob("*")) == before
+
+
+def test_where_a_store_is_or_can_be_made_nothing_is_made_by_looking(path: Path) -> None:
+    check_writable(f"sqlite:///{path}")
+    assert not list(path.parent.iterdir())
+    with closing(SqliteStore(path, "la")):
+        check_writable(f"sqlite:///{path}")
+
+
+def test_a_directory_in_the_place_of_a_store_is_named(path: Path) -> None:
+    with pytest.raises(IncompatibleStore, match="is a directory; name a file in it"):
+        find_identity(f"sqlite:///{_directory(path)}")
 
 
 def test_an_empty_file_becomes_a_store(path: Path) -> None:
