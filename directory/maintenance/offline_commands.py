@@ -1,8 +1,8 @@
 """``kdir restore`` and ``kdir migrate``, which open stores directly, without a server.
 
-Exit codes: 0 done, 2 an argument cannot be used (a damaged backup, another cluster's config), 3 a
-store or the change log did not answer, 5 refused (something would be lost, another cluster's
-store). Data on stdout, everything else on stderr.
+Exit codes: 0 done, 2 an argument cannot be used (a damaged backup or store, another cluster's
+config), 3 a store or the change log did not answer, 5 refused (something would be lost, another
+cluster's store). Data on stdout, everything else on stderr.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from directory.maintenance.restore import (
 )
 from directory.server.config import ConfigError, load_configs
 from directory.store.addresses import describe_address
-from directory.store.base import IncompatibleStore, StoreUnreachable
+from directory.store.base import IncompatibleStore, StoreDamaged, StoreUnreachable
 from resolver.backup_file import DamagedBackup
 from resolver.command_parser import CommandParser
 from resolver.confirmation import NotApproved, approve
@@ -107,7 +107,14 @@ def main(verb: str, arguments: Sequence[str]) -> int:
         return run(options)
     except RestoreRefused as reason:
         return _failed(str(reason), _REFUSED)
-    except (ConfigError, DamagedBackup, IncompatibleStore, NotApproved, UnusableLog) as reason:
+    except (
+        ConfigError,
+        DamagedBackup,
+        IncompatibleStore,
+        NotApproved,
+        StoreDamaged,
+        UnusableLog,
+    ) as reason:
         return _failed(str(reason), _UNUSABLE)
     except OSError as error:
         return _failed(f"{error.filename or 'the backup'}: {error.strerror or error}", _UNUSABLE)

@@ -100,9 +100,14 @@ def away_on_error(path: Path) -> Iterator[None]:
 
 
 def _damaged(path: Path, found: str) -> str:
+    return f"{path}: damaged ({found}); {_ways_out(path)}"
+
+
+def _ways_out(path: Path) -> str:
+    beside = f"{path.name}-wal and {path.name}-shm"
     return (
-        f"{path}: damaged ({found}); if a backup was put there, stop every server of this store,"
-        f" put it there again and remove {path.name}-wal and {path.name}-shm"
+        f"if a backup was put there, stop every server of this store, put it there again and remove"
+        f" {beside}; otherwise remove {path.name}, {beside}, then kdir restore"
     )
 
 
@@ -116,7 +121,7 @@ def _unreadable(path: Path, error: sqlite3.DatabaseError) -> IncompatibleStore:
     """Returns the error for a file whose contents sqlite cannot read."""
     if _kind_of(error) == sqlite3.SQLITE_CORRUPT:
         return IncompatibleStore(_damaged(path, str(error)))
-    return IncompatibleStore(f"{path}: is no sqlite database ({error})")
+    return IncompatibleStore(f"{path}: is no sqlite database ({error}); {_ways_out(path)}")
 
 
 def status_of(path: Path) -> os.stat_result | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import subprocess
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -327,6 +329,37 @@ def test_the_plan_refuses_a_place_where_no_store_can_be_made_as_the_restore_does
         for plan in ((), ("--plan",)):
             arguments = ("--from", "one.kdir", "--store", f"sqlite:///{place}", *plan)
             assert why in kdir("restore", *arguments, code=2).stderr
+
+
+def _no_database(file: Path) -> None:
+    file.write_bytes(b"no database" * 1_000)
+
+
+def _damage_rows(file: Path) -> None:
+    with file.open("r+b") as raw:  # the last page is one of the rows'
+        raw.seek(-4_096, os.SEEK_END)
+        raw.write(b"\xff" * 4_096)
+    file.with_name(f"{file.name}-life").unlink()  # it is looked through once more
+
+
+@pytest.mark.parametrize("damage", [_no_database, _damage_rows])
+def test_a_damaged_store_is_no_store_to_wait_for_and_can_be_replaced_as_it_is_named(
+    federation: Federation, kdir: Kdir, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    backup(kdir, federation.start("/la"))
+    file = tmp_path / "target.db"
+    target = f"sqlite:///{file}"
+    kdir("restore", "--from", "one.kdir", "--store", target)
+    fill(target, some_rows(3_000))
+    damage(file)
+    again = ("restore", "--from", "one.kdir", "--store", target)
+    refused = kdir(*again, "--replace", "--yes", code=2).stderr
+    assert "remove target.db, target.db-wal and target.db-shm, then kdir restore" in refused
+    moved = kdir("migrate", "--yes", target, f"sqlite:///{tmp_path / 'to.db'}", code=2).stderr
+    assert "then kdir restore" in moved
+    for ending in ("", "-wal", "-shm"):
+        file.with_name(f"{file.name}{ending}").unlink(missing_ok=True)
+    kdir(*again)
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])  # what is refused is so before a store matters
