@@ -171,7 +171,7 @@ def _restore(options: argparse.Namespace) -> int:
         if options.plan:
             _print(*plan.lines())
             return _REFUSED if plan.refusals else 0
-        if plan.losses is not None and plan.losses.some:
+        if plan.losses is not None and plan.losses.total:
             for line in plan.lines():
                 _print_progress(line)
         if plan.replaces and not plan.done and not plan.refusals:

@@ -38,6 +38,7 @@ from directory.namespace.keys import (
     parse_entry_key,
     parse_grants_key,
 )
+from directory.namespace.tree_nodes import ROOT_KEY
 from directory.server.feature_levels import LEVELS
 from directory.store.addresses import (
     check_writable,
@@ -152,6 +153,8 @@ class DirectoryPaths:
     def path_of_key(self, key: bytes) -> str:
         """Returns the path of the row of an entry or of its grants; for another row, its key."""
         place = _place(key) or _place_of_grants(key)
+        if key == ROOT_KEY or (place is not None and not place.name):
+            return "the root directory"
         if place is None:
             return key.decode("utf-8", "backslashreplace")
         names = [place.name]
@@ -164,21 +167,49 @@ class DirectoryPaths:
 
 
 @dataclass(slots=True)
-class Losses:
-    """Entries of a store that are absent, or different, in its replacement."""
+class RowCount:
+    """Number of entries, and of entries' grants."""
 
-    gone: int = 0
-    """Entries, and grants of entries, that the replacement lacks."""
-    changed: int = 0
-    """Entries that differ."""
-    come_back: int = 0
-    """Entries that only the replacement has."""
+    entries: int = 0
+    grants: int = 0
+
+    def add(self, key: bytes) -> None:
+        """Counts one more row."""
+        if key.startswith(GRANTS):
+            self.grants += 1
+        else:
+            self.entries += 1
+
+    @property
+    def total(self) -> int:
+        """Number of both."""
+        return self.entries + self.grants
+
+    def __str__(self) -> str:
+        kind = "entry's grants"
+        grants = units.plural(self.grants, kind, _KINDS[kind])
+        if self.grants and not self.entries:
+            return grants
+        entries = units.plural(self.entries, "entry", "entries")
+        return f"{entries} and {grants}" if self.grants else entries
+
+
+@dataclass(slots=True)
+class Losses:
+    """Entries and grants of a store that are absent, or different, in its replacement."""
+
+    gone: RowCount = field(default_factory=RowCount)
+    """Those that the replacement lacks."""
+    changed: RowCount = field(default_factory=RowCount)
+    """Those that differ."""
+    come_back: RowCount = field(default_factory=RowCount)
+    """Those that only the replacement has."""
     examples: list[str] = field(default_factory=list)
 
     @property
-    def some(self) -> bool:
-        """True if an entry is lost or reverted."""
-        return bool(self.gone or self.changed)
+    def total(self) -> int:
+        """Number of those that are lost or reverted."""
+        return self.gone.total + self.changed.total
 
 
 def losses(now: Iterable[Row], then: Iterable[Row], paths: DirectoryPaths) -> Losses:
@@ -186,19 +217,25 @@ def losses(now: Iterable[Row], then: Iterable[Row], paths: DirectoryPaths) -> Lo
     found = Losses()
     for key, value, other in merge_by_key(_entries(now), _entries(then)):
         if value is None:
-            found.come_back += 1
-            continue
-        outcome = "lost" if other is None else "as it was then"
-        if other is None:
-            found.gone += 1
+            found.come_back.add(key)
+        elif other is None:
+            found.gone.add(key)
         elif other != value:
-            found.changed += 1
-        else:
+            found.changed.add(key)
+        if value in (None, other) or len(found.examples) >= _NAMED:
             continue
-        if len(found.examples) < _NAMED:
-            what = "grants " if key.startswith(GRANTS) else ""
-            found.examples.append(f"{paths.path_of_key(key)}: {what}{outcome}")
+        what = _part_of_entry(key)
+        reverted = f"as {'they were' if what else 'it was'} then"
+        outcome = f"{what}{'lost' if other is None else reverted}"
+        found.examples.append(f"{paths.path_of_key(key)}: {outcome}")
     return found
+
+
+def _part_of_entry(key: bytes) -> str:
+    """Returns what of an entry the row is, followed by a blank; empty: the entry itself."""
+    if key.startswith(GRANTS):
+        return "grants "
+    return "its policies " if key == ROOT_KEY else ""
 
 
 def _entries(rows: Iterable[Row]) -> Iterator[Row]:
@@ -340,11 +377,11 @@ class RestorePlan:
         if self.losses is not None:
             lost = self.losses
             yield (
-                f"would be lost: {units.plural(lost.gone, 'entry', 'entries')}; would be again "
-                f"what they were: {lost.changed:,}; would come back: {lost.come_back:,}"
+                f"would be lost: {lost.gone}; would be again what they were: {lost.changed}; "
+                f"would come back: {lost.come_back}"
             )
             yield from (f"  {example}" for example in lost.examples)
-            more = lost.gone + lost.changed - len(lost.examples)
+            more = lost.total - len(lost.examples)
             if more > 0:
                 yield f"  and {more:,} more"
         yield (

@@ -8,8 +8,10 @@ import pytest
 from kdir.v1 import admin_pb2
 
 from directory.maintenance.backup_stream import Row, digest_of
-from directory.maintenance.restore import Backup
-from directory.namespace.keys import EVENT
+from directory.maintenance.restore import Backup, DirectoryPaths, losses
+from directory.namespace.entry import Kind
+from directory.namespace.keys import EVENT, entry_key, grants_key
+from directory.namespace.tree_nodes import ROOT_KEY
 
 ROWS = [(EVENT + b"1", b"a"), (b"f/x", b"b")]
 
@@ -35,3 +37,22 @@ def test_rows_that_were_read_in_part_are_not_counted_as_all() -> None:
     backup = Backup(admin_pb2.BackupHeader(), lambda: iter(ROWS))
     next(backup.rows())
     assert backup.topic_counts.rows == len(ROWS)
+
+
+def test_the_root_directory_is_named_and_grants_are_counted_apart_from_entries() -> None:
+    topic = entry_key(1, Kind.TOPIC, "t")
+    now = [
+        (ROOT_KEY, b"policies"),
+        (topic, b"topic"),
+        (grants_key(0, Kind.DIRECTORY, ""), b"of the root directory"),
+        (grants_key(1, Kind.TOPIC, "t"), b"now"),
+    ]
+    then = [(topic, b"topic"), (grants_key(1, Kind.TOPIC, "t"), b"then")]
+    lost = losses(now, then, DirectoryPaths())
+    assert str(lost.gone) == "1 entry and 1 entry's grants"
+    assert (str(lost.changed), str(lost.come_back)) == ("1 entry's grants", "0 entries")
+    assert lost.examples == [
+        "the root directory: its policies lost",
+        "the root directory: grants lost",
+        "t: grants as they were then",
+    ]
