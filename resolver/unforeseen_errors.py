@@ -20,6 +20,7 @@ __all__ = [
     "EXIT_INTERNAL",
     "EXIT_UNWRITABLE",
     "drop_output",
+    "raise_if_unwritable",
     "report_unforeseen",
     "report_unwritable",
 ]
@@ -62,6 +63,14 @@ def report_unwritable(error: Exception) -> int:
     drop_output()
     sys.stderr.write(f"error: the output cannot be written: {error.strerror}\n")
     return EXIT_UNWRITABLE
+
+
+def raise_if_unwritable(error: OSError, file: str) -> None:
+    """Raises an error for ``report_unwritable`` if an output that was opened cannot be written, as
+    on a full disk.
+    """
+    if error.errno in _UNWRITABLE:
+        raise OSError(error.errno, f"{file}: {error.strerror}") from error
 
 
 def drop_output() -> None:

@@ -23,6 +23,7 @@ from resolver.errors import (
 )
 from resolver.message_values import plain
 from resolver.printable import cut_shown
+from resolver.unforeseen_errors import raise_if_unwritable
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2
@@ -108,6 +109,7 @@ def _to_file(session: Session, server: str, cluster: str, target: str, *, force:
     try:
         descriptor, part = tempfile.mkstemp(".part", f"{name or 'backup'}.", folder or ".")
     except OSError as error:
+        raise_if_unwritable(error, folder or ".")
         raise InvalidArgument(f"{folder or '.'}: cannot be written: {error.strerror}") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -118,6 +120,7 @@ def _to_file(session: Session, server: str, cluster: str, target: str, *, force:
         target = target or _name_of(writer.header)
         _put_in_place(part, target, force=force)
     except OSError as error:
+        raise_if_unwritable(error, target)
         raise InvalidArgument(f"{target}: cannot be written: {error.strerror}") from error
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
 import stat
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,25 @@ def test_a_backup_is_what_the_server_sent() -> None:
         assert list(reader.rows()) == ROWS
     assert Path("one.kdir").stat().st_mode & 0o777 == 0o600
     assert files() == ["one.kdir"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+@pytest.mark.parametrize("fails", ["fsync", "open"])
+def test_a_full_disk_is_74_and_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch, number: int, fails: str
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), *(["x.part"] if fails == "open" else []))
+
+    if fails == "open":
+        monkeypatch.setattr(tempfile, "mkstemp", full)
+    else:
+        monkeypatch.setattr(os, "fsync", full)
+    done = backup(serving(first=whole), "--to", "one.kdir")
+    assert done.code == 74
+    where = "." if fails == "open" else "one.kdir"
+    assert done.err == f"error: the output cannot be written: {where}: {os.strerror(number)}\n"
+    assert files() == []
 
 
 @pytest.mark.parametrize("broken", [cut, short, wrong])
