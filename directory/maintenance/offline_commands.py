@@ -30,9 +30,10 @@ from directory.server.config import ConfigError, load_configs
 from directory.store.addresses import describe_address
 from directory.store.base import IncompatibleStore, StoreDamaged, StoreUnreachable
 from resolver.backup_file import DamagedBackup
+from resolver.closed_stdin import replace_closed_stdin
 from resolver.command_parser import CommandParser
 from resolver.confirmation import NotApproved, approve
-from resolver.errors import KafkaUnavailable
+from resolver.errors import InvalidArgument, KafkaUnavailable
 from resolver.printable import printable
 from resolver.redaction import redacted
 from resolver.unforeseen_errors import report_unforeseen
@@ -102,6 +103,7 @@ def main(verb: str, arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if verb == "restore" and (missing := _missing_argument(options)):
         parser.error(missing)
+    replace_closed_stdin()
     run: Callable[[argparse.Namespace], int] = _restore if verb == "restore" else _migrate
     try:
         return run(options)
@@ -111,6 +113,7 @@ def main(verb: str, arguments: Sequence[str]) -> int:
         ConfigError,
         DamagedBackup,
         IncompatibleStore,
+        InvalidArgument,
         NotApproved,
         StoreDamaged,
         UnusableLog,

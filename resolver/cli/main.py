@@ -24,6 +24,7 @@ from resolver.cli.parser import (
 )
 from resolver.cli.registry import GROUPS, every_verb, load_verb, nearest_verbs
 from resolver.cli.session import Session
+from resolver.closed_stdin import replace_closed_stdin
 from resolver.errors import KdirError
 
 if TYPE_CHECKING:
@@ -54,14 +55,14 @@ def main(parts: Sequence[str] | None = None, *, transport: Transport | None = No
     """
     if parts is not None:
         return _guarded(parts, transport)
-    for name, mode, flags in (
-        ("stdin", "r", os.O_RDONLY),
-        ("stdout", "w", os.O_RDONLY),  # data must not be lost: writing it fails
-        ("stderr", "w", os.O_WRONLY),
+    replace_closed_stdin()
+    for name, flags in (
+        ("stdout", os.O_RDONLY),  # data must not be lost: writing it fails
+        ("stderr", os.O_WRONLY),
     ):
         if getattr(sys, name) is None:  # closed by the caller
             descriptor = os.open(os.devnull, flags)
-            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))  # noqa: SIM115
+            setattr(sys, name, open(descriptor, "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # its encoding need not have all characters
             stream.reconfigure(errors="backslashreplace")

@@ -104,6 +104,23 @@ def test_standard_streams_may_be_closed(tmp_path: Path) -> None:
     assert with_closed("<&- >&- 2>&-", silent).returncode == 0
 
 
+@pytest.mark.parametrize(
+    "verb",
+    ["apply -", "adopt /la --map -", "resolve -", "restore --from - --store sqlite:///la.db"],
+)
+def test_a_closed_stdin_is_no_empty_input(tmp_path: Path, verb: str) -> None:
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"exec {sys.executable} -m resolver.cli.main {verb} <&-"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path)},
+    )
+    assert done.returncode == 2, done
+    assert "error: stdin is closed" in done.stderr
+
+
 def test_data_for_a_closed_stdout_is_not_lost_unnoticed(tmp_path: Path) -> None:
     from deploy.local.directory import DirectoryProcess
 
