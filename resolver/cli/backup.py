@@ -10,10 +10,15 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from resolver import units
 from resolver.cli.parser import RAW_ARGUMENTS, Argument, Arguments, Option, UsageError, Verb
-from resolver.cli.session import ending_in_order, parse_path_argument
-from resolver.cli.streams import CLUSTER, CLUSTER_PATH, chosen_cluster, messages
+from resolver.cli.session import ending_in_order
+from resolver.cli.streams import (
+    CLUSTER,
+    CLUSTER_PATH,
+    chosen_cluster,
+    messages,
+    refuse_absent_path,
+)
 from resolver.errors import (
-    Absent,
     AlreadyExists,
     DeadlineExceeded,
     InvalidArgument,
@@ -46,7 +51,9 @@ def _backup(session: Session, arguments: Arguments) -> int:
         if not arguments.flag("force"):
             _refuse_existing(target)
     chosen = chosen_cluster(session, arguments)
-    _refuse_absent_path(session, arguments.one("PATH"), chosen.mount)
+    refuse_absent_path(
+        session, arguments, chosen.mount, f"; a file is named by --to {arguments.one('PATH')}"
+    )
     servers, cluster = chosen.servers, chosen.requested
     attempts: list[str] = []
     last: KdirError | None = None
@@ -69,20 +76,6 @@ def _backup(session: Session, arguments: Arguments) -> int:
         raise Unreachable("no known servers for this cluster")
     last.attempts = tuple(attempts)
     raise last
-
-
-def _refuse_absent_path(session: Session, path: str, mount: str) -> None:
-    """Raises UsageError if PATH is not in the tree: it was probably meant as the file."""
-    if not path or path.rstrip("/") == mount.rstrip("/"):
-        return
-    try:
-        session.resolver.resolve(parse_path_argument(path).path, no_follow=True)
-    except Absent as error:
-        raise UsageError(
-            f"{path} is no path of the tree (PATH selects the cluster); a file is named by "
-            f"--to {path}",
-            verb="backup",
-        ) from error
 
 
 def _refuse_special(target: str) -> None:

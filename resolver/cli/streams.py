@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from resolver.cli.parsed_verb import UsageError
 from resolver.cli.parser import Argument, Arguments, Option
 from resolver.cli.session import parse_path_argument
-from resolver.errors import Cancelled, DeadlineExceeded, KdirError, NoRoute, NotReady, Unmounted
+from resolver.errors import (
+    Absent,
+    Cancelled,
+    DeadlineExceeded,
+    KdirError,
+    NoRoute,
+    NotReady,
+    Unmounted,
+)
 from resolver.nearest_names import nearest_names
 
 if TYPE_CHECKING:
@@ -30,6 +38,7 @@ __all__ = [
     "identify_cluster",
     "messages",
     "name_of",
+    "refuse_absent_path",
 ]
 
 CLUSTER_PATH: Final = Argument(
@@ -107,6 +116,27 @@ def _choose(
         )
     # Without its id: a server that hosts several clusters then refuses the call.
     return known[0]._replace(requested="")
+
+
+def refuse_absent_path(session: Session, arguments: Arguments, mount: str, hint: str = "") -> None:
+    """Checks that PATH is in the tree, although it only selects the cluster mounted at ``mount``:
+    one that is absent was meant otherwise. Other errors of the path itself are none here.
+
+    Raises:
+        UsageError: it is absent; with the hint.
+    """
+    path = arguments.one("PATH")
+    if not path or path.rstrip("/") == mount.rstrip("/"):
+        return
+    try:
+        session.resolver.resolve(parse_path_argument(path).path, no_follow=True)
+    except Absent as error:
+        raise UsageError(
+            f"{path} is no path of the tree (PATH selects the cluster){hint}",
+            verb=arguments.verb.name,
+        ) from error
+    except KdirError:
+        return  # such as of a record that cannot be read, for which these verbs are there
 
 
 def identify_cluster(session: Session, chosen: ChosenCluster) -> ChosenCluster:

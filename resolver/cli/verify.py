@@ -17,6 +17,7 @@ from resolver.cli.streams import (
     chosen_cluster,
     messages,
     name_of,
+    refuse_absent_path,
 )
 from resolver.errors import DeadlineExceeded, KdirError, Unavailable, Unreachable
 
@@ -50,6 +51,7 @@ def _verify(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import admin_pb2
 
     chosen = chosen_cluster(session, arguments)
+    refuse_absent_path(session, arguments, chosen.mount)
     request = admin_pb2.VerifyRequest(
         cluster=chosen.requested, skip_kafka=arguments.flag("skip-kafka")
     )

@@ -496,6 +496,14 @@ def test_a_backup_of_a_path_that_is_absent_names_the_option_of_the_file(kdir: Kd
     assert "is no path of the tree" not in kdir("backup", "/dead").err
 
 
+def test_a_path_that_is_absent_is_not_verified(kdir: Kdir) -> None:
+    ran = kdir("verify", "/nope")
+    assert ran.code == 2
+    assert "/nope is no path of the tree (PATH selects the cluster)" in ran.err
+    assert kdir.calls == []
+    assert "is no path of the tree" not in kdir("verify", "/orders").err
+
+
 def test_ack_where_nothing_is_stopped_names_its_option(kdir: Kdir) -> None:
     answer = admin_pb2.GetStatusResponse()
     answer.authority.cluster.cluster = "la"
