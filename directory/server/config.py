@@ -419,7 +419,9 @@ def _store(address: str, base: pathlib.Path | None) -> str:
                 f"store: found {address!r}; expected sqlite:////absolute/file, or sqlite:///file "
                 f"beside the config"
             )
-        return f"sqlite:///{((base or pathlib.Path.cwd()) / name).absolute()}"
+        file = ((base or pathlib.Path.cwd()) / name).absolute()
+        _refuse_no_file(address, file)
+        return f"sqlite:///{file}"
     try:
         etcd = EtcdAddress.parse(address)
     except IncompatibleStore as error:
@@ -429,6 +431,21 @@ def _store(address: str, base: pathlib.Path | None) -> str:
         if file and not pathlib.Path(file).is_absolute():
             raise ConfigError(f"store: {name}: found {file!r}; expected an absolute path")
     return address
+
+
+_MAX_FILE_BYTES: Final = 230
+"""Longest name of a sqlite file: file systems take 255 bytes, and the names of the files beside it
+(``ephemeral_keys.py``) have up to 23 more."""
+
+
+def _refuse_no_file(address: str, file: pathlib.Path) -> None:
+    if len(os.fsencode(file.name)) > _MAX_FILE_BYTES:
+        raise ConfigError(
+            f"store: found a file name of {len(os.fsencode(file.name))} bytes; expected at most "
+            f"{_MAX_FILE_BYTES}, since longer names are made beside it"
+        )
+    if os.path.isdir(file):  # noqa: PTH112 - False where it may not be looked at
+        raise ConfigError(f"store: found {address!r}, which is a directory; expected a file")
 
 
 def shown_store(store: str) -> str:

@@ -6,6 +6,7 @@ import errno
 import os
 import pathlib
 import tomllib
+from contextlib import closing
 
 import pytest
 
@@ -14,6 +15,8 @@ from directory.namespace.entry import LinkMode
 from directory.server import process
 from directory.server.config import ConfigError, ServerConfig, load_configs, parse_config
 from directory.server.config_security import parse_super_users
+from directory.store.addresses import open_store
+from directory.store.base import Conflict
 from resolver.errors import InvalidArgument
 from resolver.path import Path
 
@@ -237,6 +240,34 @@ def test_clusters_of_one_address_may_not_share_a_mount(mount: str, tmp_path: pat
     for name in "ab":
         write(name, 'listen = "127.0.0.1:0"')  # a port each
     assert len(load_configs([str(tmp_path)])) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("folder", r"store: found 'sqlite:///folder', which is a directory; expected a file"),
+        ("x" * 231, "store: found a file name of 231 bytes; expected at most 230"),
+    ],
+)
+def test_a_store_that_can_be_no_file_is_refused_at_the_check(
+    tmp_path: pathlib.Path, name: str, expected: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a.toml").write_text(f'store = "sqlite:///{name}"')
+    with pytest.raises(ConfigError, match=expected):
+        load_configs([str(tmp_path / "a.toml")])
+
+
+def test_the_longest_name_of_a_store_has_room_for_the_names_beside_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    (tmp_path / "a.toml").write_text(f'store = "sqlite:///{"x" * 230}"')
+    address = load_configs([str(tmp_path / "a.toml")])[0].store
+    with closing(open_store(address, "la")) as store:
+        assert not isinstance(store.create_ephemeral(b"k", b"v"), Conflict)
+        role = store.elect("parent-link", "me")
+        assert role is not None
+        role.release()
 
 
 def test_a_relative_store_is_beside_its_config(tmp_path: pathlib.Path) -> None:
