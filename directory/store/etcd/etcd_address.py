@@ -161,7 +161,7 @@ def _endpoint(text: str) -> str:
     if not colon or text.endswith("]"):  # an IPv6 address has colons of its own
         host, port = text, str(_DEFAULT_PORT)
     if not _HOST.fullmatch(host) or not (port.isascii() and port.isdigit()):
-        _fail("endpoint", text, "HOST:PORT, separated by commas,")
+        _fail("endpoint", text, "HOST:PORT, separated by commas")
     if not 0 < int(port) < 65_536:
         _fail("endpoint", text, "a port from 1 to 65535")
     return f"{host}:{int(port)}"
@@ -172,10 +172,10 @@ def _prefix(path: str) -> str:
         _fail(
             "prefix",
             path,
-            "a prefix of the cluster's own, such as /la (one etcd may hold many clusters),",
+            "a prefix of the cluster's own, such as /la (one etcd may hold many clusters)",
         )
     if not _PREFIX.fullmatch(path) or any(part in (".", "..") for part in path.split("/")):
-        _fail("prefix", path, "names of [a-zA-Z0-9._-], each after one slash, such as /kdir/la,")
+        _fail("prefix", path, "names of [a-zA-Z0-9._-], each after one slash, such as /kdir/la")
     if len(path) > _MAX_PREFIX:
         _fail("prefix", f"{path[:20]}…", f"at most {_MAX_PREFIX} bytes")
     return path
@@ -191,6 +191,6 @@ def _options(query: str) -> dict[str, str]:
                 f"store etcd://…: unknown option {name!r}; the nearest known one is {near[0]!r}"
             )
         if not equals or not value or name in options:
-            _fail(name, unquote(value), f"{name}=FILE, once,")
+            _fail(name, unquote(value), f"{name}=FILE, once")
         options[name] = unquote(value)
     return options

@@ -95,7 +95,11 @@ def database_path(address: str) -> Path:
     path = Path(text).resolve()  # two names of one file must not have two locks
     rooted = Path(f"/{text}")
     try:
-        slash_is_missing = not is_directory(path.parent) and is_directory(rooted.parent)
+        slash_is_missing = (
+            not is_directory(path.parent)
+            and is_directory(rooted.parent)
+            and not text.startswith("/")
+        )
     except OSError as error:
         raise IncompatibleStore(f"{path}: cannot be read ({error.strerror})") from error
     if slash_is_missing:

@@ -109,6 +109,7 @@ def test_each_mistake_is_a_sentence_that_says_what_would_be_right(
     with pytest.raises(IncompatibleStore, match=f"store etcd://…: .*{arguments}") as refused:
         EtcdAddress.parse(text)
     assert redacted(str(refused.value)) == str(refused.value)
+    assert not str(refused.value).endswith(",")
 
 
 @pytest.mark.parametrize(

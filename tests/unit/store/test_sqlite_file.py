@@ -98,6 +98,12 @@ def test_a_forgotten_slash_is_pointed_out(tmp_path: Path, monkeypatch: pytest.Mo
         open_store(inside, "la")
 
 
+def test_a_symlink_that_leads_nowhere_is_no_forgotten_slash(tmp_path: Path) -> None:
+    (tmp_path / "la.db").symlink_to(tmp_path / "nowhere" / "la.db")
+    with pytest.raises(IncompatibleStore, match=r"there is no directory .*/nowhere; make it first"):
+        open_store(f"sqlite:///{tmp_path}/la.db", "la")
+
+
 # -- files that cannot be a store -------------------------------------------------------------
 
 
