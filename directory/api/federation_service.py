@@ -21,7 +21,7 @@ from directory.federation.parent_state import TableRow
 from directory.namespace.bounds import Bounds, check_count, check_endpoint, check_text
 from directory.server.cluster import Cluster
 from directory.server.config_security import TlsConfig
-from resolver.errors import InvalidArgument, KdirError, NotReady, PermissionDenied
+from resolver.errors import InvalidArgument, KdirError, NotReady, PermissionDenied, Unreachable
 from resolver.path import Path
 
 __all__ = ["FederationService"]
@@ -59,13 +59,13 @@ class FederationService(Service):
         self, request: federation_pb2.ListMountsRequest, call: Call
     ) -> federation_pb2.ListMountsResponse:
         """Returns the mounts known here that the caller may see; with DESCRIBE on the cluster, also
-        the clusters that wait to be mounted. Those of a cluster that is not loaded, or whose
-        inherited grants are not, are left out; it is named, as one with an unreadable mount is. Of
-        several clusters' rows of a mount, that of the cluster deepest above it counts: the others
-        receive theirs later.
+        the clusters that wait to be mounted. Those of a cluster that is not loaded, whose inherited
+        grants are not, or whose store was unreachable for too long, are left out; it is named, as
+        one with an unreadable mount is. Of several clusters' rows of a mount, that of the cluster
+        deepest above it counts: the others receive theirs later.
 
         Raises:
-            NotReady: that is so of all clusters.
+            NotReady, Unreachable: that is so of all clusters.
         """
         del request
         call.check()
@@ -73,11 +73,12 @@ class FederationService(Service):
         now = unix_ms()
         found: dict[Path, tuple[int, TableRow]] = {}
         trees: list[tuple[Cluster, OpenTree]] = []
-        refused: NotReady | None = None
+        refused: NotReady | Unreachable | None = None
         for cluster in self._router.clusters:
             try:
-                tree = self._router.tree(cluster, cluster.replica.snapshot, call)
-            except NotReady as error:
+                snapshot = self._router.read_snapshot(cluster, "", call)
+                tree = self._router.tree(cluster, snapshot, call)
+            except (NotReady, Unreachable) as error:
                 refused = refused or error
                 response.incomplete_cluster_ids.append(cluster.cluster_id)
             else:
@@ -85,6 +86,9 @@ class FederationService(Service):
         if refused is not None and not trees:
             raise refused
         for cluster, tree in trees:
+            # Resolve names a cluster to everybody, but only at a path: a hidden one of several not.
+            if self._router.only is not None or tree.can_refer_to(cluster.mount):
+                response.authorities.append(cluster.authority(tree.snapshot))
             if not cluster.federation.view().has_all_mounts():
                 response.incomplete_cluster_ids.append(cluster.cluster_id)
             for row in cluster.federation.rows_everywhere():

@@ -43,6 +43,7 @@ def _show(session: Session, arguments: Arguments) -> int:
     status: admin_pb2.GetStatusResponse = call_chosen_cluster(
         session, arguments, "AdminService.GetStatus", admin_pb2.GetStatusRequest()
     )
+    session.note_stale(status.authority)
     out, cluster = session.out, status.authority.cluster
     supported = min((one.feature_level for one in status.members), default=status.feature_level)
     if out.structured:

@@ -236,9 +236,7 @@ class Session:
         """
         if method.name.startswith("/kdir.v1.AdminService/"):
             return  # these calls of operators show the state of a server themselves
-        if authority.stale:
-            what = "its store has been unavailable"
-            self._note_once(authority, "stale", what, authority.age_seconds)
+        self.note_stale(authority)
         cluster_id = authority.cluster.cluster_id
         if not authority.HasField("unconfirmed_seconds"):
             self._unconfirmed.pop(cluster_id, None)
@@ -246,6 +244,12 @@ class Session:
             self._unconfirmed[cluster_id] = authority.unconfirmed_seconds
             what = f"no parent has confirmed the mount {authority.cluster.mount}"
             self._note_once(authority, "unconfirmed", what, authority.unconfirmed_seconds)
+
+    def note_stale(self, authority: Authority) -> None:
+        """Reports on stderr, once for each cluster, if an answer is stale."""
+        if authority.stale:
+            what = "its store has been unavailable"
+            self._note_once(authority, "stale", what, authority.age_seconds)
 
     def _note_once(self, authority: Authority, state: str, what: str, seconds: float) -> None:
         cluster = authority.cluster.cluster

@@ -24,43 +24,44 @@ _sym_db = _symbol_database.Default()
 
 from kdir.v1 import access_pb2 as kdir_dot_v1_dot_access__pb2
 from kdir.v1 import policies_pb2 as kdir_dot_v1_dot_policies__pb2
+from kdir.v1 import resolve_pb2 as kdir_dot_v1_dot_resolve__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kdir/v1/federation.proto\x12\x07kdir.v1\x1a\x14kdir/v1/access.proto\x1a\x16kdir/v1/policies.proto\"\x8c\x01\n\x0bLinkRequest\x12\x1f\n\x05hello\x18\x01 \x01(\x0b\x32\x0e.kdir.v1.HelloH\x00\x12+\n\x0cmounts_below\x18\x02 \x01(\x0b\x32\x13.kdir.v1.MountTableH\x00\x12\'\n\theartbeat\x18\x03 \x01(\x0b\x32\x12.kdir.v1.HeartbeatH\x00\x42\x06\n\x04kind\"\xa6\x02\n\x0cLinkResponse\x12#\n\x07welcome\x18\x01 \x01(\x0b\x32\x10.kdir.v1.WelcomeH\x00\x12*\n\x0bmount_table\x18\x02 \x01(\x0b\x32\x13.kdir.v1.MountTableH\x00\x12\'\n\tinherited\x18\x03 \x01(\x0b\x32\x12.kdir.v1.InheritedH\x00\x12\'\n\theartbeat\x18\x04 \x01(\x0b\x32\x12.kdir.v1.HeartbeatH\x00\x12%\n\tremounted\x18\x05 \x01(\x0b\x32\x10.kdir.v1.WelcomeH\x00\x12\'\n\tunmounted\x18\x06 \x01(\x0b\x32\x12.kdir.v1.UnmountedH\x00\x12\x1b\n\x13unconfirmed_seconds\x18\x07 \x01(\x01\x42\x06\n\x04kind\"\xf1\x01\n\x05Hello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05mount\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\tendpoints\x18\x05 \x03(\t\x12\x15\n\rfeature_level\x18\x06 \x01(\r\x12\x13\n\x0bincarnation\x18\x07 \x01(\t\x12\x13\n\x0btopic_count\x18\x08 \x01(\x04\x12\"\n\x05kafka\x18\t \x01(\x0b\x32\x13.kdir.v1.KafkaClaim\x12\x12\n\nlink_group\x18\n \x01(\t\x12\x19\n\x11heartbeat_seconds\x18\x0b \x01(\x01\"p\n\nKafkaClaim\x12\x18\n\x10kafka_cluster_id\x18\x01 \x01(\t\x12\x14\n\x0cpinned_at_ms\x18\x02 \x01(\x03\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0f\n\x07\x63luster\x18\x04 \x01(\t\x12\r\n\x05mount\x18\x05 \x01(\t\"\xa8\x02\n\x07Welcome\x12\r\n\x05mount\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x19\n\x11parent_cluster_id\x18\x03 \x01(\t\x12\x16\n\x0eparent_cluster\x18\x04 \x01(\t\x12\x14\n\x0cparent_mount\x18\x05 \x01(\t\x12\x1c\n\x14\x61ncestor_cluster_ids\x18\x06 \x03(\t\x12\x18\n\x10parent_endpoints\x18\x07 \x03(\t\x12\x13\n\x0bincarnation\x18\x08 \x01(\t\x12\x10\n\x08revision\x18\t \x01(\x04\x12(\n\x0bkafka_above\x18\n \x03(\x0b\x32\x13.kdir.v1.KafkaClaim\x12\x12\n\nlink_group\x18\x0b \x01(\t\x12\x19\n\x11heartbeat_seconds\x18\x0c \x01(\x01\"E\n\tHeartbeat\x12\x13\n\x0btopic_count\x18\x01 \x01(\x04\x12\x11\n\tendpoints\x18\x02 \x03(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\"c\n\nMountTable\x12\x1f\n\x04rows\x18\x01 \x03(\x0b\x32\x11.kdir.v1.MountRow\x12\x11\n\tis_change\x18\x02 \x01(\x08\x12\x0f\n\x07removed\x18\x03 \x03(\t\x12\x10\n\x08has_more\x18\x04 \x01(\x08\"\xfe\x01\n\x08MountRow\x12\r\n\x05mount\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x0f\n\x07\x63luster\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\tendpoints\x18\x05 \x03(\t\x12\x13\n\x0b\x61ge_seconds\x18\x06 \x01(\x01\x12\x13\n\x0btopic_count\x18\x07 \x01(\x04\x12\x0e\n\x06linked\x18\x08 \x01(\x08\x12\x15\n\rfeature_level\x18\t \x01(\r\x12\"\n\x05kafka\x18\n \x01(\x0b\x32\x13.kdir.v1.KafkaClaim\x12\x11\n\tconfirmed\x18\x0b \x01(\x08\x12\x14\n\x0clink_unknown\x18\x0c \x01(\x08\"\xb6\x01\n\tInherited\x12\'\n\x06levels\x18\x01 \x03(\x0b\x32\x17.kdir.v1.InheritedLevel\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12,\n\tancestors\x18\x04 \x03(\x0b\x32\x19.kdir.v1.AncestorPosition\x12\r\n\x05\x62\x61sis\x18\x05 \x01(\t\x12\r\n\x05mount\x18\x06 \x01(\t\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\"\x87\x01\n\x0eInheritedLevel\x12\x0c\n\x04path\x18\x01 \x01(\t\x12#\n\x08policies\x18\x02 \x01(\x0b\x32\x11.kdir.v1.Policies\x12\x1e\n\x06grants\x18\x03 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x12\n\nchanged_by\x18\x04 \x01(\t\x12\x0e\n\x06\x63losed\x18\x05 \x01(\x08\"\x1c\n\tUnmounted\x12\x0f\n\x07message\x18\x01 \x01(\t\"\x13\n\x11ListMountsRequest\"\x86\x01\n\x12ListMountsResponse\x12\x1f\n\x04rows\x18\x01 \x03(\x0b\x32\x11.kdir.v1.MountRow\x12/\n\x10pending_children\x18\x02 \x03(\x0b\x32\x15.kdir.v1.PendingChild\x12\x1e\n\x16incomplete_cluster_ids\x18\x03 \x03(\t\"{\n\x0cPendingChild\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05mount\x18\x03 \x01(\t\x12\x11\n\tendpoints\x18\x04 \x03(\t\x12\x13\n\x0b\x61ge_seconds\x18\x05 \x01(\x01\x12\x0f\n\x07message\x18\x06 \x01(\t2\x93\x01\n\x11\x46\x65\x64\x65rationService\x12\x37\n\x04Link\x12\x14.kdir.v1.LinkRequest\x1a\x15.kdir.v1.LinkResponse(\x01\x30\x01\x12\x45\n\nListMounts\x12\x1a.kdir.v1.ListMountsRequest\x1a\x1b.kdir.v1.ListMountsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18kdir/v1/federation.proto\x12\x07kdir.v1\x1a\x14kdir/v1/access.proto\x1a\x16kdir/v1/policies.proto\x1a\x15kdir/v1/resolve.proto\"\x8c\x01\n\x0bLinkRequest\x12\x1f\n\x05hello\x18\x01 \x01(\x0b\x32\x0e.kdir.v1.HelloH\x00\x12+\n\x0cmounts_below\x18\x02 \x01(\x0b\x32\x13.kdir.v1.MountTableH\x00\x12\'\n\theartbeat\x18\x03 \x01(\x0b\x32\x12.kdir.v1.HeartbeatH\x00\x42\x06\n\x04kind\"\xa6\x02\n\x0cLinkResponse\x12#\n\x07welcome\x18\x01 \x01(\x0b\x32\x10.kdir.v1.WelcomeH\x00\x12*\n\x0bmount_table\x18\x02 \x01(\x0b\x32\x13.kdir.v1.MountTableH\x00\x12\'\n\tinherited\x18\x03 \x01(\x0b\x32\x12.kdir.v1.InheritedH\x00\x12\'\n\theartbeat\x18\x04 \x01(\x0b\x32\x12.kdir.v1.HeartbeatH\x00\x12%\n\tremounted\x18\x05 \x01(\x0b\x32\x10.kdir.v1.WelcomeH\x00\x12\'\n\tunmounted\x18\x06 \x01(\x0b\x32\x12.kdir.v1.UnmountedH\x00\x12\x1b\n\x13unconfirmed_seconds\x18\x07 \x01(\x01\x42\x06\n\x04kind\"\xf1\x01\n\x05Hello\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05mount\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\tendpoints\x18\x05 \x03(\t\x12\x15\n\rfeature_level\x18\x06 \x01(\r\x12\x13\n\x0bincarnation\x18\x07 \x01(\t\x12\x13\n\x0btopic_count\x18\x08 \x01(\x04\x12\"\n\x05kafka\x18\t \x01(\x0b\x32\x13.kdir.v1.KafkaClaim\x12\x12\n\nlink_group\x18\n \x01(\t\x12\x19\n\x11heartbeat_seconds\x18\x0b \x01(\x01\"p\n\nKafkaClaim\x12\x18\n\x10kafka_cluster_id\x18\x01 \x01(\t\x12\x14\n\x0cpinned_at_ms\x18\x02 \x01(\x03\x12\x12\n\ncluster_id\x18\x03 \x01(\t\x12\x0f\n\x07\x63luster\x18\x04 \x01(\t\x12\r\n\x05mount\x18\x05 \x01(\t\"\xa8\x02\n\x07Welcome\x12\r\n\x05mount\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x19\n\x11parent_cluster_id\x18\x03 \x01(\t\x12\x16\n\x0eparent_cluster\x18\x04 \x01(\t\x12\x14\n\x0cparent_mount\x18\x05 \x01(\t\x12\x1c\n\x14\x61ncestor_cluster_ids\x18\x06 \x03(\t\x12\x18\n\x10parent_endpoints\x18\x07 \x03(\t\x12\x13\n\x0bincarnation\x18\x08 \x01(\t\x12\x10\n\x08revision\x18\t \x01(\x04\x12(\n\x0bkafka_above\x18\n \x03(\x0b\x32\x13.kdir.v1.KafkaClaim\x12\x12\n\nlink_group\x18\x0b \x01(\t\x12\x19\n\x11heartbeat_seconds\x18\x0c \x01(\x01\"E\n\tHeartbeat\x12\x13\n\x0btopic_count\x18\x01 \x01(\x04\x12\x11\n\tendpoints\x18\x02 \x03(\t\x12\x10\n\x08revision\x18\x03 \x01(\x04\"c\n\nMountTable\x12\x1f\n\x04rows\x18\x01 \x03(\x0b\x32\x11.kdir.v1.MountRow\x12\x11\n\tis_change\x18\x02 \x01(\x08\x12\x0f\n\x07removed\x18\x03 \x03(\t\x12\x10\n\x08has_more\x18\x04 \x01(\x08\"\xfe\x01\n\x08MountRow\x12\r\n\x05mount\x18\x01 \x01(\t\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x0f\n\x07\x63luster\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\tendpoints\x18\x05 \x03(\t\x12\x13\n\x0b\x61ge_seconds\x18\x06 \x01(\x01\x12\x13\n\x0btopic_count\x18\x07 \x01(\x04\x12\x0e\n\x06linked\x18\x08 \x01(\x08\x12\x15\n\rfeature_level\x18\t \x01(\r\x12\"\n\x05kafka\x18\n \x01(\x0b\x32\x13.kdir.v1.KafkaClaim\x12\x11\n\tconfirmed\x18\x0b \x01(\x08\x12\x14\n\x0clink_unknown\x18\x0c \x01(\x08\"\xb6\x01\n\tInherited\x12\'\n\x06levels\x18\x01 \x03(\x0b\x32\x17.kdir.v1.InheritedLevel\x12\x10\n\x08revision\x18\x02 \x01(\x04\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12,\n\tancestors\x18\x04 \x03(\x0b\x32\x19.kdir.v1.AncestorPosition\x12\r\n\x05\x62\x61sis\x18\x05 \x01(\t\x12\r\n\x05mount\x18\x06 \x01(\t\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\"\x87\x01\n\x0eInheritedLevel\x12\x0c\n\x04path\x18\x01 \x01(\t\x12#\n\x08policies\x18\x02 \x01(\x0b\x32\x11.kdir.v1.Policies\x12\x1e\n\x06grants\x18\x03 \x03(\x0b\x32\x0e.kdir.v1.Grant\x12\x12\n\nchanged_by\x18\x04 \x01(\t\x12\x0e\n\x06\x63losed\x18\x05 \x01(\x08\"\x1c\n\tUnmounted\x12\x0f\n\x07message\x18\x01 \x01(\t\"\x13\n\x11ListMountsRequest\"\xaf\x01\n\x12ListMountsResponse\x12\x1f\n\x04rows\x18\x01 \x03(\x0b\x32\x11.kdir.v1.MountRow\x12/\n\x10pending_children\x18\x02 \x03(\x0b\x32\x15.kdir.v1.PendingChild\x12\x1e\n\x16incomplete_cluster_ids\x18\x03 \x03(\t\x12\'\n\x0b\x61uthorities\x18\x04 \x03(\x0b\x32\x12.kdir.v1.Authority\"{\n\x0cPendingChild\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05mount\x18\x03 \x01(\t\x12\x11\n\tendpoints\x18\x04 \x03(\t\x12\x13\n\x0b\x61ge_seconds\x18\x05 \x01(\x01\x12\x0f\n\x07message\x18\x06 \x01(\t2\x93\x01\n\x11\x46\x65\x64\x65rationService\x12\x37\n\x04Link\x12\x14.kdir.v1.LinkRequest\x1a\x15.kdir.v1.LinkResponse(\x01\x30\x01\x12\x45\n\nListMounts\x12\x1a.kdir.v1.ListMountsRequest\x1a\x1b.kdir.v1.ListMountsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kdir.v1.federation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_LINKREQUEST']._serialized_start=84
-  _globals['_LINKREQUEST']._serialized_end=224
-  _globals['_LINKRESPONSE']._serialized_start=227
-  _globals['_LINKRESPONSE']._serialized_end=521
-  _globals['_HELLO']._serialized_start=524
-  _globals['_HELLO']._serialized_end=765
-  _globals['_KAFKACLAIM']._serialized_start=767
-  _globals['_KAFKACLAIM']._serialized_end=879
-  _globals['_WELCOME']._serialized_start=882
-  _globals['_WELCOME']._serialized_end=1178
-  _globals['_HEARTBEAT']._serialized_start=1180
-  _globals['_HEARTBEAT']._serialized_end=1249
-  _globals['_MOUNTTABLE']._serialized_start=1251
-  _globals['_MOUNTTABLE']._serialized_end=1350
-  _globals['_MOUNTROW']._serialized_start=1353
-  _globals['_MOUNTROW']._serialized_end=1607
-  _globals['_INHERITED']._serialized_start=1610
-  _globals['_INHERITED']._serialized_end=1792
-  _globals['_INHERITEDLEVEL']._serialized_start=1795
-  _globals['_INHERITEDLEVEL']._serialized_end=1930
-  _globals['_UNMOUNTED']._serialized_start=1932
-  _globals['_UNMOUNTED']._serialized_end=1960
-  _globals['_LISTMOUNTSREQUEST']._serialized_start=1962
-  _globals['_LISTMOUNTSREQUEST']._serialized_end=1981
-  _globals['_LISTMOUNTSRESPONSE']._serialized_start=1984
-  _globals['_LISTMOUNTSRESPONSE']._serialized_end=2118
-  _globals['_PENDINGCHILD']._serialized_start=2120
-  _globals['_PENDINGCHILD']._serialized_end=2243
-  _globals['_FEDERATIONSERVICE']._serialized_start=2246
-  _globals['_FEDERATIONSERVICE']._serialized_end=2393
+  _globals['_LINKREQUEST']._serialized_start=107
+  _globals['_LINKREQUEST']._serialized_end=247
+  _globals['_LINKRESPONSE']._serialized_start=250
+  _globals['_LINKRESPONSE']._serialized_end=544
+  _globals['_HELLO']._serialized_start=547
+  _globals['_HELLO']._serialized_end=788
+  _globals['_KAFKACLAIM']._serialized_start=790
+  _globals['_KAFKACLAIM']._serialized_end=902
+  _globals['_WELCOME']._serialized_start=905
+  _globals['_WELCOME']._serialized_end=1201
+  _globals['_HEARTBEAT']._serialized_start=1203
+  _globals['_HEARTBEAT']._serialized_end=1272
+  _globals['_MOUNTTABLE']._serialized_start=1274
+  _globals['_MOUNTTABLE']._serialized_end=1373
+  _globals['_MOUNTROW']._serialized_start=1376
+  _globals['_MOUNTROW']._serialized_end=1630
+  _globals['_INHERITED']._serialized_start=1633
+  _globals['_INHERITED']._serialized_end=1815
+  _globals['_INHERITEDLEVEL']._serialized_start=1818
+  _globals['_INHERITEDLEVEL']._serialized_end=1953
+  _globals['_UNMOUNTED']._serialized_start=1955
+  _globals['_UNMOUNTED']._serialized_end=1983
+  _globals['_LISTMOUNTSREQUEST']._serialized_start=1985
+  _globals['_LISTMOUNTSREQUEST']._serialized_end=2004
+  _globals['_LISTMOUNTSRESPONSE']._serialized_start=2007
+  _globals['_LISTMOUNTSRESPONSE']._serialized_end=2182
+  _globals['_PENDINGCHILD']._serialized_start=2184
+  _globals['_PENDINGCHILD']._serialized_end=2307
+  _globals['_FEDERATIONSERVICE']._serialized_start=2310
+  _globals['_FEDERATIONSERVICE']._serialized_end=2457
 # @@protoc_insertion_point(module_scope)

@@ -1,5 +1,6 @@
 from kdir.v1 import access_pb2 as _access_pb2
 from kdir.v1 import policies_pb2 as _policies_pb2
+from kdir.v1 import resolve_pb2 as _resolve_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -197,14 +198,16 @@ class ListMountsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ListMountsResponse(_message.Message):
-    __slots__ = ("rows", "pending_children", "incomplete_cluster_ids")
+    __slots__ = ("rows", "pending_children", "incomplete_cluster_ids", "authorities")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     PENDING_CHILDREN_FIELD_NUMBER: _ClassVar[int]
     INCOMPLETE_CLUSTER_IDS_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITIES_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedCompositeFieldContainer[MountRow]
     pending_children: _containers.RepeatedCompositeFieldContainer[PendingChild]
     incomplete_cluster_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, rows: _Optional[_Iterable[_Union[MountRow, _Mapping]]] = ..., pending_children: _Optional[_Iterable[_Union[PendingChild, _Mapping]]] = ..., incomplete_cluster_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    authorities: _containers.RepeatedCompositeFieldContainer[_resolve_pb2.Authority]
+    def __init__(self, rows: _Optional[_Iterable[_Union[MountRow, _Mapping]]] = ..., pending_children: _Optional[_Iterable[_Union[PendingChild, _Mapping]]] = ..., incomplete_cluster_ids: _Optional[_Iterable[str]] = ..., authorities: _Optional[_Iterable[_Union[_resolve_pb2.Authority, _Mapping]]] = ...) -> None: ...
 
 class PendingChild(_message.Message):
     __slots__ = ("cluster_id", "cluster", "mount", "endpoints", "age_seconds", "message")

@@ -94,6 +94,14 @@ def test_servers_are_shown_with_levels_and_roles(kdir: Kdir) -> None:
     assert (shown[0]["finalized_level"], shown[0]["supported_level"]) == (1, 1)
 
 
+def test_a_stale_level_is_reported(kdir: Kdir) -> None:
+    kdir.shows(2, MEMBERS[0])
+    authority = kdir.answers["AdminService.GetStatus"].authority
+    authority.stale, authority.age_seconds = True, 120.0
+    for line in ("", "-o json"):
+        assert kdir(line).err.startswith("la: stale: its store has been unavailable for 2m\n")
+
+
 @pytest.mark.parametrize(
     ("finalized", "output"),
     [(1, "every server supports 2: kdir features finalize"), (2, "la: level 2 is finalized\n")],

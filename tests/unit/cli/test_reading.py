@@ -645,6 +645,17 @@ def test_mounts_shows_those_that_wait_too(kdir: Kdir) -> None:
     assert kdir("mounts -o name").lines == ["/la", "/ny"]
 
 
+def test_mounts_of_a_stale_copy_are_reported_as_such(kdir: Kdir) -> None:
+    root = kdir.tree.at("/")
+    answer = federation_pb2.ListMountsResponse()
+    authority = answer.authorities.add(stale=True, age_seconds=120.0)
+    authority.cluster.cluster, authority.cluster.cluster_id = "root", root.cluster_id
+    handler = answering({"FederationService.ListMounts": answer}, root.answer, [])
+    kdir.tree.transport.serve("127.0.0.1:20000", handler)
+    for line in ("mounts", "mounts -o json", "mounts -o name"):
+        assert kdir(line) == Ran(0, "", "root: stale: its store has been unavailable for 2m\n")
+
+
 def test_mounts_that_no_link_reports_any_more_are_unconfirmed(kdir: Kdir) -> None:
     """A child whose link to its parent has ended has the siblings as they were then."""
     answer = federation_pb2.ListMountsResponse(

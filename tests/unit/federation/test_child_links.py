@@ -22,6 +22,8 @@ from kdir.v1 import admin_pb2, federation_pb2, federation_pb2_grpc
 
 from deploy.local.ports import LOOPBACK
 from directory.access.compiled_grants import AccessMode
+from directory.access.grants import Grant, Operation, Permission
+from directory.access.principals import ANONYMOUS
 from directory.api.cluster_router import ClusterRouter
 from directory.api.federation_service import FederationService
 from directory.api.grpc_server import DirectoryServer
@@ -40,6 +42,7 @@ from directory.federation.link_groups import LINK_GROUPS, LinkGroups
 from directory.federation.link_records import encode_record
 from directory.federation.parent_state import TableRow, table_writes
 from directory.namespace.command import (
+    AddGrants,
     Command,
     CreateDirectory,
     CreateMount,
@@ -69,6 +72,7 @@ from resolver.errors import (
     StoreUnavailable,
     UnknownChild,
     Unmounted,
+    Unreachable,
 )
 from resolver.path import MAX_SEGMENTS
 from tests.support.federation import eventually
@@ -1089,6 +1093,58 @@ def test_an_unmounted_cluster_is_not_in_the_way_of_the_one_mounted_in_its_place(
         ClusterRouter(made).require_owner(path("/la/x"))
     for one in made:
         one.stop()
+
+
+def test_S4_mounts_of_a_store_that_is_away_are_listed_with_their_age_up_to_a_limit(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path / 'ny.sqlite'}"
+    other = started(ServerConfig.quick(path("/ny"), cluster="ny", store=store))
+    assert eventually(lambda: other.replica.state is ReplicaState.SERVING)
+    call = Call(time.monotonic() + 60, is_active=lambda: True)
+    request = federation_pb2.ListMountsRequest()
+
+    def listed(*clusters: Cluster) -> federation_pb2.ListMountsResponse:
+        return FederationService(ClusterRouter(clusters)).list_mounts(request, call)
+
+    def ages(*clusters: Cluster) -> list[tuple[str, bool, float]]:
+        authorities = listed(*clusters).authorities
+        return [(one.cluster.cluster_id, one.stale, one.age_seconds) for one in authorities]
+
+    assert ages(cluster, other) == [(cluster.cluster_id, False, 0), (other.cluster_id, False, 0)]
+    cluster.replica.stale_after_seconds = -1.0
+    age_of = {id(cluster.replica): 12.0}
+    known = property(lambda replica: age_of.get(id(replica), 0.0))
+    monkeypatch.setattr(Replica, "age_seconds", known)
+    assert ages(cluster, other) == [(cluster.cluster_id, True, 12), (other.cluster_id, False, 0)]
+    assert [one.mount for one in listed(cluster).rows] == ["/la"]
+    age_of[id(cluster.replica)] = cluster.config.limits.max_stale_seconds + 1
+    assert ages(cluster, other) == [(other.cluster_id, False, 0)]
+    assert incomplete(cluster, other) == [cluster.cluster_id]
+    with pytest.raises(Unreachable, match="the store has been away for 86401 s"):
+        listed(cluster)
+    other.stop()
+
+
+def test_of_several_clusters_one_that_is_hidden_from_the_caller_is_not_named_with_its_age(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path / 'ny.sqlite'}"
+    config = ServerConfig.quick(path("/ny"), cluster="ny", store=store, access=AccessMode.ENFORCE)
+    other = started(config)
+    call = Call(time.monotonic() + 60, is_active=lambda: True)
+
+    def named(*clusters: Cluster) -> list[str]:
+        request = federation_pb2.ListMountsRequest()
+        listed = FederationService(ClusterRouter(clusters)).list_mounts(request, call)
+        return [one.cluster.cluster for one in listed.authorities]
+
+    assert named(other, cluster) == ["ny", "root"]
+    deny = Grant(ANONYMOUS, "*", Operation.ALL, Permission.DENY)
+    other.writer.commit_command(AddGrants(path=path("/ny"), grants=(deny,)))
+    assert named(other, cluster) == ["root"]
+    assert named(other) == ["ny"]  # each Resolve names it
+    other.stop()
 
 
 def test_of_the_rows_of_one_process_that_of_the_owner_is_listed(
