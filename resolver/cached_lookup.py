@@ -33,7 +33,7 @@ from resolver.resolution_driver import ResolutionDriver, ResolveRequestOptions
 from resolver.revision_token import Position, ReadPositions, Token
 from resolver.topic_location import TopicLocation, location_of
 
-__all__ = ["CachedLookup", "Freshness", "Trace", "lifetime_of", "trace_of"]
+__all__ = ["CachedLookup", "Freshness", "Trace", "lifetime_of", "stale_absent", "trace_of"]
 
 _STALE_RETRY_SECONDS: Final = 2.0
 """Time for which a stale answer is returned without another query: an outage must not cost each
@@ -472,14 +472,20 @@ def absent_error(path: Path, end: AbsentResult) -> errors.Absent:
     if nearest is not None and nearest != end.path and nearest.is_prefix_of(end.path):
         facts["nearest_directory"] = str(nearest)
         message += f"; the nearest directory is {nearest}"
-    if end.sender.stale:
-        # The store, which the sender cannot reach, may have it.
-        facts["age_seconds"] = f"{end.sender.age_seconds:.1f}"
-        message += (
-            f" (answered from a copy {end.sender.age_seconds:.0f} s old: the store of "
-            f"{end.sender.cluster or end.sender.cluster_id} is away)"
-        )
+    sender = end.sender
+    if sender.stale:
+        return stale_absent(message, sender.cluster or sender.cluster_id, sender.age_seconds, facts)
     return errors.Absent(message, metadata=facts)
+
+
+def stale_absent(
+    message: str, cluster: str, age_seconds: float, facts: Mapping[str, str]
+) -> errors.Absent:
+    """Returns the error for an *absent* from a stale copy: the store, which the server cannot
+    reach, may have it.
+    """
+    message += f" (answered from a copy {age_seconds:.0f} s old: the store of {cluster} is away)"
+    return errors.Absent(message, metadata=facts, age_seconds=f"{age_seconds:.1f}")
 
 
 def _has_unknown_links(walk: ResolutionStateMachine, end: AnswerResult | AbsentResult) -> bool:

@@ -30,7 +30,7 @@ from directory.api.rpc.handlers import Handler, Service
 from directory.namespace.entry import Kind
 from directory.server.authentication import BEARER
 from directory.server.certificates import PeerCredentials
-from resolver.cached_lookup import lifetime_of
+from resolver.cached_lookup import lifetime_of, stale_absent
 from resolver.client import Resolver
 from resolver.endpoints import AllowList
 from resolver.error_status import to_outcome
@@ -144,13 +144,19 @@ class ResolveService(Service):
         tree = self._router.tree(cluster, snapshot, call)
         path = tree.locate(request.physical_name)
         if path is None:
-            raise Absent(
+            message = (
                 f"cluster {cluster.config.cluster} has no topic with the physical name "
-                f"{request.physical_name!r}",
-                cluster_id=cluster.cluster_id,
-                physical_name=request.physical_name,
-                mount=cluster.mount,
+                f"{request.physical_name!r}"
             )
+            facts = {
+                "cluster_id": cluster.cluster_id,
+                "physical_name": request.physical_name,
+                "mount": str(cluster.mount),
+            }
+            if (authority := response.authority).stale:
+                age = authority.age_seconds
+                raise stale_absent(message, cluster.config.cluster, age, facts)
+            raise Absent(message, metadata=facts)
         ResolveAnswers(cluster, tree).resolve(path, response.outcome, Kind.TOPIC)
         return response
 

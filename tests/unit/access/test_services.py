@@ -152,6 +152,22 @@ def test_batches_scans_and_the_way_back_leave_it_out_too(la: House) -> None:
     assert str(hidden).replace("hidden", "x") == str(missing).replace("nothing", "x")
 
 
+def test_S4_a_physical_name_that_a_stale_copy_lacks_is_absent_with_the_age_of_the_copy(
+    la: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = resolve_pb2.LocateRequest(cluster="la", physical_name="nothing.t")
+    assert "copy" not in la.refusal(ADMIN, "Locate", request).message
+    la.cluster.replica.stale_after_seconds = -1.0
+    monkeypatch.setattr(Replica, "age_seconds", 61.0)
+    refusal = la.refusal(ADMIN, "Locate", request)
+    assert refusal.message == (
+        "cluster la has no topic with the physical name 'nothing.t' (answered from a copy 61 s "
+        "old: the store of la is away)"
+    )
+    assert refusal.metadata["age_seconds"] == "61.0"
+    assert refusal.metadata["cluster_id"] == la.cluster.cluster_id
+
+
 def test_a_topic_that_is_hidden_does_not_hide_the_directory_of_its_name(la: House) -> None:
     topic(la, "/la/open/deep")
     la.grant("bob", "-all", "/la/open/deep")
