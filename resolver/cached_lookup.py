@@ -474,17 +474,20 @@ def absent_error(path: Path, end: AbsentResult) -> errors.Absent:
         message += f"; the nearest directory is {nearest}"
     sender = end.sender
     if sender.stale:
-        return stale_absent(message, sender.cluster or sender.cluster_id, sender.age_seconds, facts)
+        named = sender.cluster or sender.cluster_id
+        age = sender.age_seconds
+        return stale_absent(message, named, age, facts, is_sealed=sender.sealed)
     return errors.Absent(message, metadata=facts)
 
 
 def stale_absent(
-    message: str, cluster: str, age_seconds: float, facts: Mapping[str, str]
+    message: str, cluster: str, age_seconds: float, facts: Mapping[str, str], *, is_sealed: bool
 ) -> errors.Absent:
     """Returns the error for an *absent* from a stale copy: the store, which the server cannot
-    reach, may have it.
+    reach, may have it; or, if it is sealed, the one in which the cluster continues.
     """
-    message += f" (answered from a copy {age_seconds:.0f} s old: the store of {cluster} is away)"
+    state = "sealed" if is_sealed else "away"
+    message += f" (answered from a copy {age_seconds:.0f} s old: the store of {cluster} is {state})"
     return errors.Absent(message, metadata=facts, age_seconds=f"{age_seconds:.1f}")
 
 

@@ -133,6 +133,7 @@ def decode_sender(authority: resolve_pb2.Authority) -> Sender:
         revision=authority.revision,
         stale=authority.stale,
         age_seconds=max(0.0, authority.age_seconds),
+        sealed=authority.sealed,
         payload=authority,
         behind=_read_positions(authority.token),
     )

@@ -154,8 +154,13 @@ class ResolveService(Service):
                 "mount": str(cluster.mount),
             }
             if (authority := response.authority).stale:
-                age = authority.age_seconds
-                raise stale_absent(message, cluster.config.cluster, age, facts)
+                raise stale_absent(
+                    message,
+                    cluster.config.cluster,
+                    authority.age_seconds,
+                    facts,
+                    is_sealed=authority.sealed,
+                )
             raise Absent(message, metadata=facts)
         ResolveAnswers(cluster, tree).resolve(path, response.outcome, Kind.TOPIC)
         return response

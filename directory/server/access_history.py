@@ -17,7 +17,7 @@ from directory.access.authorizer import Authorizer
 from directory.namespace.keys import GRANTS_MARK, INHERITED, MOVED
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Row, Store, StoreUnreachable
-from directory.store.replica import AppliedCommit, Replica, ReplicaState
+from directory.store.replica import AppliedCommit, Replica
 from resolver.errors import StoreUnavailable
 
 __all__ = ["AccessHistory"]
@@ -187,7 +187,7 @@ class AccessHistory:
         if self._clock() - self._failed_at < _AGAIN_SECONDS:
             raise self._unavailable()
         try:
-            if self._replica.state is ReplicaState.STALE:
+            if self._replica.is_away:  # not asked, which would take long; a sealed one answers
                 raise StoreUnreachable(self._replica.trouble or "it does not answer")
             rows = self._store.read(key, 1)
         except StoreUnreachable as reason:

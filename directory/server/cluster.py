@@ -557,6 +557,8 @@ class Cluster:
         if not stale and unconfirmed is None:
             return _NO_DOUBTS
         age = {"stale": True, "age_seconds": self.replica.age_seconds} if stale else {}
+        if stale and self.replica.sealed:
+            age["sealed"] = True
         return age if unconfirmed is None else {**age, "unconfirmed_seconds": unconfirmed}
 
     def authority_of_write(self, revision: int) -> resolve_pb2.Authority:

@@ -176,10 +176,12 @@ class Replica:
         """
         if self._snapshot is None:
             return ReplicaState.LOADING
-        silent = self._clock() - self._received_at
-        if self._away or silent > self.stale_after_seconds or self.sealed:
-            return ReplicaState.STALE
-        return ReplicaState.SERVING
+        return ReplicaState.STALE if self.is_away or self.sealed else ReplicaState.SERVING
+
+    @property
+    def is_away(self) -> bool:
+        """True if the store does not answer; one that is sealed may."""
+        return self._away or self._clock() - self._received_at > self.stale_after_seconds
 
     @property
     def age_seconds(self) -> float:
@@ -190,17 +192,22 @@ class Replica:
         return max(0.0, self._clock() - since)
 
     def refuse_too_stale(self, max_stale_seconds: float) -> None:
-        """Checks that the store has not been unreachable for longer than the limit (S4).
+        """Checks that the store has not been unreachable, or sealed, for longer than the limit
+        (S4).
 
         Raises:
             Unreachable: names the time.
         """
         if self.state is ReplicaState.STALE and (age := self.age_seconds) > max_stale_seconds:
             raise Unreachable(
-                f"the store has been away for {age:.0f} s; "
+                f"the store has been {self._how_stale} for {age:.0f} s; "
                 f"answers are given for {max_stale_seconds:.0f} s at most",
                 age_seconds=f"{age:.1f}",
             )
+
+    @property
+    def _how_stale(self) -> str:
+        return "sealed" if self.sealed else "away"
 
     @property
     def trouble(self) -> str:
@@ -224,7 +231,7 @@ class Replica:
 
         Raises:
             NotReady: nothing was loaded in time.
-            StoreUnavailable: the store is unreachable, so the revision cannot arrive.
+            StoreUnavailable: the store is unreachable or sealed, so the revision cannot arrive.
             TokenFromFuture: the revision did not arrive in time.
         """
         self.apply_taken()
@@ -237,7 +244,8 @@ class Replica:
                 remaining = deadline - self._clock()
                 if self.state is ReplicaState.STALE:
                     raise StoreUnavailable(
-                        f"revision {revision} is not known here, and the store is away",
+                        f"revision {revision} is not known here, and the store is "
+                        f"{self._how_stale}",
                         revision=revision,
                     )
                 if remaining <= 0:

@@ -248,7 +248,7 @@ class Session:
     def note_stale(self, authority: Authority) -> None:
         """Reports on stderr, once for each cluster, if an answer is stale."""
         if authority.stale:
-            what = "its store has been unavailable"
+            what = f"its store has been {'sealed' if authority.sealed else 'unavailable'}"
             self._note_once(authority, "stale", what, authority.age_seconds)
 
     def _note_once(self, authority: Authority, state: str, what: str, seconds: float) -> None:

@@ -82,6 +82,8 @@ class Sender(NamedTuple):
     revision: int = 0
     stale: bool = False
     age_seconds: float = 0.0
+    sealed: bool = False
+    """True if it is stale because its store takes no changes."""
     payload: object = None
     """The driver's own form; never read here."""
     behind: ReadPositions = NOTHING_READ

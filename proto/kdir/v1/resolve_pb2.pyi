@@ -137,7 +137,7 @@ class ErrorOutcome(_message.Message):
     def __init__(self, reason: _Optional[_Union[_error_pb2.ErrorReason, str]] = ..., message: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Authority(_message.Message):
-    __slots__ = ("cluster", "server", "token", "stale", "age_seconds", "unconfirmed_seconds", "revision", "incarnation", "stop_reason")
+    __slots__ = ("cluster", "server", "token", "stale", "age_seconds", "unconfirmed_seconds", "revision", "incarnation", "stop_reason", "sealed")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     SERVER_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +147,7 @@ class Authority(_message.Message):
     REVISION_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     STOP_REASON_FIELD_NUMBER: _ClassVar[int]
+    SEALED_FIELD_NUMBER: _ClassVar[int]
     cluster: _entry_pb2.Cluster
     server: str
     token: str
@@ -156,7 +157,8 @@ class Authority(_message.Message):
     revision: int
     incarnation: str
     stop_reason: str
-    def __init__(self, cluster: _Optional[_Union[_entry_pb2.Cluster, _Mapping]] = ..., server: _Optional[str] = ..., token: _Optional[str] = ..., stale: _Optional[bool] = ..., age_seconds: _Optional[float] = ..., unconfirmed_seconds: _Optional[float] = ..., revision: _Optional[int] = ..., incarnation: _Optional[str] = ..., stop_reason: _Optional[str] = ...) -> None: ...
+    sealed: bool
+    def __init__(self, cluster: _Optional[_Union[_entry_pb2.Cluster, _Mapping]] = ..., server: _Optional[str] = ..., token: _Optional[str] = ..., stale: _Optional[bool] = ..., age_seconds: _Optional[float] = ..., unconfirmed_seconds: _Optional[float] = ..., revision: _Optional[int] = ..., incarnation: _Optional[str] = ..., stop_reason: _Optional[str] = ..., sealed: _Optional[bool] = ...) -> None: ...
 
 class BatchResolveRequest(_message.Message):
     __slots__ = ("paths", "prefer", "token", "recursive", "no_follow", "confirm_links")

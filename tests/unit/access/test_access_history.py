@@ -15,7 +15,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.server import access_history
 from directory.server.access_history import AccessHistory
 from directory.store.base import Row, Store, StoreUnreachable
-from directory.store.replica import AppliedCommit, Replica, ReplicaState
+from directory.store.replica import AppliedCommit, Replica
 from resolver.errors import StoreUnavailable
 from resolver.path import Path
 
@@ -37,7 +37,7 @@ class _Tree:
 
 
 class _Replica:
-    state = ReplicaState.SERVING
+    is_away = False
     trouble = ""
 
     def subscribe(self, listener: Any) -> None:

@@ -168,6 +168,21 @@ def test_S4_a_physical_name_that_a_stale_copy_lacks_is_absent_with_the_age_of_th
     assert refusal.metadata["cluster_id"] == la.cluster.cluster_id
 
 
+def test_a_sealed_store_is_not_reported_as_away_and_its_history_is_read(house: Make) -> None:
+    first = house()
+    first.mkdir("/la/open")
+    first.grant("bob", "describe", "/la")  # before the other server loads: only the store has it
+    la = house()
+    first.cluster.store.seal("being migrated to etcd://x")
+    assert eventually(lambda: la.cluster.replica.sealed)
+    answer = la.ask(ADMIN, "Resolve", resolve_pb2.ResolveRequest(path="/la/open"))
+    assert (answer.authority.stale, answer.authority.sealed) == (True, True)
+    request = resolve_pb2.LocateRequest(cluster="la", physical_name="nothing.t")
+    assert "the store of la is sealed" in la.refusal(ADMIN, "Locate", request).message
+    changes = la.ask("bob", "ListChanges", watch_pb2.ListChangesRequest(path="/la/open"))
+    assert [one.path for one in changes.events] == ["/la/open"]
+
+
 def test_a_topic_that_is_hidden_does_not_hide_the_directory_of_its_name(la: House) -> None:
     topic(la, "/la/open/deep")
     la.grant("bob", "-all", "/la/open/deep")

@@ -867,20 +867,21 @@ def test_which_of_an_unknown_cluster_is_absent_only_if_all_mounts_are_linked(
     ["ls /la/tracking", "ls -R /la", "tree /la", "resolve /la/tracking/orders",
      "resolve /la/tracking/orders /la/tracking/search/clicks"],
 )  # fmt: skip
+@pytest.mark.parametrize("state", ["unavailable", "sealed"])
 def test_a_stale_answer_is_reported_once_a_cluster(
-    kdir: Kdir, tree: MemoryDirectory, line: str
+    kdir: Kdir, tree: MemoryDirectory, line: str, state: str
 ) -> None:
     owner = tree.at("/la/tracking")
 
     def stale(method: str, request: Any) -> Any:
         answer = owner.answer(method, request)
         for one in [answer.authority] if hasattr(answer, "authority") else answer.authorities:
-            one.stale, one.age_seconds = True, 120.0
+            one.stale, one.age_seconds, one.sealed = True, 120.0, state == "sealed"
         return answer
 
     tree.transport.serve(owner.endpoint, stale)
     ran = kdir(line)
-    note = "la-tracking: stale: its store has been unavailable for 2m\n"
+    note = f"la-tracking: stale: its store has been {state} for 2m\n"
     assert (ran.code, ran.err.count(note)) == (0, 1), ran.err
     tree.transport.serve(owner.endpoint, owner.answer)
     root = tree.at("/")

@@ -8,8 +8,8 @@ from resolver.resolution.values import Absent, AbsentResult, Sender
 from resolver.revision_token import Token
 
 
-def output(*, stale: bool) -> str:
-    sender = Sender("kc-1", Path.parse("/la"), "la", stale=stale, age_seconds=61.0)
+def output(*, stale: bool, sealed: bool = False) -> str:
+    sender = Sender("kc-1", Path.parse("/la"), "la", stale=stale, age_seconds=61.0, sealed=sealed)
     end = AbsentResult(Path.parse("/la/x"), Absent(Path.parse("/la"), 5), sender, (), 5)
     return absent_error(Path.parse("/la/x"), end).message
 
@@ -17,6 +17,8 @@ def output(*, stale: bool) -> str:
 def test_an_absence_from_an_old_copy_says_so() -> None:
     assert output(stale=False) == "/la/x does not exist; the nearest directory is /la"
     assert output(stale=True).endswith("(answered from a copy 61 s old: the store of la is away)")
+    sealed = "(answered from a copy 61 s old: the store of la is sealed)"
+    assert output(stale=True, sealed=True).endswith(sealed)
 
 
 def test_of_many_clusters_that_were_written_the_one_written_longest_ago_is_forgotten() -> None:

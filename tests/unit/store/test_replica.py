@@ -29,7 +29,7 @@ from directory.store.base import (
 )
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.wire.entry_codec import ProtoCodec
-from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture
+from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture, Unreachable
 from resolver.revision_token import Token
 from tests.support.waiting import eventually
 from tests.unit.store.scripted_store import ScriptedStore
@@ -184,10 +184,14 @@ def test_from_when_it_reports_a_seal_it_is_stale(store: ScriptedStore) -> None:
         assert (replica.sealed, state_of(replica)) == ("", ReplicaState.SERVING)
         store.silent.clear()
         eventually(lambda: replica.sealed)
-        assert state_of(replica) is ReplicaState.STALE
+        assert (state_of(replica), replica.is_away) == (ReplicaState.STALE, False)
         assert replica.trouble == "being migrated to etcd://x"
         clock.now += 40
         assert replica.age_seconds == 40
+        with pytest.raises(StoreUnavailable, match="not known here, and the store is sealed"):
+            replica.wait_for(7, 30)
+        with pytest.raises(Unreachable, match="the store has been sealed for 40 s"):
+            replica.refuse_too_stale(39)
         store.identity = replace(store.identity, sealed="")
         eventually(lambda: state_of(replica) is ReplicaState.SERVING)
         assert (replica.sealed, replica.trouble, replica.age_seconds) == ("", "", 0.0)
