@@ -24,6 +24,7 @@ class again from it)::
     |   +-- ReferralLoop, BadReferral, TooManyHops
     +-- DeadlineExceeded          DEADLINE_EXCEEDED    exit 3
     +-- OutboxFull                RESOURCE_EXHAUSTED   exit 3
+    +-- UnreadableRecord          DATA_LOSS            the store is damaged there; exit 3
     +-- Denied                    exit 4
     |   +-- PermissionDenied, Unauthenticated
     +-- Internal                                       a bug of ours; exit 70
@@ -248,6 +249,10 @@ class StoreSealed(Conflict, reason="STORE_SEALED", code="FAILED_PRECONDITION"):
 
 class OutboxFull(KdirError, reason="OUTBOX_FULL", code="RESOURCE_EXHAUSTED"):
     """Too many changes wait for the change log in Kafka; nothing was written."""
+
+
+class UnreadableRecord(KdirError, reason="UNREADABLE_RECORD", code="DATA_LOSS"):
+    """Error of an entry, or of its grants, whose record in the store cannot be read (S21)."""
 
 
 class LocksOut(Conflict, reason="LOCKS_OUT"):

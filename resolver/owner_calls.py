@@ -365,7 +365,7 @@ def _is_refusal(error: BaseException) -> bool:
             return error.metadata.get("effect") != "unknown"
         case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
             return False
-        case errors.Internal():
+        case errors.Internal() | errors.UnreadableRecord():
             return False
         case _:
             return isinstance(error, KdirError)

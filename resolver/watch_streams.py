@@ -228,6 +228,7 @@ def _may_come_back(error: KdirError) -> bool:
         | errors.DeadlineExceeded
         | errors.Cancelled
         | errors.Internal
+        | errors.UnreadableRecord  # it can be repaired
         | errors.NotAuthoritative
         | errors.Unmounted
         | errors.NoRoute

@@ -34,7 +34,7 @@ from directory.wire.grant_messages import (
     operation_from_proto,
     resource_kind_from_proto,
 )
-from resolver.errors import Absent, Internal, InvalidArgument, KdirError, NotAuthoritative
+from resolver.errors import Absent, InvalidArgument, KdirError, NotAuthoritative, UnreadableRecord
 from resolver.path import Path
 
 __all__ = ["AccessService"]
@@ -240,8 +240,8 @@ def can_query_access(tree: OpenTree, path: Path, kind: Kind | None) -> bool:
         return True
     try:
         found = tree.locate_entry(path, kind)
-    except (Absent, Internal) as error:
-        if isinstance(error, Internal) and tree.is_visible(path):
+    except (Absent, UnreadableRecord) as error:
+        if isinstance(error, UnreadableRecord) and tree.is_visible(path):
             return True
         relative = path.below(mount)
         return tree.can_describe_all_below(relative[: traverse(tree.snapshot, relative[:-1]).depth])

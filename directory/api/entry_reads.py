@@ -43,7 +43,7 @@ def get_entry(
     """Returns the response for the entry at a path.
 
     Raises:
-        Absent, NotAuthoritative, Internal: as ``OpenTree.require_entry``.
+        Absent, NotAuthoritative, UnreadableRecord: as ``OpenTree.require_entry``.
     """
     found = tree.require_entry(path, kind, no_follow=True)
     response = directory_pb2.GetEntryResponse(authority=cluster.authority(tree.snapshot))

@@ -53,12 +53,12 @@ from resolver.errors import (
     AboveCeiling,
     Absent,
     AlreadyExists,
-    Internal,
     InvalidArgument,
     InvalidNamespace,
     KdirError,
     LocksOut,
     NotReady,
+    UnreadableRecord,
 )
 from resolver.path import Path
 
@@ -573,7 +573,7 @@ def _require_visible_kind(tree: OpenTree, path: Path, kind: Kind | None) -> Kind
     try:
         return tree.locate_entry(path, kind).entry.kind
     except KdirError as error:
-        if isinstance(error, Internal) and _may_describe_any_kind(tree, path):
+        if isinstance(error, UnreadableRecord) and _may_describe_any_kind(tree, path):
             return kind  # a record that cannot be read: planning raises the error
         if not tree.is_visible(path):
             raise tree.absent_error(path) from None

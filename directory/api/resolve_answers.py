@@ -46,7 +46,7 @@ from directory.wire.entry_codec import (
 )
 from directory.wire.topic_splicer import KeptSplicer, TopicSplicer, make_splicer, splice_topics
 from resolver.error_status import from_outcome, to_outcome
-from resolver.errors import Internal, InvalidArgument, InvalidPath, KdirError, NoRoute
+from resolver.errors import InvalidArgument, InvalidPath, KdirError, NoRoute, UnreadableRecord
 from resolver.path import MAX_PATH_BYTES, ROOT, Path
 
 if TYPE_CHECKING:
@@ -159,7 +159,9 @@ class ResolveAnswers:
                 where = self._mount.join(relative)
                 outcome.error.CopyFrom(
                     to_outcome(
-                        Internal(f"the record of {where} cannot be read: {reason}; see kdir doctor")
+                        UnreadableRecord(
+                            f"the record of {where} cannot be read: {reason}; see kdir doctor"
+                        )
                     )
                 )
             case _:

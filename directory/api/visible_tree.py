@@ -43,7 +43,7 @@ from directory.namespace.traversal import (
     locate_entry,
     traverse,
 )
-from resolver.errors import Absent, Internal, KdirError, NotAuthoritative
+from resolver.errors import Absent, KdirError, NotAuthoritative, UnreadableRecord
 from resolver.glob import Glob
 from resolver.path import Path
 
@@ -205,7 +205,7 @@ class OpenTree:
             Absent: there is none.
             NotAuthoritative: the path leads through a link or a mount; or, without ``no_follow``,
                 to one.
-            Internal: its record cannot be read.
+            UnreadableRecord: its record cannot be read.
         """
         found = self.lookup(path, prefer, no_follow=no_follow)
         match found:
@@ -213,7 +213,9 @@ class OpenTree:
                 raise self.absent_error(path)
             case Unreadable(relative=relative, reason=reason):
                 where = self.mount.join(relative)
-                raise Internal(f"the record of {where} cannot be read: {reason}; see kdir doctor")
+                raise UnreadableRecord(
+                    f"the record of {where} cannot be read: {reason}; see kdir doctor"
+                )
             case LinkAt(rest=rest) | MountAt(rest=rest) if rest or not no_follow:
                 raise NotAuthoritative(
                     f"{path} lies beyond a mount or link of cluster {self.cluster}; resolve it "

@@ -25,7 +25,7 @@ from directory.namespace.keys import (
 from directory.namespace.protected_topics import is_protected
 from directory.namespace.snapshot import LocatedTopic, Node, Snapshot
 from directory.namespace.traversal import describe_kind, entry_path, traverse
-from resolver.errors import Internal, InvalidArgument, InvalidPath
+from resolver.errors import InvalidArgument, InvalidPath, UnreadableRecord
 from resolver.glob import Glob
 from resolver.path import MAX_SEGMENT_LENGTH, ROOT, Path, check_segment, is_system
 
@@ -135,7 +135,7 @@ class PlacementSet:
         name = relative[-1]
         try:
             topic = self.snapshot.topic(node.entry_id, name)
-        except Internal:
+        except UnreadableRecord:
             return self._why_unreadable(relative)
         if topic is not None:
             return f"{self._path_text(relative)} is taken by topic {topic.physical_name!r}"

@@ -8,7 +8,7 @@ from directory.access.grants import MOST_GRANTS, Grant, in_order
 from directory.namespace.command import AddGrants, EntryChange, Plan, RemoveGrants
 from directory.namespace.entry import EntryGrants
 from directory.namespace.plan_builder import PlanBuilder
-from resolver.errors import Internal, LimitExceeded
+from resolver.errors import LimitExceeded, UnreadableRecord
 from resolver.path import Path
 
 __all__ = ["add_grants", "plan_grant_change", "remove_grants"]
@@ -25,7 +25,7 @@ def plan_grant_change(draft: PlanBuilder, command: AddGrants | RemoveGrants) -> 
     try:
         before = draft.grants_of(*place)
     except ValueError as error:
-        raise Internal(
+        raise UnreadableRecord(
             f"the grants of {command.path} cannot be read: {error}; see kdir doctor"
         ) from None
     had = () if before is None else before.grants

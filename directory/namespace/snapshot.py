@@ -23,7 +23,7 @@ from directory.namespace.keys import (
 from directory.namespace.physical_name_index import TopicKey, why_no_topic
 from directory.namespace.tree_nodes import Container, Contents, Counts, Node, Tree, path_in
 from directory.store.base import Write
-from resolver.errors import Internal
+from resolver.errors import UnreadableRecord
 from resolver.units import plural
 
 __all__ = ["Container", "Counts", "LocatedTopic", "Node", "Snapshot"]
@@ -194,7 +194,7 @@ class Snapshot:
         """Returns a topic, decoded.
 
         Raises:
-            Internal: there is a record, and it cannot be read.
+            UnreadableRecord: there is a record, and it cannot be read.
         """
         record = self._record(parent_id, name)
         if record is None:
@@ -206,7 +206,7 @@ class Snapshot:
         if not isinstance(entry, Topic):
             # Loading checks first bytes only: damage further in may name another kind.
             reason = why_no_topic(self.codec, record)
-            raise Internal(f"the record of topic {name} cannot be read: {reason}")
+            raise UnreadableRecord(f"the record of topic {name} cannot be read: {reason}")
         return entry
 
     def readable_topic(self, parent_id: int, name: str) -> Topic | None:
@@ -215,14 +215,14 @@ class Snapshot:
         """
         try:
             return self.topic(parent_id, name)
-        except Internal:
+        except UnreadableRecord:
             return None
 
     def topic_at(self, relative: Sequence[str]) -> Topic | None:
         """Returns the topic at a path below the mount, decoded.
 
         Raises:
-            Internal: there is a record, and it cannot be read.
+            UnreadableRecord: there is a record, and it cannot be read.
         """
         parent_id = self.find_directory(relative[:-1]) if relative else None
         return None if parent_id is None else self.topic(parent_id, relative[-1])

@@ -15,7 +15,13 @@ from typing import NoReturn, assert_never
 from directory.namespace.entry import Directory, Entry, Kind, Link, Mount, Topic
 from directory.namespace.keys import entry_key
 from directory.namespace.snapshot import Node, Snapshot
-from resolver.errors import Absent, Internal, InvalidNamespace, InvalidPath, NotAuthoritative
+from resolver.errors import (
+    Absent,
+    InvalidNamespace,
+    InvalidPath,
+    NotAuthoritative,
+    UnreadableRecord,
+)
 from resolver.path import MAX_PATH_BYTES, MAX_SEGMENT_LENGTH, MAX_SEGMENTS, Path
 
 __all__ = [
@@ -167,7 +173,7 @@ def require_directory(
     Raises:
         InvalidNamespace: there is none, or the path leads through a link; names the nearest.
         NotAuthoritative: the path leads through a mount.
-        Internal: a record on the way cannot be read.
+        UnreadableRecord: a record on the way cannot be read.
     """
     way = traverse(snapshot, relative)
     if way.depth < len(relative):
@@ -182,7 +188,7 @@ def raise_not_reachable(
     caller wants below it.
 
     Raises:
-        InvalidNamespace, NotAuthoritative, Internal: as ``require_directory``.
+        InvalidNamespace, NotAuthoritative, UnreadableRecord: as ``require_directory``.
     """
     nearest = mount.join(relative[: way.depth])
     stop = nearest.child(relative[way.depth])
@@ -225,7 +231,7 @@ def locate_entry(snapshot: Snapshot, mount: Path, path: Path, kind: Kind | None)
         Absent: there is no entry of that kind.
         InvalidNamespace: the path leads through a link.
         NotAuthoritative: the entry is another cluster's.
-        Internal: its record, or one on the way, cannot be read (S21).
+        UnreadableRecord: its record, or one on the way, cannot be read (S21).
     """
     relative = relative_to_mount(mount, path)
     if not relative:
@@ -261,8 +267,8 @@ def locate_entry(snapshot: Snapshot, mount: Path, path: Path, kind: Kind | None)
     raise Absent(f"{path} does not exist", path=path, nearest=path.parent)
 
 
-def _unreadable(path: Path, reason: str) -> Internal:
-    return Internal(f"the record of {path} cannot be read: {reason}; see kdir doctor")
+def _unreadable(path: Path, reason: str) -> UnreadableRecord:
+    return UnreadableRecord(f"the record of {path} cannot be read: {reason}; see kdir doctor")
 
 
 def _noun(kind: Kind) -> str:

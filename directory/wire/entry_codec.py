@@ -35,7 +35,7 @@ from directory.namespace.entry import (
 )
 from directory.namespace.snapshot import Node
 from directory.wire.grant_messages import entry_grants_from_bytes, entry_grants_to_proto
-from resolver.errors import Internal, InvalidArgument, InvalidPath
+from resolver.errors import InvalidArgument, InvalidPath, UnreadableRecord
 from resolver.path import Path
 from resolver.printable import cut_name
 
@@ -159,13 +159,13 @@ def record_to_proto(
     field of the response, is an empty message that is filled and returned.
 
     Raises:
-        Internal: the record cannot be read. A load checks its first bytes only.
+        UnreadableRecord: the record cannot be read. A load checks its first bytes only.
     """
     message = entry_pb2.Entry() if into is None else into
     try:
         message.MergeFromString(record)
     except DecodeError as error:
-        raise Internal(f"the record of {path} cannot be read: {error}") from None
+        raise UnreadableRecord(f"the record of {path} cannot be read: {error}") from None
     message.path = path
     message.etag = f"{message.entry_id:x}-{message.change_count}"
     return message

@@ -156,6 +156,8 @@ def classify_error(
             return None, AnswerStatus.ACCEPTED  # no server can be asked any more
         case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
             return ServerFailure.UNREACHABLE, AnswerStatus.FAILED
+        case errors.UnreadableRecord():  # perhaps a newer server can read it
+            return ServerFailure.OTHER, AnswerStatus.ACCEPTED
         case errors.Internal() | errors.LimitExceeded():
             return ServerFailure.OTHER, AnswerStatus.FAILED
         case _:  # denied, invalid, expired

@@ -60,7 +60,7 @@ from directory.namespace.snapshot import Container, Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Put, Write
 from directory.store.replica import AppliedCommit
-from resolver.errors import Internal, KafkaRejected, NotReady
+from resolver.errors import KafkaRejected, NotReady, UnreadableRecord
 from resolver.path import Path
 
 __all__ = ["AclApplier"]
@@ -453,7 +453,7 @@ def matters(applied: AppliedCommit, write: Write) -> bool:
             _relevant(one.topic(parent_id, name) if is_topic else one.container(parent_id, name))
             for one in sides
         )
-    except Internal:
+    except UnreadableRecord:
         return True
     return was != is_now
 

@@ -27,7 +27,7 @@ from directory.namespace.grant_rows import SHUT
 from directory.namespace.keys import ENTRY
 from directory.namespace.protected_topics import is_protected
 from directory.namespace.snapshot import Node, Snapshot
-from resolver.errors import Internal
+from resolver.errors import UnreadableRecord
 from resolver.path import Path
 
 __all__ = [
@@ -351,7 +351,7 @@ class _DesiredAclCollector:
     ) -> None:
         try:
             topic = self.snapshot.topic(node.entry_id, name)
-        except Internal:
+        except UnreadableRecord:
             self.topics_known = False
             return
         within = self._within(node)

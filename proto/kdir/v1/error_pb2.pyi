@@ -62,6 +62,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_STORE_SEALED: _ClassVar[ErrorReason]
     ERROR_REASON_LOCKS_OUT: _ClassVar[ErrorReason]
     ERROR_REASON_OUTBOX_FULL: _ClassVar[ErrorReason]
+    ERROR_REASON_UNREADABLE_RECORD: _ClassVar[ErrorReason]
 ERROR_REASON_UNSPECIFIED: ErrorReason
 ERROR_REASON_INVALID_PATH: ErrorReason
 ERROR_REASON_INVALID_ARGUMENT: ErrorReason
@@ -118,3 +119,4 @@ ERROR_REASON_CANCELLED: ErrorReason
 ERROR_REASON_STORE_SEALED: ErrorReason
 ERROR_REASON_LOCKS_OUT: ErrorReason
 ERROR_REASON_OUTBOX_FULL: ErrorReason
+ERROR_REASON_UNREADABLE_RECORD: ErrorReason

@@ -24,7 +24,7 @@ from directory.namespace.keys import GRANTS, grants_key
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Put
 from directory.wire.entry_codec import change_to_proto
-from resolver.errors import Absent, Internal, LimitExceeded
+from resolver.errors import Absent, LimitExceeded, UnreadableRecord
 from tests.support.trees import Cluster, path
 
 
@@ -177,5 +177,5 @@ def test_grants_that_cannot_be_read_shut_everybody_out(cluster: Cluster) -> None
         assert isinstance(snapshot, Snapshot)
         assert snapshot.grants.grants_at(EntryPlace(("a",))) == SHUT.grants
         assert key in snapshot.unreadable_values
-        with pytest.raises(Internal, match="cannot be read"):
+        with pytest.raises(UnreadableRecord, match="cannot be read"):
             cluster.plan(AddGrants(path=path("/la/a"), grants=(allow("a"),)), snapshot)

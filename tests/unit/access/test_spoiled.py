@@ -14,7 +14,7 @@ from directory.namespace.entry import Kind
 from directory.namespace.keys import INHERITED, entry_key
 from directory.server.health import State, health_of
 from directory.store.base import Put
-from resolver.errors import Absent, Internal, InvalidArgument, InvalidNamespace, NotReady
+from resolver.errors import Absent, InvalidArgument, InvalidNamespace, NotReady, UnreadableRecord
 from tests.unit.access.conftest import ADMIN, House, grants
 
 STORES = ("sqlite", "etcd")
@@ -145,7 +145,7 @@ def test_S21_a_change_of_an_entry_that_cannot_be_read_is_not_answered_with_absen
         ("CreateEntry", directory_pb2.CreateEntryRequest(path="/la/d/x/t", entry=set_closed)),
     ):
         refusal = la.refusal(ADMIN, method, request)
-        assert isinstance(refusal, Internal)
+        assert isinstance(refusal, UnreadableRecord)
         assert "the record of /la/d/x cannot be read: " in refusal.message
         if access == "enforce":
             assert isinstance(la.refusal("bob", method, request), Absent | InvalidNamespace)

@@ -33,7 +33,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY
 from directory.store.base import Delete, Put, Write
 from directory.wire.entry_codec import ProtoCodec, record_to_proto
-from resolver.errors import Internal, MountLoop
+from resolver.errors import MountLoop, UnreadableRecord
 from tests.support.trees import Cluster, path
 
 CODEC = ProtoCodec()
@@ -169,9 +169,9 @@ def test_a_record_damaged_further_in_is_an_error_of_its_path_alone() -> None:
     snapshot = loaded([put(ROOT_ID, "good", GOOD), damaged])
     found = lookup(snapshot, ("damaged",))
     assert isinstance(found, TopicAt)
-    with pytest.raises(Internal, match="/m/damaged cannot be read"):
+    with pytest.raises(UnreadableRecord, match="/m/damaged cannot be read"):
         record_to_proto(found.record, "/m/damaged")
-    with pytest.raises(Internal, match="cannot be read"):
+    with pytest.raises(UnreadableRecord, match="cannot be read"):
         snapshot.topic(ROOT_ID, "damaged")
     assert not snapshot.unreadable_values
     assert snapshot.locate("damaged") is None
@@ -187,7 +187,7 @@ def test_S21_a_record_damaged_into_one_of_another_kind_is_no_topic() -> None:
     whole = CODEC.encode(Topic(entry_id=91, physical_name="damaged"))
     mount = CODEC.encode(Mount(entry_id=91, cluster_id="kc-1", cluster="ny"))
     snapshot = loaded([Put(entry_key(ROOT_ID, Kind.TOPIC, "damaged"), whole + mount)])
-    with pytest.raises(Internal, match="not a topic's record"):
+    with pytest.raises(UnreadableRecord, match="not a topic's record"):
         snapshot.topic(ROOT_ID, "damaged")
     assert snapshot.readable_topic(ROOT_ID, "damaged") is None
 
@@ -275,7 +275,7 @@ def test_S21_what_cannot_be_read_does_not_count_as_absent_for_a_change(command: 
     assert directory_id is not None
     cluster.rows.commit((), [Put(entry_key(directory_id, Kind.DIRECTORY, "x"), b"\xff")])
     cluster.snapshot = cluster.loaded()
-    with pytest.raises(Internal, match="the record of /la/d/x cannot be read: "):
+    with pytest.raises(UnreadableRecord, match="the record of /la/d/x cannot be read: "):
         cluster.plan(command)
 
 

@@ -88,6 +88,7 @@ def delete(client: Resolver) -> None:
         [errors.DeadlineExceeded("no answer in time")],
         [errors.Unreachable("the server ended the call")],
         [errors.Internal("internal error")],
+        [errors.UnreadableRecord("the record of /a/b cannot be read")],
         [errors.Unreachable("the server ended the call"), errors.NotReady("is loading")],
         [errors.Unreachable("the server ended the call"), AWAY],
         [KeyboardInterrupt()],

@@ -398,6 +398,7 @@ def test_what_is_known_beforehand_saves_the_way_and_is_dropped_when_wrong(world:
         ([errors.Unmounted("no"), errors.Unimplemented("no")], errors.Lame),
         ([errors.Internal("bug"), errors.NotAuthoritative("no")], errors.Internal),
         ([errors.Internal("bug"), errors.Unreachable("no")], errors.Unreachable),
+        ([errors.UnreadableRecord("x"), errors.NotAuthoritative("no")], errors.UnreadableRecord),
         ([errors.PermissionDenied("no"), errors.Unreachable("no")], errors.PermissionDenied),
         ([errors.NoRoute("no"), errors.NotAuthoritative("no")], errors.Lame),
         ([errors.LimitExceeded("busy"), errors.LimitExceeded("busy")], errors.LimitExceeded),
