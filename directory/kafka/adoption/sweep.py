@@ -425,12 +425,14 @@ def _gone_armings(snapshot: Snapshot) -> list[tuple[Sequence[Guard], Sequence[Wr
         mark
         for aspect in ASPECTS
         for mark in armed_records(snapshot, aspect)
-        # Else a newer server's, or an older one's: where its entry is now is not known.
-        if mark.plan and (mark.place is None or mark.physical_name)
         if start_of(snapshot, mark) is None
     ]
     if any(key.startswith(ENTRY) for key in snapshot.unreadable_values):
         return []  # theirs may be among them
+    if not all(mark.is_traceable for mark in gone):
+        tree = (map(snapshot.codec.entry_id, one.topics.values()) for _, one in snapshot.contents())
+        known = set().union(*tree)
+        gone = [mark for mark in gone if mark.is_traceable or mark.entry_id not in known]
     rows = list(plans_of(snapshot, {mark.entry_id for mark in gone}))
     rows += [(one.key, value) for one in gone if (value := snapshot.fact(one.key)) is not None]
     return [((KeyEquals(key, value),), (Delete(key),)) for key, value in rows]

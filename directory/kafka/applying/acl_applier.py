@@ -41,7 +41,12 @@ from directory.kafka.applying.applier import (
     DirtyBatch,
     first_of,
 )
-from directory.kafka.applying.desired_acls import armed_starts, desired_acls, start_of
+from directory.kafka.applying.desired_acls import (
+    armed_starts,
+    desired_acls,
+    start_of,
+    untraced_armings,
+)
 from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.kafka.applying.last_applied import (
     ACL_BASIS,
@@ -242,6 +247,9 @@ class AclApplier(Applier):
         survey = self._survey(snapshot)
         for one in survey.unreadable:
             _log.error("%s: ACLs of %s are left alone: record unreadable", self._cluster, one)
+        for mark in untraced_armings(snapshot, ACLS):
+            text = "%s: ACLs of armed entry %x stay: its record is unreadable; kdir arm replaces it"
+            _log.error(text, self._cluster, mark.entry_id)
         basis = inherited_basis(snapshot, mount)
         self._take_releases(snapshot, mount, basis)
         guarded = (snapshot.fact(ACL_BASIS) or b"").decode(errors="replace") != basis

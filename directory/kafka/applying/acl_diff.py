@@ -419,6 +419,10 @@ class AclDiffs:
             return None
         keeps_closed = desired is not None if is_topic else every.anything_armed
         has = found.for_resource(resource, looks_wider=rules.open_to_all)
+        if desired is not None and not (is_known or is_topic):
+            # What cannot be read may desire them, too.
+            ours = {acl for acl, one in kept.settings.items() if one.done or acl in has.acls}
+            desired = replace(desired, acls=desired.acls | ours)
         return diff_acls(resource, desired, has, kept, replace(rules, keeps_closed=keeps_closed))
 
     def _goes_on(self, resource: Resource) -> bool:

@@ -41,6 +41,7 @@ __all__ = [
     "pattern_acls",
     "start_of",
     "topic_acls",
+    "untraced_armings",
 ]
 
 _NAMED: Final = (ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
@@ -218,10 +219,11 @@ class DesiredAclSet:
     by_resource: Mapping[Resource, DesiredAcls]
     anything_armed: bool = False
     topics_known: bool = True
-    """False if an entry cannot be read: it may desire ACLs of topics that are missing here."""
+    """False if an entry or an arming cannot be read: it may desire ACLs of topics that are missing
+    here."""
     patterns_known: bool = True
-    """False if grants of an armed directory, or above one, cannot be read: they may desire ACLs of
-    groups and transactional ids that are missing here.
+    """False if, besides, grants of an armed directory, or above one, cannot be read: they may
+    desire ACLs of groups and transactional ids that are missing here.
     """
 
 
@@ -241,6 +243,15 @@ def armed_starts(snapshot: Snapshot) -> Iterator[ArmedEntry]:
     """Yields the entries where ACLs were armed, as far as they are still there."""
     starts = (start_of(snapshot, mark) for mark in armed_records(snapshot, ACLS))
     return (start for start in starts if start is not None)
+
+
+def untraced_armings(snapshot: Snapshot, aspect: str) -> list[ArmedRecord]:
+    """Returns the records of armings whose entry may still be there, though it is not found."""
+    return [
+        mark
+        for mark in armed_records(snapshot, aspect)
+        if not mark.is_traceable and start_of(snapshot, mark) is None
+    ]
 
 
 def desired_acls(
@@ -306,6 +317,7 @@ class _DesiredAclCollector:
         }
         # A record that cannot be read may be that of an armed entry, and of the entries in it.
         readable = not any(key.startswith(ENTRY) for key in self.snapshot.unreadable_values)
+        readable = readable and not untraced_armings(self.snapshot, ACLS)
         known = self.topics_known and readable, self.patterns_known and readable
         return DesiredAclSet(self.topics | patterns, self.armed, *known)
 

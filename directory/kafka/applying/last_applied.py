@@ -370,6 +370,13 @@ class ArmedRecord:
         """Where it is kept."""
         return _mark_key(self.aspect, self.entry_id)
 
+    @property
+    def is_traceable(self) -> bool:
+        """True if its entry is found by it, wherever it moves; not by a record that cannot be read,
+        nor by that of a topic which an older server wrote.
+        """
+        return bool(self.plan) and (self.place is None or bool(self.physical_name))
+
     def to_put(self) -> Put:
         """Returns what keeps it."""
         value = asdict(self)

@@ -26,6 +26,7 @@ from directory.kafka.admin_contract import (
 from directory.kafka.applying.last_applied import (
     ACL_BASIS,
     ACL_ROWS,
+    ArmedRecord,
     acl_counts,
     armed_records,
     load_armed_record,
@@ -1145,3 +1146,47 @@ def test_grants_that_cannot_be_read_change_nothing(here: World, kafka: Kafka) ->
     here.sweep()
     here.settle()
     assert kafka.bindings == before
+
+
+def test_S21_while_an_arming_cannot_be_read_what_it_may_desire_stays(
+    here: World, kafka: Kafka
+) -> None:
+    grant(here, "search", "allow alice read", "deny eve read", "allow alice read group g")
+    grant(here, "other", "allow bob read group g")
+    arm(here, "search/clicks")
+    arm(here, "other")
+    before = set(kafka.bindings)
+    assert before >= on(CLICKS, "deny eve read") | on("group g", "allow alice read")
+    mark = spoil_arming(here, "search/clicks")
+    here.sweep()
+    here.settle()
+    assert kafka.bindings == before
+    grant(here, "other", "allow bob write")
+    revoke(here, "search", "deny eve read")
+    here.settle()
+    assert kafka.bindings == before | on(OTHER, "allow bob write")
+    arm(here, "search/clicks")  # repairs it
+    assert kafka.bindings == before - on(CLICKS, "deny eve read") | on(OTHER, "allow bob write")
+    assert mark.key in {one.key for one in armed_records(here.replica.snapshot, "acls")}
+
+
+def test_S21_an_arming_that_cannot_be_read_goes_with_its_topic(here: World, kafka: Kafka) -> None:
+    grant(here, "search", "allow alice read")
+    arm(here, "search/clicks")
+    spoil_arming(here, "search/clicks")
+    here.sweep()
+    assert len(armed_records(here.replica.snapshot, "acls")) == 1
+    here.remove("search/clicks")
+    here.settle()
+    here.sweep()
+    here.settle()
+    assert (kafka.bindings, armed_records(here.replica.snapshot, "acls")) == (set(), [])
+
+
+def spoil_arming(here: World, path: str) -> ArmedRecord:
+    """Makes the record of a topic's arming unreadable; returns it as it was."""
+    entry_id = here.topics()[path].entry_id
+    mark = load_armed_record(here.replica.snapshot, "acls", entry_id)
+    assert mark is not None
+    here.writer.put_facts([Put(mark.key, SPOILED)])
+    return mark
