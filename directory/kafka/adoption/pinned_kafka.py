@@ -46,6 +46,8 @@ _MANAGING: Final = kafka_key("managing")
 _UNMANAGED: Final = "unmanaged"
 _ALLOWED: Final = kafka_key("allowed")
 _RULES: Final = kafka_key("rules")
+_LATEST_MS: Final = 2**63 - 1
+"""The latest time that a claim holds (``kdir.v1.KafkaClaim``)."""
 _UNREAD_RULES: Final = (MappingRule.from_fields("*", ignore=True),)
 """In force where the rules on record cannot be read: topics that these leave out are not adopted
 (S21)."""
@@ -105,11 +107,12 @@ class PinnedKafka:
     @classmethod
     def load(cls, snapshot: Facts) -> PinnedKafka:
         """Reads the facts. An unreadable one counts as missing; but a stop as a stop, the manager
-        as another cluster, and rules as one that leaves out all topics.
+        as another cluster, the time of the pin as the latest, and rules as one that leaves out all
+        topics.
         """
         return cls(
             pinned=(snapshot.fact(_PIN) or b"").decode(errors="replace"),
-            pinned_at_ms=_read_number(snapshot.fact(_PINNED_AT)),
+            pinned_at_ms=_read_pinned_at(snapshot.fact(_PINNED_AT)),
             unmanaged=_read_managing(snapshot)[1],
             stop=_read_stop(snapshot.fact(STOPPED)),
             allowed=_read_number(snapshot.fact(_ALLOWED)),
@@ -191,6 +194,16 @@ def _read_number(value: bytes | None) -> int:
         return int(value or b"0")
     except ValueError:
         return 0
+
+
+def _read_pinned_at(value: bytes | None) -> int:
+    """Returns the time of the pin. One that cannot be read gives no precedence over a cluster whose
+    time can.
+    """
+    try:
+        return 0 if value is None else min(int(value), _LATEST_MS)
+    except ValueError:
+        return _LATEST_MS
 
 
 def _read_managing(snapshot: Facts) -> tuple[int, bool]:

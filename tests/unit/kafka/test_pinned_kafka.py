@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path as FilePath
 
+from kdir.v1 import federation_pb2
+
+from directory.federation.kafka_claims import manager_before
 from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.adoption import pinned_kafka
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
@@ -67,6 +70,25 @@ def test_an_acknowledgement_ends_the_stop_and_allows_what_it_reported() -> None:
         assert (held.pinned, held.allowed) == (kafka_id, 2)
         assert pinned_kafka.pinned_text(kept) not in pinnings, "the one before is not what it was"
         pinnings.append(pinned_kafka.pinned_text(kept))
+
+
+def test_S21_a_time_of_the_pin_that_cannot_be_read_is_later_than_any_other() -> None:
+    kept = Kept()
+    kept.write(pinned_kafka.pin("K1", 5))
+    (key,) = (one.key for one in pinned_kafka.pin("K1") if one.key.endswith(b"at"))
+    other = federation_pb2.KafkaClaim(
+        kafka_cluster_id="K1", pinned_at_ms=1_700_000_000_000, cluster_id="z"
+    )
+    for unreadable in (b"9" * 30, b"", b"\xff"):
+        held = kept.write([Put(key, unreadable)])
+        own = federation_pb2.KafkaClaim(
+            kafka_cluster_id=held.pinned, pinned_at_ms=held.pinned_at_ms, cluster_id="a"
+        )
+        assert manager_before(own, [other]) == other, "it may not have been pinned first"
+        assert manager_before(other, [own]) is None
+    stop = StopReason("another Kafka", 2, "K2")
+    held = kept.write(pinned_kafka.acknowledge_stop(stop, kept, at_ms=7))
+    assert held.pinned_at_ms == 7
 
 
 def test_who_manages_is_noted_once_each_time_it_changes_and_never_as_it_was_before() -> None:
