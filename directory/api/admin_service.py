@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from kdir.v1 import admin_pb2, entry_pb2, watch_pb2
 
 from directory.api.cluster_router import ClusterRouter
-from directory.api.plan_redaction import STOPPED
+from directory.api.plan_redaction import STOPPED, UNREAD
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.change_log.log_state import (
@@ -34,6 +34,7 @@ from directory.change_log.log_state import (
 from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.link_records import is_path
+from directory.kafka.adoption.pinned_kafka import without_manager
 from directory.kafka.adoption.recorded_topics import recorded_at
 from directory.kafka.applying.desired_configs import DesiredConfigs
 from directory.kafka.arming.drift import NOT_ARMED, Drift, topic_drift, topic_issues
@@ -372,6 +373,10 @@ def _kafka(reconciler: Reconciler, out: admin_pb2.KafkaStatus, *, shows_all: boo
             continue
         if field.name == "stop_reason" and value and not shows_all:
             value = STOPPED
+        if field.name == "message" and status.message_names_topics and not shows_all:
+            value = UNREAD
+        if field.name == "unmanaged" and not shows_all:
+            value = without_manager(value)
         if field.is_repeated:
             getattr(out, field.name).extend(sorted(value))
         else:

@@ -37,13 +37,15 @@ from resolver.errors import (
 )
 from resolver.path import Path
 
-__all__ = ["STOPPED", "as_shown", "redact", "redacting_errors", "redacting_stop"]
+__all__ = ["STOPPED", "UNREAD", "as_shown", "redact", "redacting_errors", "redacting_stop"]
 
 STOPPED: Final = (
     "topics vanished from Kafka, or another Kafka answers; nothing is done until an operator with "
     "ALTER on the cluster acknowledges it"
 )
 """Reason why the reconciler stopped; omits topic names, which may be hidden from the caller."""
+UNREAD: Final = "configs of topics cannot be read"
+"""Message of the reconciler about such topics, without their names."""
 
 
 @contextmanager

@@ -41,6 +41,8 @@ class KafkaStatus:
     seen_cluster_id: str = ""
     reachable: bool = False
     message: str = ""
+    message_names_topics: bool = False
+    """Topics may be named in ``message`` that are hidden from a caller; no field of the message."""
     last_sweep_seconds: float | None = None
     ceiling: tuple[str, ...] = ()
     stop_reason: str = ""

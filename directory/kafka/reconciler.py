@@ -337,7 +337,8 @@ class Reconciler:
         )
         # What a new topic is made with is partly inherited: "not known" is not "nothing".
         missing = why_inherited_missing(snapshot, has_parent=self._context.has_parent)
-        message = self._unmanaged() or (NOT_ON_RECORD if held.unmanaged else "")
+        unmanaged = pinned_kafka.without_manager(self._unmanaged())
+        message = unmanaged or (NOT_ON_RECORD if held.unmanaged else "")
         later = DueWork(
             provisioner.create(work.create, message or missing),
             provisioner.delete(work.delete, message),
@@ -428,6 +429,7 @@ class Reconciler:
         since = datetime.fromtimestamp(health.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         notes = [held.note, term.sweeper.note, *(one.note for one in term.appliers)]
         note = next(filter(None, notes), "")
+        names_topics = health.reachable and bool(note) and note == term.sweeper.note
         swept = health.swept_at
         return replace(
             status,
@@ -435,6 +437,7 @@ class Reconciler:
             reachable=health.reachable,
             seen_cluster_id=health.seen_id,
             message=note if health.reachable else f"since {since}: {health.message}",
+            message_names_topics=names_topics,
             last_sweep_seconds=None if swept is None else self._clock() - swept,
         )
 

@@ -16,6 +16,7 @@ from directory.store.base import Delete, KeyEquals, Put, Write
 from resolver.errors import InvalidArgument, KafkaReplaced, VanishGuard
 
 __all__ = [
+    "MANAGED_ELSEWHERE",
     "NOT_KNOWN",
     "NOT_ON_RECORD",
     "STOPPED",
@@ -27,6 +28,7 @@ __all__ = [
     "pin",
     "pinned_text",
     "stop",
+    "without_manager",
     "write_rules",
 ]
 
@@ -42,6 +44,12 @@ NOT_KNOWN: Final = (
 )
 """Why nothing is changed in Kafka by a cluster that another one managed, while another cluster of
 the same process is not loaded."""
+MANAGED_ELSEWHERE: Final = (
+    "another cluster, which was pinned to this Kafka first, manages it: nothing is changed in it "
+    "from here; kdir doctor names that cluster"
+)
+"""Why nothing is changed in Kafka; omits the cluster that manages it and its mount, which may be
+hidden from the caller."""
 _MANAGING: Final = kafka_key("managing")
 _UNMANAGED: Final = "unmanaged"
 _ALLOWED: Final = kafka_key("allowed")
@@ -151,6 +159,11 @@ def note_manager(snapshot: Facts, *, unmanaged: bool) -> tuple[tuple[Write, ...]
         return (), guard
     text = _UNMANAGED if unmanaged else "managing"
     return (Put(_MANAGING, f"{number + 1} {text}".encode()),), guard
+
+
+def without_manager(why: str) -> str:
+    """Returns why nothing is changed in Kafka, without the cluster that manages it."""
+    return why if why in {"", NOT_KNOWN} else MANAGED_ELSEWHERE
 
 
 def acknowledge_stop(reason: StopReason, snapshot: Facts, at_ms: int = 0) -> tuple[Write, ...]:

@@ -18,7 +18,12 @@ from typing import Final
 
 from directory.federation.unloaded_policies import why_inherited_missing
 from directory.kafka.admin_contract import KafkaAdmin, KafkaCall, KafkaTopic, Rejected, format_value
-from directory.kafka.adoption.pinned_kafka import NOT_KNOWN, NOT_ON_RECORD, PinnedKafka
+from directory.kafka.adoption.pinned_kafka import (
+    NOT_KNOWN,
+    NOT_ON_RECORD,
+    PinnedKafka,
+    without_manager,
+)
 from directory.kafka.applying.acl_diff import (
     AclDiffOptions,
     AclDiffs,
@@ -380,7 +385,7 @@ class ArmingService:
         if message := self._context.unmanaged():
             if message == NOT_KNOWN:
                 raise NotReady(message)
-            raise AboveCeiling(message)  # it does not end by asking again
+            raise AboveCeiling(without_manager(message))  # it does not end by asking again
         if held.unmanaged:
             raise NotReady(NOT_ON_RECORD)
 

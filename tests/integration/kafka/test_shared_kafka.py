@@ -9,6 +9,7 @@ from kdir.v1 import entry_pb2
 from deploy.local.kafka import KafkaBroker
 from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import Rejected, TopicToCreate
+from directory.kafka.adoption.pinned_kafka import MANAGED_ELSEWHERE
 from tests.support.federation import Federation, Server, eventually
 from tests.support.kafka_clients import kdir
 from tests.support.reconciler import in_kafka, make
@@ -49,7 +50,7 @@ def test_the_second_cluster_of_a_kafka_changes_nothing_in_it_until_it_is_alone(
         eventually(lambda: topic(first, "/a/mine").provision == entry_pb2.PROVISION_ACTIVE)
         desired(second, "/b/theirs")
         second.entries("DeleteEntry", path="/b/kept")
-        eventually(lambda: topic(second, "/b/theirs").provision_message == arguments)
+        eventually(lambda: topic(second, "/b/theirs").provision_message == MANAGED_ELSEWHERE)
         assert topic(second, "/b/theirs").provision == entry_pb2.PROVISION_PENDING
         assert topic(second, "/b/theirs").provision_attempt == ""
         assert in_kafka(kafka) == {"kept", "mine"}
@@ -94,10 +95,10 @@ def test_what_was_set_while_another_cluster_managed_waits_for_a_plan_of_now(
         first = federation.join("/a", "/", kafka=settings)
         eventually(lambda: first.status().kafka.pinned_cluster_id)
         second = federation.join("/b", "/", kafka=settings)
-        arguments = eventually(lambda: second.status().kafka.unmanaged)
+        eventually(lambda: second.status().kafka.unmanaged)
         eventually(lambda: second.status().topic_count == 1)
         # Refused at once, for it does not end by itself.
-        assert arguments in kdir(second, "arm", "/b", "--aspect", "configs", code=5).err
+        assert MANAGED_ELSEWHERE in kdir(second, "arm", "/b", "--aspect", "configs", code=5).err
 
         unmount_first()
         kdir(second, "set", "-y", "/b", f"retention.ms={MONTH}")

@@ -19,6 +19,7 @@ from kdir.v1 import (
 )
 
 from directory.api import admin_service
+from directory.kafka.adoption.pinned_kafka import NOT_KNOWN
 from directory.kafka.arming.drift import Drift
 from directory.namespace.entry import Directory, Kind, Provision
 from directory.namespace.keys import BELOW, LEVEL, MOUNT_ROW, child_key, entry_key
@@ -29,6 +30,7 @@ from resolver.path import Path as EntryPath
 from tests.unit.access.conftest import ADMIN, House, topic
 
 Make = Callable[..., House]
+MANAGER = "Kafka K is managed by cluster c at /secret (kc-1), which was pinned to it first"
 CLUSTER = access_pb2.RESOURCE_TYPE_CLUSTER
 
 
@@ -271,6 +273,28 @@ def test_why_kafka_is_stopped_names_no_topic_to_callers_that_may_not_see_it(
             assert ("p.secret" in refused.message) == is_received
         assert ("p.secret" in status(la, who).kafka.stop_reason) == is_received
         assert status(la, who).kafka.stop_reason
+
+
+@pytest.mark.parametrize("unmanaged", [MANAGER, NOT_KNOWN, ""])
+def test_status_names_no_topic_and_no_mount_to_callers_that_may_not_see_it(
+    house: Make, monkeypatch: pytest.MonkeyPatch, unmanaged: str
+) -> None:
+    la = house(kafka={"bootstrap": ["127.0.0.1:1"], "ceiling": ["configs"]})
+    la.grant("bob", "describe", "/la", kind=CLUSTER)
+    reconciler = la.cluster.reconciler
+    assert reconciler is not None
+    note = "configs of p.secret and 1 other topic cannot be read: not authorized"
+    known = replace(reconciler.status(), unmanaged=unmanaged)
+    real = replace(known, message=note, message_names_topics=True)
+    monkeypatch.setattr(type(reconciler), "status", lambda _: real)
+    assert (status(la, ADMIN).kafka.message, status(la, ADMIN).kafka.unmanaged) == (note, unmanaged)
+    shown = status(la, "bob").kafka
+    assert "secret" not in shown.message + shown.unmanaged
+    assert "cannot be read" in shown.message
+    assert bool(shown.unmanaged) == bool(unmanaged)
+    assert (shown.unmanaged == NOT_KNOWN) == (unmanaged == NOT_KNOWN)
+    real = replace(known, message="since then: no broker answers")
+    assert status(la, "bob").kafka.message == real.message
 
 
 def test_effective_policies_of_a_directory_are_not_those_of_the_topic_of_its_name(

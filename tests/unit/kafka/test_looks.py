@@ -337,12 +337,14 @@ def test_why_configs_cannot_be_read_is_in_the_status_until_they_are_read(
         here.sweep()
         for _ in range(4):
             look(here, kafka)
-            message = here.reconciler.status().message
-            assert message == "configs of t3 cannot be read: not authorized"
+            status = here.reconciler.status()
+            assert status.message == "configs of t3 cannot be read: not authorized"
+            assert status.message_names_topics
         del kafka.set_on["t3"]
         for _ in range(2):
             look(here, kafka)
-        assert here.reconciler.status().message == ""
+        status = here.reconciler.status()
+        assert (status.message, status.message_names_topics) == ("", False)
         kafka.set_on["t3"] = Rejected("not authorized")
         for _ in range(2):
             look(here, kafka)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 
@@ -18,6 +19,7 @@ from directory.kafka.admin_contract import (
     always,
 )
 from directory.kafka.adoption import pinned_kafka
+from directory.kafka.adoption.pinned_kafka import MANAGED_ELSEWHERE
 from directory.kafka.adoption.vanish_guard import StopReason
 from directory.kafka.applying.last_applied import config_issues
 from directory.namespace.command import CreateDirectory, MoveEntry, UpdateEntry
@@ -345,6 +347,14 @@ def test_what_a_plan_stood_on_may_change_until_kafka_is_asked(
     assert here.reconciler.status().needs_approval_count == 2
 
 
+def test_why_a_topic_waits_names_no_mount_that_may_be_hidden(here: World) -> None:
+    here.unmanaged = "managed by cluster la, at /la"
+    here.create("d/new")
+    here.reconciler.run_once()
+    assert here.topics()["d/new"].provision_message == MANAGED_ELSEWHERE
+    assert here.reconciler.status().unmanaged == here.unmanaged
+
+
 @pytest.mark.parametrize("restarted", [False, True], ids=["at once", "by another server"])
 def test_a_cluster_that_manages_its_kafka_again_was_not_what_a_plan_was_about(
     here: World, kafka: SlowKafka, restarted: bool
@@ -356,7 +366,7 @@ def test_a_cluster_that_manages_its_kafka_again_was_not_what_a_plan_was_about(
     retention(here, DAY)
     here.settle(1_000)
     arming_service = here.reconciler.arming_service
-    with pytest.raises(AboveCeiling, match="managed by cluster la"):
+    with pytest.raises(AboveCeiling, match=re.escape(MANAGED_ELSEWHERE)):
         arming_service.plan(MOUNT, "configs")
     if restarted:
         here.reconciler.resign()
