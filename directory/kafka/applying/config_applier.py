@@ -78,8 +78,11 @@ from directory.namespace.command import TopicObservation
 from directory.namespace.entry import ROOT_ID
 from directory.namespace.keys import ENTRY, PUSHED, entry_id_in
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.traversal import entry_path
 from directory.store.base import Write
 from directory.store.replica import AppliedCommit
+from resolver.errors import UnreadableRecord
+from resolver.path import Path
 
 __all__ = ["ConfigApplier"]
 
@@ -311,6 +314,8 @@ class ConfigApplier(Applier):
         raises, the calls that Kafka acknowledged are in it.
         """
         diffs = self._diff(snapshot, rules, places, admin, result)
+        # While it waits for approval, growth that was not made takes no room of a quota.
+        self._commits.record([news for one in diffs if (news := _held_growth(one)) is not None])
         bound = self._bound_by_quotas(diffs)
         # Recorded as not done: until Kafka was asked, the next leader looks at the topic again.
         diffs = [_growing(one) if one.subject.place in bound else one for one in diffs]
@@ -421,8 +426,11 @@ class ConfigApplier(Applier):
         writes: list[Write] = []
         news: list[TopicObservation] = []
         changed: list[ConfigDiff] = []
-        for diff in diffs:
-            name, place = diff.subject.name, diff.subject.place
+        snapshot = self._latest()
+        mount = self._mount_at(snapshot)
+        for one in diffs:
+            name, place = one.subject.name, one.subject.place
+            diff = _relocated(one, snapshot, mount)  # it may have been moved while Kafka was asked
             if not diff.calls:
                 news += _news(diff)
                 continue
@@ -442,9 +450,7 @@ class ConfigApplier(Applier):
                     writes.append(diff.to_write(kept))
                     growth = diff.asked.settings.get(PARTITIONS)
                     if name in not_grown and growth is not None:
-                        numbers = {"partitions": int(growth.was or 0)}
-                        numbers["refused_partitions"] = diff.grows_to
-                        news.append(diff.subject.observation(**numbers))
+                        news.append(_without_reserved(diff, growth))
                     elif diff.grows_to and name not in not_grown:  # only a config was refused
                         news += _news(replace(diff, configs=diff.subject.topic.observed_config))
                 case OutcomeUnknown(message):
@@ -507,6 +513,37 @@ def _news(diff: ConfigDiff) -> list[TopicObservation]:
     drift = len(drifted_settings(after, desired_config=subject.desired_config))
     known = news or subject.observation()
     return [replace(known, partitions=after.partitions, drift_count=drift)]
+
+
+def _held_growth(diff: ConfigDiff) -> TopicObservation | None:
+    """Returns what to record of growth that was recorded before it was asked for, was not made, and
+    waits for approval by now; None = there is none.
+    """
+    growth = diff.before.settings.get(PARTITIONS)
+    if growth is None or growth.was is None or PARTITIONS not in diff.asked.held:
+        return None
+    return _without_reserved(diff, growth)
+
+
+def _without_reserved(diff: ConfigDiff, growth: AppliedSetting) -> TopicObservation:
+    """Returns what to record where growth that was recorded before its call is not made."""
+    was, refused = int(growth.was or 0), int(growth.value)
+    return diff.subject.observation(partitions=was, refused_partitions=refused)
+
+
+def _relocated(diff: ConfigDiff, snapshot: Snapshot, mount: Path) -> ConfigDiff:
+    """Returns the diff with the topic's path of now."""
+    subject = diff.subject
+    try:
+        located = snapshot.locate(subject.name)
+    except UnreadableRecord:
+        return diff
+    if located is None or located.relative is None:
+        return diff
+    if located.topic.entry_id != subject.topic.entry_id:
+        return diff
+    path = entry_path(mount, located.relative)
+    return diff if path == subject.path else replace(diff, subject=replace(subject, path=path))
 
 
 def _diff_text(diff: ConfigDiff) -> str:

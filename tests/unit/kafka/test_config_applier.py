@@ -499,7 +499,7 @@ class GrowingKafka(SlowKafka):
     def __init__(self, *names: str) -> None:
         super().__init__(*names)
         self.outcomes: list[Outcome] = []
-        self.between: Callable[[], None] = lambda: None
+        self.between: Callable[[], object] = lambda: None
 
     def create_partitions(
         self, partitions: Mapping[str, int], still: Still = always
@@ -562,6 +562,44 @@ def test_growth_below_a_quota_that_kafka_refuses_leaves_the_tree_as_it_was(
         grow(here, "topic", 6)
         here.settle()
         assert counts(here, kafka) == (6, 1), "that it is to have so many was acknowledged"
+
+
+def test_growth_that_kafka_refuses_is_taken_back_wherever_the_topic_was_moved_meanwhile(
+    tmp_path: FilePath,
+) -> None:
+    kafka = GrowingKafka("a", "b")
+    with armed(tmp_path / "store.db", lambda: kafka) as here:
+        changes = {"policies.max_partitions": 8}
+        here.execute(UpdateEntry(path=MOUNT, kind=Kind.DIRECTORY, changes=changes))
+        kafka.outcomes = [Rejected("no more than 4")] * 2
+        moved = MoveEntry(path=MOUNT.child("a"), new_path=MOUNT.child("z"))
+        kafka.between = lambda: here.execute(moved)
+        grow(here, "policies", 6)
+        here.settle()
+        assert (here.topics()["z"].partitions, kafka.topics["a"].partitions) == (1, 1)
+
+
+def test_growth_below_a_quota_is_taken_back_while_it_waits_for_approval(tmp_path: FilePath) -> None:
+    kafka = GrowingKafka("a", "b")
+    with armed(tmp_path / "store.db", lambda: kafka) as here:
+        changes = {"policies.max_partitions": 8}
+        here.execute(UpdateEntry(path=MOUNT, kind=Kind.DIRECTORY, changes=changes))
+        kafka.outcomes = [OutcomeUnknown("timed out")]
+        kafka.between = lambda: inherit(here)
+        grow(here, "policies", 6)
+        here.settle()
+        assert counts(here, kafka) == (1, 1)
+        entry_id = here.topics()["a"].entry_id
+        assert config_issues(here.replica.snapshot, entry_id) == {"partitions": "needs-approval"}
+        grow(here, "policies", None)
+        here.settle()
+        assert counts(here, kafka) == (1, 1)
+        assert config_issues(here.replica.snapshot, entry_id) == {}
+        grow(here, "policies", 6)
+        here.settle()
+        begin_arming(here)
+        here.settle(1_000)
+        assert counts(here, kafka) == (6, 6)
 
 
 @pytest.mark.parametrize(
