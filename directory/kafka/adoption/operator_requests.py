@@ -175,20 +175,24 @@ class OperatorRequests:
 
     def acknowledge(self, text: str, *, principal: str = "", request_id: str = "") -> int:
         """Ends a stop, whose reason the caller repeats, and accepts what that reports. Returns the
-        revision of the commit.
+        revision of the commit, or a later one if this very request, with its id, ended it before.
 
         Raises:
             InvalidArgument: this is not the reason of the stop that holds now; it names that.
             WriteConflict, StoreUnavailable
         """
         snapshot = self._context.latest()
+        done = pinned_kafka.acknowledgement(text, principal, request_id)
+        if request_id and snapshot.fact(done.key) == done.value:
+            return snapshot.revision
         held = PinnedKafka.load(snapshot)
         if held.stop is None or held.stop.text != text:
             now = f"expected: {held.stop.text}" if held.stop else "nothing is stopped"
             raise InvalidArgument(f"stop_reason: does not match; {now}", field="stop_reason")
         guard = KeyEquals(pinned_kafka.STOPPED, snapshot.fact(pinned_kafka.STOPPED))
+        now_ms = int(self._context.now() * 1000)
         revision = self._context.writer.put_facts(
-            pinned_kafka.acknowledge_stop(held.stop, snapshot, int(self._context.now() * 1000)),
+            (*pinned_kafka.acknowledge_stop(held.stop, snapshot, now_ms), done),
             guards=(guard,),
             operation=Operation(f"acknowledged a stop: {text}", principal, request_id),
         )

@@ -23,6 +23,7 @@ __all__ = [
     "Facts",
     "PinnedKafka",
     "acknowledge_stop",
+    "acknowledgement",
     "forget_acknowledgement",
     "note_manager",
     "pin",
@@ -53,6 +54,7 @@ hidden from the caller."""
 _MANAGING: Final = kafka_key("managing")
 _UNMANAGED: Final = "unmanaged"
 _ALLOWED: Final = kafka_key("allowed")
+_ACKNOWLEDGED: Final = kafka_key("acknowledged")
 _RULES: Final = kafka_key("rules")
 _LATEST_MS: Final = 2**63 - 1
 """The latest time that a claim holds (``kdir.v1.KafkaClaim``)."""
@@ -173,6 +175,13 @@ def acknowledge_stop(reason: StopReason, snapshot: Facts, at_ms: int = 0) -> tup
         # Later than before, whatever the clock says: no two pinnings are the same.
         writes += pin(reason.kafka_id, max(at_ms, _read_number(snapshot.fact(_PINNED_AT)) + 1))
     return tuple(writes)
+
+
+def acknowledgement(text: str, principal: str, request_id: str) -> Put:
+    """Returns the write that records which request acknowledged a stop, and the stop: the same
+    request, asked again, acknowledges no later one.
+    """
+    return Put(_ACKNOWLEDGED, json.dumps([text, principal, request_id]).encode())
 
 
 def forget_acknowledgement() -> tuple[Write, ...]:

@@ -13,7 +13,7 @@ from directory.namespace.command import RecordObservations, TopicObservation, Up
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import claim_key, entry_key
 from directory.store.base import Delete, Put, Transaction
-from resolver.errors import StoreUnavailable
+from resolver.errors import InvalidArgument, StoreUnavailable
 from tests.support.kafka_ledger import Ledger
 from tests.support.reconciler import MOUNT, World, eventually, world
 
@@ -132,6 +132,33 @@ def test_topics_that_vanish_one_after_the_other_between_two_sweeps_stop_as_at_on
         look(here, kafka)
     assert here.stopped.startswith("3 of 20 topics vanished from Kafka")
     assert here.states()["t2"] == "ACTIVE"
+
+
+def test_S17_an_acknowledgement_whose_answer_is_lost_is_answered_when_it_is_sent_again(
+    here: World, kafka: Kafka
+) -> None:
+    topics = dict(kafka.topics)
+
+    def stop() -> str:
+        kafka.topics.update(topics)
+        here.sweep()
+        kafka.topics.clear()
+        here.sweep()
+        return here.stopped
+
+    acknowledge, text = here.reconciler.acknowledge, stop()
+    for _ in range(2):
+        acknowledge(text, principal="User:a", request_id="r1")
+    assert here.stopped == ""
+    for who, request_id in (("User:b", "r1"), ("User:a", "r2"), ("User:a", "")):
+        with pytest.raises(InvalidArgument, match="nothing is stopped"):
+            acknowledge(text, principal=who, request_id=request_id)
+    here.sweep()
+    assert stop() == text
+    acknowledge(text, principal="User:a", request_id="r1")
+    assert here.stopped == text, "a later stop is not what it was about"
+    acknowledge(text, principal="User:a", request_id="r3")
+    assert here.stopped == ""
 
 
 @pytest.mark.parametrize("during_a_look", [False, True])
