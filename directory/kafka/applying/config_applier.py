@@ -21,6 +21,7 @@ from directory.kafka.admin_contract import (
     AlreadyDone,
     ConfigChange,
     KafkaAdmin,
+    KafkaCall,
     KafkaTopic,
     Outcome,
     OutcomeUnknown,
@@ -122,6 +123,40 @@ class _ConfigPass:
     """All was asked; Kafka may not show all of it yet."""
     not_before: float = 0.0
     """When, by the clock, what is unsure is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _CallOutcomes:
+    """Outcomes of the calls of one batch, by topic."""
+
+    altered: dict[str, Outcome] = field(default_factory=dict)
+    """Of all its configs together."""
+    grown: dict[str, Outcome] = field(default_factory=dict)
+
+    def _of_call(self, name: str, operation: str) -> Outcome:
+        of_kind = self.grown if operation == GROW else self.altered
+        return of_kind.get(name, _NO_OUTCOME)
+
+    def acknowledged_calls(self, diff: ConfigDiff) -> tuple[KafkaCall, ...]:
+        """Returns the calls of a diff that Kafka acknowledged."""
+        found = ((call, self._of_call(diff.subject.name, call.operation)) for call in diff.calls)
+        return tuple(call for call, one in found if isinstance(one, Succeeded | AlreadyDone))
+
+    def of_topic(self, diff: ConfigDiff) -> Outcome:
+        """Returns the outcome of all calls of a diff: one that is not known, else a refusal of its
+        configs, else that of its growth. A refused config is asked for again until it is known
+        whether the topic grew.
+        """
+        operations = sorted({call.operation for call in diff.calls})
+        found = [self._of_call(diff.subject.name, one) for one in operations]
+        for kind in (OutcomeUnknown, Rejected):
+            for one in found:
+                if isinstance(one, kind):
+                    return one
+        return found[0]
+
+
+_NO_OUTCOME: Final = OutcomeUnknown("no outcome")
 
 
 class ConfigApplier(Applier):
@@ -322,8 +357,8 @@ class ConfigApplier(Applier):
         self._commits.put_all([one.to_write(one.asked) for one in diffs if one.asked != one.before])
         allowed = self._reserve_growth(diffs, bound)
         asks = [one for one in allowed if one.calls]
-        outcomes, not_grown = self._make_calls(snapshot, asks, admin) if asks else ({}, set())
-        self._record(result, allowed, outcomes, not_grown)
+        outcomes = self._make_calls(snapshot, asks, admin) if asks else _CallOutcomes()
+        self._record(result, allowed, outcomes)
 
     def _diff(
         self,
@@ -384,10 +419,8 @@ class ConfigApplier(Applier):
 
     def _make_calls(
         self, snapshot: Snapshot, asks: Sequence[ConfigDiff], admin: KafkaAdmin
-    ) -> tuple[dict[str, Outcome], set[str]]:
-        """Makes the calls; returns the outcomes, but none for topics with another id by now, and
-        the names of the topics whose growth Kafka refused.
-        """
+    ) -> _CallOutcomes:
+        """Makes the calls; returns the outcomes, but none for topics with another id by now."""
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
         is_released = unchanged_basis(basis, self._latest, self._mount_at)
         names = [one.subject.name for one in asks]
@@ -397,31 +430,22 @@ class ConfigApplier(Applier):
         same = [one for one in asks if _is_same(one.subject, shown.get(one.subject.name))]
         changes = [ConfigChange(one.subject.name, a) for one in same if (a := one.alterations)]
         grown = {one.subject.name: one.grows_to for one in same if one.grows_to}
-        outcomes: dict[str, Outcome] = {}
-        not_grown: set[str] = set()
+        outcomes = _CallOutcomes()
         try:
             if changes:
-                outcomes.update(admin.alter_configs(changes, still))
+                outcomes.altered.update(admin.alter_configs(changes, still))
             if grown:
-                for name, outcome in admin.create_partitions(grown, still).items():
-                    if isinstance(outcome, Rejected):
-                        not_grown.add(name)
-                    altered = outcomes.get(name, Succeeded())
-                    # A refused config is asked for again until it is known whether the topic grew.
-                    if isinstance(altered, Succeeded) or isinstance(outcome, OutcomeUnknown):
-                        outcomes[name] = outcome
+                outcomes.grown.update(admin.create_partitions(grown, still))
         except StaleObservation:
+            # The next look finds out what is left to do.
             _log.warning("%s: %d topics are looked at again", self._cluster, len(same))
-            # The next look finds out which of them were changed.
-            return dict.fromkeys(names, OutcomeUnknown("looked at too long ago")), set()
-        return outcomes, not_grown
+        return outcomes
 
     def _record(
         self,
         result: BatchResult[_Place],
         diffs: Sequence[ConfigDiff],
-        outcomes: dict[str, Outcome],
-        not_grown: set[str],
+        outcomes: _CallOutcomes,
     ) -> None:
         writes: list[Write] = []
         news: list[TopicObservation] = []
@@ -434,10 +458,11 @@ class ConfigApplier(Applier):
             if not diff.calls:
                 news += _news(diff)
                 continue
-            match outcomes.get(name, OutcomeUnknown("no outcome")):
+            if made := outcomes.acknowledged_calls(diff):
+                result.made[place] = len(made)
+                changed.append(replace(diff, calls=made))
+            match outcomes.of_topic(diff):
                 case Succeeded() | AlreadyDone():
-                    result.made[place] = len(diff.calls)
-                    changed.append(diff)
                     news += _news(diff)
                     if diff.done != diff.asked:
                         writes.append(diff.to_write(diff.done))
@@ -445,13 +470,14 @@ class ConfigApplier(Applier):
                 case Rejected(message):
                     result.undone[place] = f"{name}: {message}"
                     _log.warning("%s: %s refused: %s", self._cluster, name, message)
-                    calls = calls_hash(diff.calls)
-                    kept = replace(diff.asked, refused=message, refused_calls=calls)
+                    left = calls_hash(one for one in diff.calls if one not in made)
+                    kept = replace(diff.asked, refused=message, refused_calls=left)
                     writes.append(diff.to_write(kept))
                     growth = diff.asked.settings.get(PARTITIONS)
-                    if name in not_grown and growth is not None:
+                    refused = isinstance(outcomes.grown.get(name), Rejected)
+                    if refused and growth is not None:
                         news.append(_without_reserved(diff, growth))
-                    elif diff.grows_to and name not in not_grown:  # only a config was refused
+                    elif diff.grows_to and not refused:  # only a config was refused
                         news += _news(replace(diff, configs=diff.subject.topic.observed_config))
                 case OutcomeUnknown(message):
                     result.unsure[place] = None

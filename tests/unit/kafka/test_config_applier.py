@@ -564,6 +564,37 @@ def test_growth_below_a_quota_that_kafka_refuses_leaves_the_tree_as_it_was(
         assert counts(here, kafka) == (6, 1), "that it is to have so many was acknowledged"
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
+@pytest.mark.parametrize("outcome", [Succeeded(), OutcomeUnknown("timed out"), Rejected("no")])
+def test_an_arming_counts_configs_that_were_changed_whatever_becomes_of_growth(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch, is_slow: bool, outcome: Outcome
+) -> None:
+    kafka = GrowingKafka("a", "b")
+    with world(
+        tmp_path / "store.db", lambda: kafka, ceiling=frozenset({"configs"}), split_on="."
+    ) as here:
+        here.sweep()
+        is_grown = not isinstance(outcome, Rejected)
+        kafka.outcomes, alter_configs = [outcome] * (1 if is_grown else 9), kafka.alter_configs
+
+        def alter_slowly(*arguments: Any) -> Mapping[str, Outcome]:
+            answered = alter_configs(*arguments)
+            here.now += 3 if is_slow else 0
+            return answered
+
+        monkeypatch.setattr(kafka, "alter_configs", alter_slowly)
+        retention(here, WEEK)
+        grow(here, "policies", 6)
+        begin_arming(here)
+        here.settle(1_000)
+        mark = load_armed_record(here.replica.snapshot, "configs", ROOT_ID)
+        assert mark is not None
+        assert counts(here, kafka)[1] == (6 if is_grown else 1)
+        assert all_have(kafka, WEEK)
+        assert (mark.calls, mark.pending) == (3, False)
+        assert 2 <= mark.made <= 2 + is_grown, "the topic's own change may come first"
+
+
 def test_growth_that_kafka_refuses_is_taken_back_wherever_the_topic_was_moved_meanwhile(
     tmp_path: FilePath,
 ) -> None:
