@@ -137,6 +137,10 @@ class AclApplier(Applier):
     def __init__(self, context: KafkaContext, commits: TopicCommits, recent: RecentChanges) -> None:
         super().__init__(context, commits, recent)
         self._look_at = math.inf
+        self._contact_at = math.inf
+        """When the last contact with the parent is looked at."""
+        self._had_expired = False
+        """Whether inherited allows had ended at the last look at Kafka."""
         self._is_through = True
         """All that was noted is done; else it goes on, or is tried again, from ``_due`` on."""
         self._releases: dict[bytes, _Release] = {}
@@ -153,19 +157,31 @@ class AclApplier(Applier):
         return True
 
     def _next_look(self) -> float | None:
-        look_at = self._look_at if self._is_through else self._due
+        look_at = min(self._look_at, self._contact_at) if self._is_through else self._due
         return None if math.isinf(look_at) else look_at
 
     def _drop_work(self) -> None:
-        self._look_at, self._is_through, self._round = math.inf, True, None
+        self._look_at = self._contact_at = math.inf
+        self._is_through, self._round = True, None
 
     def _plan(self, noted: DirtyBatch, snapshot: Snapshot) -> None:
         if noted.directories or (self._round is not None and self._round.is_old(self._clock())):
             self._round = None
+        is_same = self._context.has_expired() == self._had_expired
+        if not noted and self._is_through and is_same and self._clock() < self._look_at:
+            self._contact_at = self._next_contact()
+            return
         self._is_through = False
 
     def _is_ready(self) -> bool:
-        return True
+        return not self._is_through
+
+    def _next_contact(self) -> float:
+        most = self._context.grants_max_age_seconds
+        if most is None:
+            return math.inf
+        left = most - self._context.unconfirmed_seconds()
+        return self._clock() + max(left, _CONTACT_SECONDS)
 
     # -- one part ------------------------------------------------------------------------------
 
@@ -244,6 +260,7 @@ class AclApplier(Applier):
     def _plan_round(self, snapshot: Snapshot, admin: KafkaAdmin) -> _AclRound:
         """Returns what is to be done now."""
         started, mount = self._clock(), self._mount_at(snapshot)
+        self._had_expired = self._context.has_expired()
         survey = self._survey(snapshot)
         for one in survey.unreadable:
             _log.error("%s: ACLs of %s are left alone: record unreadable", self._cluster, one)
@@ -289,10 +306,7 @@ class AclApplier(Applier):
         rest = min(one.cost * _SHARE, _MOST_REST_SECONDS)
         self._due = max(self._due, now + rest)
         self._look_at = now + max(self._settings.sweep_interval_seconds, rest)
-        most = self._context.grants_max_age_seconds
-        if most is not None:
-            left = most - self._context.unconfirmed_seconds()
-            self._look_at = min(self._look_at, now + max(left, _CONTACT_SECONDS))
+        self._contact_at = self._next_contact()
         if one.tally.unsure:
             self._due = now + AGAIN_SECONDS
         else:

@@ -1113,6 +1113,33 @@ def test_what_a_restore_brings_back_is_not_mended(tmp_path: FilePath, kafka: Kaf
         assert kafka.bindings == on(CLICKS, "allow alice read")
 
 
+def test_while_the_parent_is_away_acls_are_looked_at_no_more_often(tmp_path: FilePath) -> None:
+    kafka, looks = Kafka("search.clicks"), list[float]()
+    with started(tmp_path, kafka, grants_max_age_seconds=60.0) as here:
+        inherit(here, "allow bob read")
+        grant(here, "search", "allow alice read")
+        arm(here)
+
+        def seconds(count: int) -> int:
+            looks.clear()
+            until = here.now + count
+            while here.now < until:
+                here.now += max(here.reconciler.run_once(), 0.01)
+            return len(looks)
+
+        kafka.before_look = lambda: looks.append(here.now)
+        here.unconfirmed_seconds = 3600.0
+        here.now += 61
+        seconds(5)
+        assert kafka.bindings == on(CLICKS, "allow alice read")
+        assert seconds(120) == 0
+        here.unconfirmed_seconds = 0.0
+        assert seconds(5) > 0
+        assert kafka.bindings == on(CLICKS, "allow alice read", "allow bob read")
+        assert seconds(60) == 0
+        assert seconds(600) > 0, "as often as sweeps are"
+
+
 def test_a_topic_that_cannot_be_read_keeps_what_it_has(here: World, kafka: Kafka) -> None:
     grant(here, "search", "allow alice read")
     arm(here, "search")
