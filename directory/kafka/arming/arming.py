@@ -77,6 +77,8 @@ _log = logging.getLogger(__name__)
 
 _PLANS: Final = 16
 """So many plans are remembered, to say what changed since one of them."""
+_REMEMBERED: Final = 100_000
+"""And at most so many calls and names of topics in all of them: some 20 MB."""
 _PUSHED: Final = frozenset({CONFIGS, ACLS})
 """The aspects of which the elected reconciler carries out an arming."""
 _BATCH: Final = 1_000
@@ -111,6 +113,28 @@ class ArmingPlan:
     acls: AclPlan | None = None
     names: tuple[ArmedTopic, ...] = ()
     """Of the aspect ``configs``: the topics that would be released by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _RememberedPlan:
+    """What of a plan is needed to return what changed since."""
+
+    calls: tuple[KafkaCall, ...]
+    names: frozenset[str]
+    """Of the topics in Kafka that would be released by it."""
+    digest: str
+    """Of their ids."""
+
+    @classmethod
+    def of(cls, planned: ArmingPlan) -> _RememberedPlan:
+        """Returns what is needed of a plan."""
+        names = frozenset(one.topic.physical_name for one in planned.names)
+        return cls(planned.calls, names, _digest(planned.names))
+
+    @property
+    def size(self) -> int:
+        """Calls and names."""
+        return len(self.calls) + len(self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +178,7 @@ class ArmingService:
     def __init__(self, context: KafkaContext) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._plans: OrderedDict[str, ArmingPlan] = OrderedDict()
+        self._plans: OrderedDict[str, _RememberedPlan] = OrderedDict()
 
     def plan(
         self,
@@ -182,12 +206,18 @@ class ArmingService:
         snapshot = self._context.latest()
         asked = self._asked(snapshot, path, aspect, kind, takeover=takeover, armed_only=armed_only)
         planned = self._plan(asked, timeout_seconds)
-        with self._lock:
-            if not armed_only:
-                self._plans[planned.plan] = planned
-            while len(self._plans) > _PLANS:
-                self._plans.popitem(last=False)
+        if not armed_only:
+            self._remember(planned)
         return planned
+
+    def _remember(self, planned: ArmingPlan) -> None:
+        kept = _RememberedPlan.of(planned)
+        with self._lock:
+            self._plans.pop(planned.plan, None)
+            self._plans[planned.plan] = kept
+            size = sum(one.size for one in self._plans.values())
+            while len(self._plans) > _PLANS or size > _REMEMBERED:
+                size -= self._plans.popitem(last=False)[1].size
 
     def arm(  # noqa: PLR0913 - a plan, and who asks for it
         self,
@@ -281,7 +311,7 @@ class ArmingService:
         if before is not None:
             changed = (
                 _call_differences(before.calls, now.calls)
-                or _name_differences(before.names, now.names)
+                or _name_differences(before, _RememberedPlan.of(now))
                 or "its path, its aspect or --takeover was another, or one was armed there since"
             )
         return (
@@ -520,11 +550,10 @@ def _to_row(call: KafkaCall) -> list[object]:
 # -- how two plans differ, for people; empty = in nothing ------------------------------------------
 
 
-def _name_differences(before: Sequence[ArmedTopic], now: Sequence[ArmedTopic]) -> str:
-    was, is_now = ({one.topic.physical_name for one in names} for names in (before, now))
-    found = [f"{name} came" for name in sorted(is_now - was)]
-    found += [f"{name} went" for name in sorted(was - is_now)]
-    if not found and _digest(before) != _digest(now):
+def _name_differences(before: _RememberedPlan, now: _RememberedPlan) -> str:
+    found = [f"{name} came" for name in sorted(now.names - before.names)]
+    found += [f"{name} went" for name in sorted(before.names - now.names)]
+    if not found and before.digest != now.digest:
         found = ["a topic was replaced by another one of its name"]
     return first_of(found, _NAMED)
 

@@ -97,6 +97,27 @@ def waits(here: World, path: str) -> bool:
     return config_issues(here.replica.snapshot, entry_id) == {"retention.ms": "needs-approval"}
 
 
+# -- what is remembered ----------------------------------------------------------------------------
+
+
+def test_of_plans_only_calls_and_names_are_remembered_and_the_oldest_go_first(
+    here: World, kafka: SlowKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("directory.kafka.arming.arming._REMEMBERED", 5)
+    arming_service, plans = here.reconciler.arming_service, list[str]()
+    for days in (DAY, WEEK, MONTH):  # of two calls each
+        retention(here, days, "d")
+        plans.append(arming_service.plan(MOUNT, "configs").plan)
+    another_client_makes(here, kafka, "d.late")
+    messages = []
+    for plan in plans:
+        with pytest.raises(EtagMismatch) as refused:
+            arming_service.arm(MOUNT, "configs", plan)
+        messages.append(refused.value.message)
+    assert ["retention.ms" in one for one in messages] == [False, True, True]
+    assert "outdated: it would make 0 calls now" in messages[0]
+
+
 # -- what comes later ------------------------------------------------------------------------------
 
 
