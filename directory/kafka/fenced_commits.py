@@ -204,8 +204,7 @@ class TopicCommits:
         batch: list[Write] = []
         size = 0
         for write in writes:
-            # The change log's row names the keys again.
-            bytes_ = 2 * len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
+            bytes_ = _bytes_of(write)
             if batch and (len(batch) >= self._most_facts or size + bytes_ > self._most_bytes):
                 self.put(batch)
                 batch, size = [], 0
@@ -213,6 +212,10 @@ class TopicCommits:
             size += bytes_
         if batch:
             self.put(batch)
+
+    def fits(self, write: Write) -> bool:
+        """True if a transaction holds this write of a fact."""
+        return _bytes_of(write) <= self._most_bytes
 
     @property
     def _guards(self) -> tuple[Guard, ...]:
@@ -283,6 +286,11 @@ class TopicCommits:
                     raise
                 notes += self._by_halves(kind, half, why, command, name)
         return notes
+
+
+def _bytes_of(write: Write) -> int:
+    # The change log's row names the keys again.
+    return 2 * len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
 
 
 def _is_of_items(reason: KdirError, kind: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, assert_never
@@ -252,10 +252,15 @@ class AclApplier(Applier):
             open_to_all=view.open_to_all,
         )
         found = FoundAcls(self._recent.correct_acls(view.bindings))
-        return _within_limit(
-            survey.diffs(found, lambda one: arm(rules, one), only),
-            self._settings.max_acls - view.count,
-        )
+        diffs = survey.diffs(found, lambda one: arm(rules, one), only)
+        return _within_limit(map(self._recordable, diffs), self._settings.max_acls - view.count)
+
+    def _recordable(self, diff: AclDiff) -> AclDiff:
+        """Returns the diff, which waits if one transaction does not hold its record."""
+        if diff.asked == diff.before or self._commits.fits(diff.to_write(diff.asked)):
+            return diff
+        one = diff.waiting(_TOO_MANY)
+        return replace(one, asked=replace(diff.before, path=diff.path, waits=_TOO_MANY))
 
     def _plan_round(self, snapshot: Snapshot, admin: KafkaAdmin) -> _AclRound:
         """Returns what is to be done now."""
@@ -443,12 +448,13 @@ class AclApplier(Applier):
         self._commits.put_all(writes)
 
 
+_TOO_MANY: Final = "they are more than one transaction of the store holds: use fewer grants"
 _UNREADABLE: Final = "grants on its path cannot be read"
 _NOT_ASKED: Final = OutcomeUnknown("not asked yet")
 _BLOCKED: Final = OutcomeUnknown("it waits for what was not done before it")
 
 
-def _within_limit(diffs: Sequence[AclDiff], room: int) -> list[AclDiff]:
+def _within_limit(diffs: Iterable[AclDiff], room: int) -> list[AclDiff]:
     """Holds what would exceed ``max_acls``, or close unasked what was open to all."""
     found = []
     for diff in diffs:

@@ -35,7 +35,7 @@ from directory.kafka.arming.drift import acl_state, acl_states_below
 from directory.namespace.command import DeleteEntry, MoveEntry, UpdateEntry
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import entry_key, grants_key
-from directory.store.base import Put
+from directory.store.base import Delete, Put
 from directory.wire.grant_messages import grant_to_proto
 from resolver.errors import (
     EtagMismatch,
@@ -1138,6 +1138,30 @@ def test_while_the_parent_is_away_acls_are_looked_at_no_more_often(tmp_path: Fil
         assert kafka.bindings == on(CLICKS, "allow alice read", "allow bob read")
         assert seconds(60) == 0
         assert seconds(600) > 0, "as often as sweeps are"
+
+
+def test_more_acls_of_one_resource_than_a_transaction_holds_hold_up_no_others(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = Kafka("search.clicks", "other.clicks")
+    monkeypatch.setattr(
+        "directory.kafka.fenced_commits.TopicCommits.fits",
+        lambda _, write: isinstance(write, Delete) or len(write.value) < 1_000,
+    )
+    with started(tmp_path, kafka) as here:
+        grant(here, "search", "allow alice read")
+        arm(here)
+        many = [f"allow u{number} read" for number in range(40)]
+        grant(here, "search", *many)
+        grant(here, "other", "allow bob read")
+        here.settle()
+        few = on(CLICKS, "allow alice read") | on(OTHER, "allow bob read")
+        assert kafka.bindings == few
+        assert acl_state(here.replica.snapshot, here.topics()["search/clicks"]) == "needs-approval"
+        revoke(here, "search", *many, "allow alice read")
+        here.settle()
+        assert kafka.bindings == on(OTHER, "allow bob read")
+        assert counts(here) == (1, 0, 0, 0)
 
 
 def test_a_topic_that_cannot_be_read_keeps_what_it_has(here: World, kafka: Kafka) -> None:

@@ -17,7 +17,7 @@ from directory.namespace.command import (
     RecordObservations,
     TopicObservation,
 )
-from directory.store.base import Guard, KeyEquals, Put, Write
+from directory.store.base import Delete, Guard, KeyEquals, Put, Write
 from directory.store.leader import LeadershipLost
 from directory.store.transaction_limits import Limits
 from resolver.errors import (
@@ -234,3 +234,11 @@ def test_an_empty_batch_asks_nobody() -> None:
     assert script.commands == []
     made.finish([("x", 1)])
     assert script.commands == [FinishDelete(topics=(("x", 1),))]
+
+
+def test_a_write_that_one_transaction_does_not_hold_does_not_fit() -> None:
+    made = commits(Script(), None, Limits(800, 10_000))
+    sizes = (0, 7_900, 8_000)
+    assert [made.fits(Put(b"k" * 10, b"v" * size)) for size in sizes] == [True, True, False]
+    assert made.fits(Delete(b"k" * 3_976))
+    assert not made.fits(Delete(b"k" * 3_977))
