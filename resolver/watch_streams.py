@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHECKPOINT_SECONDS",
+    "DELETED",
     "CacheRefresher",
     "FollowedCluster",
     "WatchStreams",
     "WatchedChanges",
     "Watching",
+    "clear_former_path",
     "is_own_change",
 ]
 
@@ -54,6 +57,8 @@ _REFUSED_SECONDS: Final = 60.0
 """Time after a refused stream for which the cluster's answers have only their lifetimes."""
 _GRACE_SECONDS: Final = 1.0
 """Time to wait for the end of a thread, beyond the time for finding an owner."""
+DELETED: Final = "__deleted"
+"""Where the server keeps removed directories until all in them is removed."""
 CHECKPOINT_SECONDS: Final = 5
 """An idle server sends a checkpoint this often."""
 _SILENCE: Final = 3
@@ -108,6 +113,7 @@ class Watching:
     def __iter__(self) -> Iterator[WatchedChanges]:
         for owner, changes in self._received():
             for event in changes.events:
+                clear_former_path(event, owner.mount)
                 if not is_own_change(event, owner.mount):
                     was = f", before at {event.path_before[:200]!r}" if event.path_before else ""
                     raise errors.Lame(
@@ -207,6 +213,20 @@ class Watching:
         stream = self._stream
         if stream is not None:
             stream.cancel()
+
+
+def clear_former_path(event: watch_pb2.ChangeEvent, mount: Path) -> None:
+    """Clears the previous path of an entry that was below a removed directory, if that path is not
+    below the mount: servers report it of a directory that was removed before its cluster's mount
+    was moved.
+    """
+    if event.HasField("after") or not event.path_before:
+        return
+    with suppress(errors.InvalidPath):
+        path, before = Path.of_entry(event.path), Path.of_entry(event.path_before)
+        is_reaped = Path((*mount.segments, DELETED)).is_prefix_of(path)
+        if is_reaped and not mount.is_prefix_of(before):
+            event.ClearField("path_before")
 
 
 def is_own_change(event: watch_pb2.ChangeEvent, mount: Path) -> bool:

@@ -251,9 +251,12 @@ def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
         # The event of its removal was written when it was moved below DELETED_ID.
         draft.delete_fact(removal_key(entry.entry_id))
     else:
-        # Other entries may be at its old path by now: that is only the event's `path_before`.
+        # Other entries may be at its old path by now: that is only the event's `path_before`. One
+        # below a former mount is of another cluster by now, so that the event has none (R5).
         where = Path((*draft.mount.segments, DELETED, deleted_name(entry.entry_id)))
-        draft.record_removal(leaf.parent_id, leaf.name, entry, where, leaf.path)
+        is_below_mount = leaf.path is not None and draft.mount.is_prefix_of(leaf.path)
+        before = leaf.path if is_below_mount else None
+        draft.record_removal(leaf.parent_id, leaf.name, entry, where, before)
 
 
 def _free_child(draft: PlanBuilder, mount: Mount) -> None:

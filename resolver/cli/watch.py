@@ -22,8 +22,6 @@ __all__ = ["VERBS", "note_coverage", "summary", "visible_events"]
 
 _ACTIONS: Final = {1: "insert", 2: "update", 3: "delete"}
 _KINDS: Final = {1: "dir", 2: "topic", 3: "link", 4: "mount"}
-_DELETED: Final = "__deleted"
-"""Where the server keeps removed directories until all in them is removed."""
 
 
 def _watch(session: Session, arguments: Arguments) -> int:
@@ -93,7 +91,7 @@ def _history(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import watch_pb2
 
     from resolver.page_order import PageOrder
-    from resolver.watch_streams import is_own_change
+    from resolver.watch_streams import clear_former_path, is_own_change
 
     where = parse_path_argument(arguments.one("PATH"))
     session.refuse_topic(where)
@@ -111,6 +109,8 @@ def _history(session: Session, arguments: Arguments) -> int:
             path, "WatchService.ListChanges", request
         )
         order.add_page(answer.events)
+        for event in answer.events:
+            clear_former_path(event, owner.mount)
         own = [event for event in answer.events if is_own_change(event, owner.mount)]
         foreign_count += len(answer.events) - len(own)
         shown = own if session.out.structured else visible_events(own)
@@ -167,10 +167,11 @@ def visible_events(events: Iterable[watch_pb2.ChangeEvent]) -> list[watch_pb2.Ch
 
 
 def _is_inner_record(event: watch_pb2.ChangeEvent) -> bool:
-    if _DELETED in event.path.split("/"):
-        return True
     from resolver.entry_fields import SERVER_FIELDS
+    from resolver.watch_streams import DELETED
 
+    if DELETED in event.path.split("/"):
+        return True
     before, after = event.before.topic, event.after.topic
     is_noted = any(getattr(before, name) != getattr(after, name) for name in SERVER_FIELDS)
     is_update = event.HasField("before") and event.HasField("after")

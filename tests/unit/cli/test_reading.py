@@ -780,12 +780,13 @@ def test_R5_history_shows_no_changes_of_others(kdir: Kdir) -> None:
         ("/la/secret", "/ny/search/b"),
         ("/ny/search/../../la", ""),
         ("/ny/other/b", "/ny/search/b"),
+        ("/ny/__deleted/1", "/la/secret/removed/before/the/mount/was/moved"),
     ]
     events = [watch_pb2.ChangeEvent(path=path, path_before=before) for path, before in changes]
     answer = watch_pb2.ListChangesResponse(authority=claimed, events=events)
     handler = answering({"WatchService.ListChanges": answer}, kdir.tree.at("/ny").answer, [])
     kdir.tree.transport.serve("127.0.0.1:20003", handler)
-    for form, count in (("name", 2), ("json", 2)):
+    for form, count in (("name", 2), ("json", 3)):
         ran = kdir(f"history /ny/search -o {form}")
         assert (ran.code, len(ran.lines)) == (3, count)
         assert "secret" not in ran.out

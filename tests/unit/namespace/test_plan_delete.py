@@ -473,6 +473,17 @@ def test_the_reaper_reports_what_lay_below() -> None:
     assert made.changes[0].before == found
 
 
+def test_R5_the_reaper_reports_no_path_below_a_former_mount() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/x/y"), topic("/la/x/y/t"), rm("/la/x", recursive=True))
+    cluster.mount = path("/us/la")
+    made = cluster.do(ReapDeleted())
+    places = [change.path.segments[:3] for change in made.changes]
+    assert places == [("us", "la", "__deleted")] * 2
+    assert [change.path_before for change in made.changes] == [None, None]
+    assert reap_all(cluster) == 0
+
+
 def test_the_reaper_does_as_was_decided_at_the_time() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/kept"), mkdir("/la/gone"), topic("/la/kept/t"), topic("/la/gone/t"))

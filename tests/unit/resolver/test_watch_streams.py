@@ -265,6 +265,18 @@ def test_a_watch_has_what_came_from_or_went_elsewhere_below_the_mount() -> None:
     watch.close()
 
 
+def test_R5_what_was_removed_before_a_mount_was_moved_is_reported_without_its_former_path() -> None:
+    changes = iter(watching_la(event("/la/__deleted/1", 2, before="/old/x"))[0])
+    next(changes)
+    assert list(next(changes).events) == [event("/la/__deleted/1", 2)]
+    refused = event("/la/__deleted/1", 2, before="/old/x")
+    refused.after.etag = "1"  # what is removed has no state afterwards
+    changes = iter(watching_la(refused)[0])
+    next(changes)
+    with pytest.raises(errors.Lame, match="before at '/old/x'"):
+        next(changes)
+
+
 def test_a_server_that_falls_silent_is_left() -> None:
     now = [0.0]
     silent = threading.Event()
