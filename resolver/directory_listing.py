@@ -87,6 +87,8 @@ class Listing:
         self.path = asked
         self.directory: entry_pb2.Entry | None = None
         """The directory itself; None for a union, or for what is no directory."""
+        self.has_directory = False
+        """A directory was listed: the path itself or, of a union, a target; False for a topic."""
         self.authority: resolve_pb2.Authority | None = None
         """Authority of the first answer."""
         self.inherited: policies_pb2.Policies | None = None
@@ -277,6 +279,7 @@ class _Task:
         inherited: policies_pb2.Policies | None,
     ) -> None:
         listing = self._listing
+        listing.has_directory = True
         listing.revision_changed = listing.revision_changed or response.revision_changed
         if listing.authority is None:
             listing.authority = response.authority

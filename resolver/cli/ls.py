@@ -191,7 +191,6 @@ def _ls_quickly(session: Session, arguments: Arguments, part: str) -> bool:
 
 
 def _ls_resolved(session: Session, arguments: Arguments, where: PathArgument) -> None:
-    session.refuse_topic(where)
     recursive = arguments.flag("recursive")
     listing = session.resolver.list(
         where.path,
@@ -199,7 +198,10 @@ def _ls_resolved(session: Session, arguments: Arguments, where: PathArgument) ->
         kinds=_kinds(arguments),
         include_system=arguments.flag("all"),
     )
-    _print(session, arguments, map(_item, listing), named_by_path=recursive)
+    where.check_listing(listing)
+    # Of a union, one target may be a topic of the directory's path, which is not asked for.
+    entries = (one for one in listing if not (where.directory and one.path == where.path))
+    _print(session, arguments, map(_item, entries), named_by_path=recursive)
     _say_gaps(session, listing.not_listed)
 
 

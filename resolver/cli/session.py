@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from resolver.cli.disk_hints import FailedServers
     from resolver.client import Resolver
+    from resolver.directory_listing import Listing
     from resolver.endpoints import AllowList, ServerHealth
     from resolver.errors import KdirError
     from resolver.path import Path
@@ -52,6 +53,18 @@ class PathArgument(NamedTuple):
             from resolver.errors import Absent
 
             raise Absent(f"{found.path} is a topic, not a directory", path=found.path)
+
+    def check_listing(self, listing: Listing) -> None:
+        """Checks that a path with a ``/`` at the end is not that of a topic alone: a target of a
+        union may be a topic, and another one a directory.
+
+        Raises:
+            Absent: it is; all targets were listed.
+        """
+        if self.directory and not listing.has_directory and not listing.is_partial:
+            from resolver.errors import Absent
+
+            raise Absent(f"{self.path} is a topic, not a directory", path=self.path)
 
     def __str__(self) -> str:
         return f"{self.path}/" if self.directory and not self.path.is_root else str(self.path)

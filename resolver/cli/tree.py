@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resolver import units
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kdir.v1 import entry_pb2
 
     from resolver.cli.session import PathArgument, Session
-    from resolver.directory_listing import ListedEntry, NotListed
+    from resolver.directory_listing import ListedEntry, Listing, NotListed
     from resolver.path import Path
 
 __all__ = ["VERBS"]
@@ -58,12 +58,11 @@ def _draw_tree(
     """
     from concurrent.futures import ThreadPoolExecutor  # heavy, and --help imports this file
 
-    session.refuse_topic(where)
     pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="tree")
     try:
         walk = _TreeFetcher(session, pool, topics=topics, include_system=include_system)
         counts = TopicCounts(session) if session.out.format == "table" else None
-        first = walk.level(where.path)
+        first = walk.level(where.path, where.check_listing)
         if first.error is not None:
             raise first.error
         nodes = walk.nodes(first, "", levels, counts)
@@ -93,12 +92,13 @@ class _TreeFetcher:
         self._include_system = include_system
         self.silent: list[tuple[Path, KdirError]] = []
 
-    def level(self, path: Path) -> _TreeLevel:
-        """Lists one directory."""
+    def level(self, path: Path, check: Callable[[Listing], None] = lambda _: None) -> _TreeLevel:
+        """Lists one directory; ``check`` may raise a KdirError for what was found there."""
         try:
             listing = self._resolver.list(
                 path, kinds=self._kinds, include_system=self._include_system
             )
+            check(listing)
             entries = [one for one in listing if one.path != path]
         except KdirError as error:
             return _TreeLevel(error=error)

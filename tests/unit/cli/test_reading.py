@@ -82,6 +82,27 @@ def test_a_slash_behind_a_topic_is_refused_by_every_verb(kdir: Kdir, line: str) 
     assert "/la/tracking/search/views is a topic, not a directory (ABSENT)" in ran.err
 
 
+@pytest.mark.parametrize("line", ["ls", "ls -R", "tree -t"])
+def test_a_slash_lists_the_directory_of_a_union_although_another_target_has_a_topic(
+    kdir: Kdir, line: str
+) -> None:
+    path, shown = "/search/views/", "/search/views/t" if line == "ls -R" else "t"
+    kdir.tree.mkdir("/ny/search/views")
+    heading = [path[:-1]] if line == "tree -t" else []
+    assert kdir(f"{line} -o name {path}") == Ran(0, "", "")
+    kdir.tree.topic("/ny/search/views/t")
+    ran = kdir(f"{line} {path}")
+    assert (ran.code, ran.err) == (0, "")
+    assert [re.sub(r"── |└|  .*", "", one) for one in ran.lines] == [*heading, shown]
+    kdir.tree.remove("/ny/search/views")
+    kdir.tree.topic("/ny/search/views")
+    ran = kdir(f"{line} {path}")
+    assert (ran.code, ran.out) == (1, "")
+    assert "/search/views is a topic, not a directory (ABSENT)" in ran.err
+    kdir.tree.stop("/ny")
+    assert kdir(f"{line} {path}").code == 3, "a directory may be there"
+
+
 def test_json_has_no_fields_of_topics_for_other_entries(kdir: Kdir) -> None:
     (found,) = kdir("resolve -o json /la/tracking/search").objects
     of_topic = {"topic", "topic_id", "partitions", "replication_factor", "bootstrap_servers"}
