@@ -141,7 +141,8 @@ def assign(entry: entry_pb2.Entry, assignment: str, verb: str) -> Field:
 
 
 def assign_all(entry: entry_pb2.Entry, assignments: Sequence[str], verb: str) -> list[Field]:
-    """Sets the field of each ``KEY=VALUE`` in an entry; returns the fields.
+    """Sets the field of each ``KEY=VALUE`` in an entry; returns the fields. Several ``targets`` of
+    a link are added up.
 
     Raises:
         UsageError: as ``assign``, or one key has two values.
@@ -151,6 +152,8 @@ def assign_all(entry: entry_pb2.Entry, assignments: Sequence[str], verb: str) ->
     for text in dict.fromkeys(assignments):
         field = assign(entry, text, verb)
         if field.mask in seen:
+            if field.mask == "link.targets":
+                continue
             message = f"{field.shown} was given twice: {seen[field.mask]} and {text}"
             raise UsageError(message, verb=verb)
         seen[field.mask] = text

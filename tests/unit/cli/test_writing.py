@@ -187,6 +187,13 @@ def test_what_contradicts_itself_is_refused(kdir: Kdir) -> None:
     assert kdir("set", "/orders", "owner=a", "owner=a").code == 0
 
 
+def test_targets_of_a_link_may_be_given_one_by_one(kdir: Kdir) -> None:
+    assert kdir("set", "/search", "targets=/a", "mode=first", "targets=/b,/c").code == 0
+    request = kdir.asked
+    assert list(request.entry.link.targets) == ["/a", "/b", "/c"]
+    assert list(request.update_mask.paths) == ["link.targets", "link.mode"]
+
+
 def test_mkdir_of_an_existing_directory_names_what_is_not_set(kdir: Kdir) -> None:
     def existing(request: directory_pb2.CreateEntryRequest) -> Any:
         if not request.make_parents:
