@@ -44,6 +44,8 @@ _DELIVERY_SECONDS: Final = 30.0
 """For the brokers to take all that was written, unless --timeout says otherwise."""
 _INTERRUPTED_SECONDS: Final = 2.0
 """For the brokers to take what was written before ^C; another ^C ends the wait."""
+_PAUSE_SECONDS: Final = 0.1
+"""Between two questions whether Kafka has a topic by now."""
 _MOST_BYTES: Final = 1_000_000
 """Of a message, by librdkafka's default."""
 _OFFSET_DIGITS: Final = 19
@@ -140,7 +142,8 @@ def _produce(session: Session, arguments: Arguments) -> int:
     try:
         if _may_be_missing(found):
             # Else each message would wait for the topic, and time out as if Kafka were away.
-            _in_thread(lambda: _topic_metadata(producer, found.topic, session.timeout_seconds))
+            patience = seconds if _is_pending(found) else 0.0
+            _in_thread(lambda: _wait_for_topic(producer, found, session.timeout_seconds, patience))
     except KafkaException as error:
         raise client_error(error.args[0], str(found.path), settings, for_writes=True) from error
     try:
@@ -179,6 +182,34 @@ def _may_be_missing(found: TopicLocation) -> bool:
     return found.entry.topic.provision in {
         entry_pb2.PROVISION_PENDING, entry_pb2.PROVISION_FAILED, entry_pb2.PROVISION_MISSING,
     }  # fmt: skip
+
+
+def _is_pending(found: TopicLocation) -> bool:
+    """True if kdir had not made the topic in Kafka yet when its directory was asked."""
+    from kdir.v1 import entry_pb2
+
+    return found.entry.topic.provision == entry_pb2.PROVISION_PENDING
+
+
+def _wait_for_topic(client: Any, found: TopicLocation, seconds: float, patience: float) -> None:
+    """Waits until Kafka has a topic, up to ``patience`` seconds.
+
+    Raises:
+        KafkaException: Kafka does not have the topic, or did not answer within ``seconds``.
+    """
+    from confluent_kafka import KafkaError, KafkaException
+
+    is_coming = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE}
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            _topic_metadata(client, found.topic, seconds)
+        except KafkaException as error:
+            if error.args[0].code() not in is_coming or time.monotonic() >= deadline:
+                raise
+            time.sleep(_PAUSE_SECONDS)
+        else:
+            return
 
 
 def _topic_metadata(client: Any, topic: str, seconds: float) -> Any:

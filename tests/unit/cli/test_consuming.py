@@ -203,8 +203,8 @@ def test_a_partition_without_a_leader_ends_the_wait_while_another_gets_messages(
     assert [one["offset"] for one in done.objects] == list(range(10))
 
 
-UNKNOWN_TOPIC = 3
-"""UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol."""
+UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE = 3, 5
+"""UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol, and what follows it while a topic is made."""
 PARTITION_EOF = -191
 """Code of librdkafka for the end of a partition."""
 
@@ -323,12 +323,15 @@ class UnknowingProducer:
     """Producer of a Kafka without the topic: what it is given waits until it times out."""
 
     produced: ClassVar[list[str]] = []
+    becomes: ClassVar[list[int]] = []
+    """Errors of the topic, one after the other, until Kafka has it; none = it never does."""
 
     def __init__(self, settings: dict[str, str]) -> None:
-        pass
+        self._left = [*self.becomes, 0] if self.becomes else []
 
     def list_topics(self, topic: str, timeout: float) -> Any:
-        error = KafkaError(UNKNOWN_TOPIC)
+        code = self._left.pop(0) if self._left else UNKNOWN_TOPIC
+        error = KafkaError(code) if code else None
         return SimpleNamespace(topics={topic: SimpleNamespace(error=error)})
 
     def produce(self, topic: str, **_: Any) -> None:
@@ -341,10 +344,8 @@ class UnknowingProducer:
         return 0
 
 
-@pytest.mark.parametrize("provision", ["PENDING", "FAILED", "MISSING", "ACTIVE"])
-def test_nothing_is_produced_to_a_topic_that_kafka_does_not_have(
-    provision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def produce_one(provision: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+    """Produces a message to a topic in this state; returns the exit code and stderr."""
     UnknowingProducer.produced.clear()
     monkeypatch.setattr("confluent_kafka.Producer", UnknowingProducer)
     stdin = SimpleNamespace(buffer=BytesIO(b"one\n"), isatty=lambda: False)
@@ -362,13 +363,31 @@ def test_nothing_is_produced_to_a_topic_that_kafka_does_not_have(
         directory.transport.serve(endpoint, with_state)
         err = StringIO()
         monkeypatch.setattr("sys.stdin", stdin)
+        line = ["--at", endpoint, "--timeout", "1", "produce", "/la/orders"]
         with contextlib.redirect_stderr(err):
-            code = main(["--at", endpoint, "produce", "/la/orders"], transport=directory.transport)
+            return main(line, transport=directory.transport), err.getvalue()
+
+
+@pytest.mark.parametrize("provision", ["PENDING", "FAILED", "MISSING", "ACTIVE"])
+def test_nothing_is_produced_to_a_topic_that_kafka_does_not_have(
+    provision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, err = produce_one(provision, monkeypatch)
     if provision == "ACTIVE":
         assert (code, UnknowingProducer.produced) == (0, ["orders"]), "Kafka is not asked twice"
         return
     assert (code, UnknowingProducer.produced) == (5, [])
-    assert "its entry: kdir stat /la/orders (KAFKA_REJECTED)" in err.getvalue()
+    assert "its entry: kdir stat /la/orders (KAFKA_REJECTED)" in err
+
+
+@pytest.mark.parametrize(("provision", "code"), [("PENDING", 0), ("MISSING", 5)])
+def test_a_producer_waits_for_a_topic_that_is_being_made(
+    provision: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    becomes = [UNKNOWN_TOPIC, UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE]
+    monkeypatch.setattr(UnknowingProducer, "becomes", becomes)
+    assert produce_one(provision, monkeypatch)[0] == code
+    assert UnknowingProducer.produced == ([] if code else ["orders"])
 
 
 class Interrupted:
