@@ -8,6 +8,7 @@ allows it. Only the process that created a producer may use it.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -242,8 +243,9 @@ class Producer:
         """Commits the transaction; a KafkaException has whether to retry or to abort.
 
         If policies changed meanwhile, a client with the new settings then replaces the cluster's.
+        A negative ``timeout`` is no limit, as for Kafka's client.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout if timeout >= 0 else math.inf
         former = self._in_transaction
         self._end(lambda client: client.commit_transaction(timeout))
         if former is None or not self._has_sent:

@@ -74,21 +74,22 @@ def test_a_transactional_producer_goes_on_when_the_list_of_brokers_changes(tree:
     assert producer.close() == 0
 
 
-def produce_in_transaction(producer: Producer, *paths: str) -> None:
+def produce_in_transaction(producer: Producer, *paths: str, timeout: float = 30.0) -> None:
     producer.begin_transaction()
     for one in paths:
         producer.produce(one, b"1")
-    producer.commit_transaction()
+    producer.commit_transaction(timeout)
 
 
+@pytest.mark.parametrize("timeout", [30.0, -1])
 def test_a_transactional_producer_goes_on_when_a_policy_changes(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, timeout: float
 ) -> None:
     monkeypatch.setattr(producer_module, "KafkaProducer", CountedProducer)
     monkeypatch.setattr(CountedProducer, "alive", weakref.WeakSet())
     reported: list[object] = []
     with closing(Producer(tree.resolver(max_entries=0), {**MOCK, "transactional.id": "t"})) as one:
-        produce_in_transaction(one, "/la/x", "/la/y")
+        produce_in_transaction(one, "/la/x", "/la/y", timeout=timeout)
         one.begin_transaction()
         one.produce("/la/x", b"1")
         tree.linger_ms = {"/la/x": "20", "/la/y": "20"}
@@ -96,10 +97,10 @@ def test_a_transactional_producer_goes_on_when_a_policy_changes(
         assert [client.linger_ms for client in CountedProducer.alive] == [None]
         one.abort_transaction()
         assert [client.linger_ms for client in CountedProducer.alive] == [None]
-        produce_in_transaction(one, "/la/x", "/la/y")
+        produce_in_transaction(one, "/la/x", "/la/y", timeout=timeout)
         assert [client.linger_ms for client in CountedProducer.alive] == ["20"]
         assert len(reported) == 1
-        produce_in_transaction(one, "/la/x", "/la/y")
+        produce_in_transaction(one, "/la/x", "/la/y", timeout=timeout)
         assert [client.linger_ms for client in CountedProducer.alive] == ["20"]
 
 
