@@ -236,15 +236,14 @@ class _MetricFamilies:
         family.add_metric(labels, float(value))
 
     def spread(self, name: str, histogram: Histogram, *labels: str) -> None:
-        """Adds one histogram; of an empty one only that it counted 0, without its buckets:
-        Prometheus sees no increase in a counter whose first value is 1.
+        """Adds one histogram, also an empty one with all its buckets: Prometheus sees no increase
+        in a counter whose first value is 1.
         """
         family, reading = self._families[name], histogram.read()
         if not isinstance(family, HistogramMetricFamily):
             raise TypeError(f"{name} is no histogram")
         ends = [*map(repr, histogram.bounds), "+Inf"]
-        buckets = list(zip(ends, reading.buckets, strict=True))
-        family.add_metric(labels, buckets if reading.count else buckets[-1:], reading.seconds)
+        family.add_metric(labels, list(zip(ends, reading.buckets, strict=True)), reading.seconds)
 
     def families(self) -> Iterator[Family]:
         """Returns the families with values."""
