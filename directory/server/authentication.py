@@ -393,7 +393,7 @@ def read_keys(auth: AuthConfig) -> tuple[TokenKey, ...]:
 def _one_key(content: bytes, where: str) -> TokenKey:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
-    from cryptography.x509 import load_pem_x509_certificate
+    from cryptography.x509 import InvalidVersion, load_pem_x509_certificate
 
     if b"PRIVATE KEY-----" in content:
         raise ConfigError(f"{where}: holds a private key; the public one is enough, and right")
@@ -413,7 +413,7 @@ def _one_key(content: bytes, where: str) -> TokenKey:
             else load_pem_public_key(content)
         )
         return TokenKey(key, _algorithms(key))
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except (ValueError, InvalidVersion, UnsupportedAlgorithm) as error:
         raise ConfigError(f"{where}: holds no public key that can be used: {error}") from None
 
 

@@ -105,12 +105,14 @@ def _read(name: str, file: str) -> bytes:
 
 
 def _certificates(file: str, name: str, content: bytes) -> list[Certificate]:
-    from cryptography.x509 import load_pem_x509_certificates
+    from cryptography.x509 import InvalidVersion, load_pem_x509_certificates
 
     try:
         return load_pem_x509_certificates(content)
     except ValueError:
         raise ConfigError(f"tls.{name}: {file}: holds no certificate in PEM") from None
+    except InvalidVersion as error:
+        raise ConfigError(f"tls.{name}: {file}: the certificate cannot be read: {error}") from None
 
 
 def _check_time(file: str, own: Certificate, now: dt.datetime) -> None:
@@ -216,12 +218,12 @@ def names_of(pem: bytes) -> CertificateNames:
 
 
 def _unreadable_names() -> tuple[type[Exception], ...]:
-    """Returns the errors of names that cannot be read: such as two lists of names, or an X.400
-    address.
+    """Returns the errors of names that cannot be read: such as two lists of names, an X.400
+    address, or a certificate of version 2.
     """
-    from cryptography.x509 import DuplicateExtension, UnsupportedGeneralNameType
+    from cryptography.x509 import DuplicateExtension, InvalidVersion, UnsupportedGeneralNameType
 
-    return ValueError, DuplicateExtension, UnsupportedGeneralNameType
+    return ValueError, DuplicateExtension, InvalidVersion, UnsupportedGeneralNameType
 
 
 def _names(certificate: Certificate) -> CertificateNames:

@@ -138,10 +138,21 @@ def with_unknown_curve(pem: bytes) -> bytes:
     """Returns a certificate or public key of P-256 as one of SM2's curve, which Python's
     cryptography does not know.
     """
+    return _replaced(pem, "2a8648ce3d030107", "2a811ccf5501822d")
+
+
+def with_unknown_version(pem: bytes) -> bytes:
+    """Returns a certificate of version 3 as one of version 2, which Python's cryptography does not
+    read.
+    """
+    return _replaced(pem, "a003020102", "a003020101")
+
+
+def _replaced(pem: bytes, known: str, unknown: str) -> bytes:
     begin, *lines, end = pem.decode().strip().splitlines()
-    known, unknown = bytes.fromhex("2a8648ce3d030107"), bytes.fromhex("2a811ccf5501822d")
-    changed = base64.b64encode(base64.b64decode("".join(lines)).replace(known, unknown)).decode()
-    return f"{begin}\n{changed}\n{end}\n".encode()
+    content = base64.b64decode("".join(lines))
+    content = content.replace(bytes.fromhex(known), bytes.fromhex(unknown), 1)
+    return f"{begin}\n{base64.b64encode(content).decode()}\n{end}\n".encode()
 
 
 def public_pem(key: Any) -> bytes:

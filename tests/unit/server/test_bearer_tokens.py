@@ -16,7 +16,13 @@ from directory.server.config_security import AuthConfig
 from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
 from tests.support.federation import eventually
-from tests.support.identities import public_pem, token, with_unknown_curve
+from tests.support.identities import (
+    Authority,
+    public_pem,
+    token,
+    with_unknown_curve,
+    with_unknown_version,
+)
 
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -327,6 +333,13 @@ def test_two_keys_without_a_name_are_refused(tmp_path: Path) -> None:
 def test_a_key_of_a_curve_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "key.pem"
     file.write_bytes(with_unknown_curve(public_pem(CURVE)))
+    with pytest.raises(ConfigError, match="holds no public key that can be used"):
+        Tokens(AuthConfig(jwt_key=str(file)))
+
+
+def test_a_certificate_of_a_version_that_nobody_reads_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "key.pem"
+    file.write_bytes(with_unknown_version(Authority(tmp_path).server().cert))
     with pytest.raises(ConfigError, match="holds no public key that can be used"):
         Tokens(AuthConfig(jwt_key=str(file)))
 

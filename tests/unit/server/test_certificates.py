@@ -14,7 +14,7 @@ from directory.server.config_security import TlsConfig
 from directory.server.principal_mapping import CertificateNames
 from directory.server.toml_table import ConfigError
 from resolver.errors import Unauthenticated
-from tests.support.identities import Authority, Issued, with_unknown_curve
+from tests.support.identities import Authority, Issued, with_unknown_curve, with_unknown_version
 
 
 def config(issued: Issued) -> TlsConfig:
@@ -97,6 +97,19 @@ def test_a_key_of_a_curve_that_nobody_knows_is_refused(authority: Authority) -> 
     issued = authority.server()
     issued.files["cert"].write_bytes(with_unknown_curve(issued.cert))
     assert f"tls.cert: {issued.files['cert']}: its key cannot be used" in refusal(config(issued))
+
+
+@pytest.mark.parametrize("part", ["cert", "ca"])
+def test_a_certificate_of_a_version_that_nobody_reads_is_refused_and_no_bug(
+    authority: Authority, part: str
+) -> None:
+    issued = authority.server()
+    odd = with_unknown_version(issued.cert)
+    with pytest.raises(Unauthenticated, match="names cannot be read"):
+        names_of(odd)
+    file = issued.files[part]
+    file.write_bytes(odd)
+    assert f"tls.{part}: {file}: the certificate cannot be read: 1 is" in refusal(config(issued))
 
 
 def test_no_key_is_shown(authority: Authority) -> None:
