@@ -42,7 +42,11 @@ def cut_shown(text: object, most: int = 80) -> str:
     # Cut first: what was sent may be megabytes.
     if isinstance(text, str) and len(text) > most:
         return f"{printable(repr(text[:most]))}…"
-    shown = repr(text)
+    try:
+        shown = repr(text)
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        size = f"{text.bit_length()} bits" if isinstance(text, int) else "too many digits"
+        return f"a number of {size}"
     return shown if len(shown) <= most + 2 else f"{shown[:most]}…"
 
 

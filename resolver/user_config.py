@@ -32,6 +32,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn
 
 from resolver.errors import InvalidArgument
+from resolver.printable import cut_shown
 
 __all__ = [
     "DEFAULT_SERVER",
@@ -258,7 +259,8 @@ def _check_server(server: object, where: str) -> None:
     from resolver.host_port import parse_endpoint
 
     if not isinstance(server, str):
-        raise InvalidArgument(f"{where}: {server!r} is not HOST:PORT, such as {DEFAULT_SERVER}")
+        shown = cut_shown(server)
+        raise InvalidArgument(f"{where}: {shown} is not HOST:PORT, such as {DEFAULT_SERVER}")
     try:
         parse_endpoint(server)
     except InvalidArgument as error:
@@ -287,7 +289,7 @@ def _parse(content: bytes, name: str) -> Contexts:
 
     try:
         table = tomllib.loads(content.decode("utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of an integer of too many digits, too
         raise InvalidArgument(f"{name}: is not TOML: {error}") from error
     _check_keys(table, ("current", "contexts"), name)
     current = table.get("current", "")

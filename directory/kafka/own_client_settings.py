@@ -20,6 +20,7 @@ from typing import Final
 
 from directory.server.toml_table import ConfigError, Table
 from resolver.extras import missing_extra
+from resolver.printable import cut_shown
 from resolver.properties_file import read_settings
 
 __all__ = ["OWN", "ClientProperties", "client_properties"]
@@ -209,6 +210,9 @@ def client_properties(table: Table, base: pathlib.Path | None) -> ClientProperti
     return ClientProperties(MappingProxyType(given), file, base, section)
 
 
+_MOST_BITS: Final = 64  # of Kafka's largest numbers
+
+
 def _flat(where: str, table: Mapping[str, object], prefix: str = "") -> dict[str, str]:
     """TOML takes ``security.protocol`` without quotes for a table in a table."""
     found: dict[str, str] = {}
@@ -219,6 +223,10 @@ def _flat(where: str, table: Mapping[str, object], prefix: str = "") -> dict[str
                 found |= _flat(where, value, f"{key}.")
             case bool():
                 found[key] = str(value).lower()
+            case int() if value.bit_length() > _MOST_BITS:
+                raise ConfigError(
+                    f"{where}: {key}: found {cut_shown(value)}; expected at most {_MOST_BITS} bits"
+                )
             case str() | int():
                 found[key] = str(value)
             case _:

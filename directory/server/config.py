@@ -33,6 +33,7 @@ from directory.store.etcd.etcd_address import EtcdAddress
 from resolver.endpoints import AllowList
 from resolver.errors import InvalidArgument
 from resolver.path import ROOT, Path
+from resolver.printable import cut_shown
 from resolver.redaction import shown_unknown_address
 
 __all__ = [
@@ -473,7 +474,9 @@ def _site_link(path: Path, value: object, where: str) -> SiteLink:
     if isinstance(value, str | list):
         value = {"targets": value}
     if not isinstance(value, dict):
-        raise ConfigError(f"{where}: found {value!r}; expected a path, a list of paths, or a table")
+        raise ConfigError(
+            f"{where}: found {cut_shown(value)}; expected a path, a list of paths, or a table"
+        )
     table = Table(value, where)
     targets = tuple(parsed_path(f"{where}.targets", target) for target in table.texts("targets"))
     if not targets:

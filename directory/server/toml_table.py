@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn
 from resolver.errors import InvalidArgument, KdirError
 from resolver.host_port import MAX_ENDPOINTS, parse_endpoint
 from resolver.path import Path
+from resolver.printable import cut_shown
 
 __all__ = ["LARGEST", "ConfigError", "Table", "parsed_path", "split_address"]
 
@@ -39,7 +40,7 @@ class Table:
         return self._values.pop(key, default)
 
     def fail(self, key: str, found: object, right: str) -> NoReturn:
-        raise ConfigError(f"{self.where(key)}: found {found!r}; {right}")
+        raise ConfigError(f"{self.where(key)}: found {cut_shown(found)}; {right}")
 
     def text(self, key: str, default: str) -> str:
         value = self.pop(key, default)

@@ -14,6 +14,7 @@ from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.session import PathArgument, parse_path_argument
 from resolver.confirmation import confirm, is_interactive
 from resolver.errors import InvalidArgument
+from resolver.printable import cut_shown
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2
@@ -186,7 +187,7 @@ def read_rules(file: str) -> list[admin_pb2.MappingRule]:
         table = tomllib.loads(content)
     except OSError as error:
         raise InvalidArgument(f"{file}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of an integer of too many digits, too
         raise InvalidArgument(f"{file}: is not TOML: {error}") from error
     rules = table.pop("rule", [])
     if table or not isinstance(rules, list) or not rules:
@@ -209,7 +210,7 @@ def _rule(rule: Any, where: str) -> admin_pb2.MappingRule:
         if not isinstance(value, kind):
             raise InvalidArgument(
                 f"{where}: {key}: {'true or false' if kind is bool else 'text'}"
-                f" was expected, not {value!r}"
+                f" was expected, not {cut_shown(value)}"
             )
     return admin_pb2.MappingRule(**rule)
 

@@ -68,6 +68,8 @@ def test_they_are_read(config: Path) -> None:
         ("[contexts.a]\nservers = ['h:1']\nprotected = 'no'", "true or false"),
         ("][", "is not TOML"),
         (f"a = {'[' * 5_000}", "is not TOML"),
+        (f"a = 1{'0' * 5_000}", "is not TOML"),
+        (f"[contexts.a]\nservers = [0x{'f' * 4_000}]", "contexts.a.servers"),
         ("contexts = 3", "tables"),
     ],
 )

@@ -1283,6 +1283,8 @@ def test_adopt_by_a_map_shows_what_each_rule_does(kdir: Kdir, tmp_path: Path) ->
         ("[[rules]]\nmatch='a'", "[[rule]] tables"),
         ("=", "is not TOML"),
         (f"a = {'[' * 5_000}", "is not TOML"),
+        (f"a = 1{'0' * 5_000}", "is not TOML"),
+        (f"[[rule]]\nmatch = 0x{'f' * 4_000}", "not a number of 16000 bits"),
     ],
 )
 def test_a_wrong_map_is_one_sentence(kdir: Kdir, tmp_path: Path, text: str, complaint: str) -> None:

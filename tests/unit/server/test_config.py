@@ -53,6 +53,8 @@ read_threads = 4
 max_stale_seconds = 60
 """
 
+HUGE = f"0x{4_000 * 'f'}"  # Python reads it, and writes no integer of so many digits in decimal
+
 
 def parsed(text: str) -> ServerConfig:
     return parse_config(tomllib.loads(text))
@@ -88,6 +90,15 @@ def test_a_full_config_is_read() -> None:
         (
             f'[kafka]\nbootstrap = "h:1"\nsweep_interval_seconds = 1{309 * "0"}',
             ("kafka.sweep_interval_seconds", "1e308"),
+        ),
+        (f"mount = {HUGE}", ("mount", "a number of 16000 bits", "text")),
+        (f"mount = [{HUGE}]", ("mount", "a number of too many digits", "text")),
+        (f"[limits]\nread_threads = {HUGE}", ("limits.read_threads", "16000 bits", "at most 1024")),
+        (f"[limits]\nmax_call_seconds = {HUGE}", ("limits.max_call_seconds", "1e308")),
+        (f'mount = "/la"\n[links]\n"/x" = {HUGE}', ("links./x", "16000 bits", "a list of paths")),
+        (
+            f'[kafka]\nbootstrap = "h:1"\n[kafka.properties]\nlinger.ms = {HUGE}',
+            ("kafka.properties: linger.ms", "16000 bits", "at most 64"),
         ),
         ("[limits]\nread_threads = 1.5", ("limits.read_threads", "1.5", "whole number")),
         ('listen = "0.0.0.0:7420"', ("listen", "0.0.0.0:7420", "loopback", "127.0.0.1:7420")),
