@@ -5,6 +5,7 @@ error is a ``ConfigError`` with one sentence.
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -156,7 +157,18 @@ def _share_port(address: str, other: str) -> bool:
     other_host, other_port = split_address(other) or ("", 0)
     if not port or port != other_port:
         return False
-    return host == other_host or not {host, other_host}.isdisjoint(_EVERY_HOST)
+    hosts, other_hosts = _hosts(host), _hosts(other_host)
+    return not (hosts.isdisjoint(other_hosts) and (hosts | other_hosts).isdisjoint(_EVERY_HOST))
+
+
+def _hosts(host: str) -> set[str]:
+    """Returns the IP addresses of a host to listen on; a name other than localhost as it is."""
+    if host == "localhost":
+        return {"127.0.0.1", "::1"}
+    try:
+        return {str(ipaddress.ip_address(host))}
+    except ValueError:
+        return {host}
 
 
 def load_selected_configs(options: argparse.Namespace) -> list[ServerConfig]:

@@ -95,20 +95,27 @@ def test_with_json_the_reason_of_an_end_is_an_object_too(
 
 
 @pytest.mark.parametrize(
-    ("metrics", "processes", "code"),
+    ("listen", "metrics", "processes", "code"),
     [
-        ("127.0.0.1:7418", "3", 2),  # the third would have 7420
-        ("127.0.0.1:7420", "1", 2),
-        ("127.0.0.1:7418", "2", 0),
-        ("127.0.0.2:7420", "1", 0),
-        ("127.0.0.1:0", "3", 0),
+        ("127.0.0.1", "127.0.0.1:7418", "3", 2),  # the third would have 7420
+        ("127.0.0.1", "127.0.0.1:7420", "1", 2),
+        ("127.0.0.1", "127.0.0.1:7418", "2", 0),
+        ("127.0.0.1", "127.0.0.2:7420", "1", 0),
+        ("127.0.0.1", "127.0.0.1:0", "3", 0),
+        ("127.0.0.1", "localhost:7418", "3", 2),
+        ("[::1]", "localhost:7420", "1", 2),
+        ("localhost", "127.0.0.1:7420", "1", 2),
+        ("localhost", "localhost:7420", "1", 2),
+        ("[::1]", "[0:0::1]:7420", "1", 2),
+        ("127.0.0.2", "localhost:7420", "1", 0),
+        ("127.0.0.1", "localhost:7418", "2", 0),
     ],
 )
 def test_no_process_reports_metrics_at_the_port_of_the_calls(
-    metrics: str, processes: str, code: int, capsys: pytest.CaptureFixture[str]
+    listen: str, metrics: str, processes: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It could not bind it, and would be started again for ever."""
-    ask = ["--mount", "/la", "--listen", "127.0.0.1:7420", "--processes", processes]
+    ask = ["--mount", "/la", "--listen", f"{listen}:7420", "--processes", processes]
     assert process.main([*ask, "--metrics", metrics, "--check"]) == code
     shown = capsys.readouterr().err
-    assert ("expected ports beside that of listen 127.0.0.1:7420" in shown) == bool(code)
+    assert (f"expected ports beside that of listen {listen}:7420" in shown) == bool(code)
