@@ -177,7 +177,7 @@ def _is_stopped(pid: int) -> bool:
     for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
             # The name before the state is in parentheses, and may hold spaces.
-            state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            state = (task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
             children = (task / "children").read_text().split()
         except OSError:
             continue  # it ended
@@ -236,7 +236,8 @@ def _identity(pid: int) -> str:
     else:
         state, began = "", ""
         with contextlib.suppress(OSError):  # it ended
-            # The name before the state is in parentheses, and may hold spaces.
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            # The name before the state is in parentheses, and may hold spaces and any bytes.
+            stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+            fields = stat.rpartition(")")[2].split()
             state, began = fields[0], f"{boot} {fields[19]}"
     return f"{pid} {began.strip()}" if state and not state.startswith(("Z", "X")) else f"{pid}"

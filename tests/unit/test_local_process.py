@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,3 +45,17 @@ def test_a_process_that_has_ended_is_not_there(detached: LocalProcess) -> None:
     detached.signal(9)
     detached.wait(10)
     assert not is_recorded(detached.record)
+
+
+def test_a_process_whose_name_is_no_text_is_found(tmp_path: Path) -> None:
+    """/proc shows the first 15 bytes of a program's name, which may end within a character."""
+    program = tmp_path / ("x" * 14 + "ä")
+    program.symlink_to(shutil.which("sleep") or "sleep")
+    made = LocalProcess([str(program), "60"], tmp_path / "sleep.log", detached=True)
+    made.start()
+    try:
+        assert is_recorded(made.record)
+        assert stop_recorded(made.record)
+        assert not made.running
+    finally:
+        made.kill()
