@@ -7,6 +7,7 @@ the server exits with 2 and has changed nothing).
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import pathlib
 import stat
@@ -52,6 +53,8 @@ __all__ = [
     "parse_config",
     "shown_store",
 ]
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_LISTEN: Final = "127.0.0.1:7420"
 
@@ -253,13 +256,23 @@ def load_configs(names: Sequence[str]) -> list[ServerConfig]:
     seen: dict[str, pathlib.Path] = {}
     for config, file in zip(configs, files, strict=True):
         keys = [f"cluster {config.cluster!r}", f"store {shown_store(config.store)!r}"]
+        mount = f"mount {str(config.mount)!r} at listen {config.listen!r}"
         if not config.parent and not config.listen.endswith(":0"):
             # With a parent, that one decides where the cluster is mounted.
-            keys.append(f"mount {str(config.mount)!r} at listen {config.listen!r}")
+            keys.append(mount)
         for key in keys:
-            if key in seen:
-                raise ConfigError(f"{file}: {key} is also that of {seen[key]}")
-            seen[key] = file
+            if key not in seen:
+                seen[key] = file
+                continue
+            shared = f"{file}: {key} is also that of {seen[key]}"
+            if key is not mount or config.mount != ROOT:
+                raise ConfigError(shared)
+            # The mount of a cluster that once had a parent is in its store, and not in its file.
+            _log.warning(
+                "%s: only one of them is asked, unless their stores have other mounts; expected a "
+                "mount in each file",
+                shared,
+            )
     return configs
 
 

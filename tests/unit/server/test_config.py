@@ -232,17 +232,16 @@ def test_files_of_a_folder_may_not_share_a_cluster_or_store(tmp_path: pathlib.Pa
         load_configs([str(tmp_path)])
 
 
-@pytest.mark.parametrize("mount", ['mount = "/la"', ""])
-def test_clusters_of_one_address_may_not_share_a_mount(mount: str, tmp_path: pathlib.Path) -> None:
+def test_clusters_of_one_address_may_not_share_a_mount(tmp_path: pathlib.Path) -> None:
     """Only one of them could be asked about its paths."""
 
     def write(name: str, more: str) -> None:
-        text = f'cluster = "{name}"\nstore = "sqlite:///{name}.db"\n{mount}\n{more}'
+        text = f'cluster = "{name}"\nstore = "sqlite:///{name}.db"\nmount = "/la"\n{more}'
         (tmp_path / f"{name}.toml").write_text(text)
 
     write("a", "")
     write("b", "")
-    with pytest.raises(ConfigError, match=r"b\.toml: mount '/(la)?' at listen .* also that of"):
+    with pytest.raises(ConfigError, match=r"b\.toml: mount '/la' at listen .* also that of"):
         load_configs([str(tmp_path)])
     write("b", 'listen = "127.0.0.1:7421"')
     assert len(load_configs([str(tmp_path)])) == 2
@@ -251,6 +250,18 @@ def test_clusters_of_one_address_may_not_share_a_mount(mount: str, tmp_path: pat
     for name in "ab":
         write(name, 'listen = "127.0.0.1:0"')  # a port each
     assert len(load_configs([str(tmp_path)])) == 2
+
+
+def test_clusters_without_a_mount_of_their_own_are_served_with_a_warning(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cluster that once had a parent keeps in its store where that one mounted it."""
+    for name in "ab":
+        text = f'cluster = "{name}"\nstore = "sqlite:///{name}.db"\n'
+        (tmp_path / f"{name}.toml").write_text(text)
+    assert len(load_configs([str(tmp_path)])) == 2
+    assert "b.toml: mount '/' at listen '127.0.0.1:7420' is also that of" in caplog.text
+    assert "expected a mount in each file" in caplog.text
 
 
 @pytest.mark.parametrize(
