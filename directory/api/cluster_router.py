@@ -82,7 +82,7 @@ class ClusterRouter:
             return self.only
         owners = [one for one in self.clusters if one.mount.is_prefix_of(path)]
         if owners:
-            return _meant(max(owners, key=lambda one: (one.is_mounted, len(one.mount))))
+            return _meant(max(owners, key=self._rank_of_owner))
         return _meant(min(self.clusters, key=lambda one: (not one.is_mounted, len(one.mount))))
 
     def cluster_holding_entry(self, path: Path) -> Cluster:
@@ -94,11 +94,19 @@ class ClusterRouter:
         holders = [
             one for one in self.clusters if one.mount.is_prefix_of(path) and one.mount != path
         ]
-        return max(
-            holders,
-            key=lambda one: (one.is_mounted, len(one.mount)),
-            default=self.cluster_for_path(path),
-        )
+        return max(holders, key=self._rank_of_owner, default=self.cluster_for_path(path))
+
+    def _rank_of_owner(self, cluster: Cluster) -> tuple[bool, int]:
+        """Returns the rank of a cluster among those whose mounts are prefixes of a path: mounted
+        ones first, then the deepest. One that this process mounts there again, and that has not
+        received it yet, counts as mounted: a referral to it would lead back to this very address.
+        """
+        return cluster.is_mounted or self._mounts_again(cluster), len(cluster.mount)
+
+    def _mounts_again(self, cluster: Cluster) -> bool:
+        views = [one.federation.newest_view for one in self.clusters if one.is_mounted]
+        placed = [view.mounts.get(cluster.cluster_id) for view in views if view is not None]
+        return any(one is not None and one[0] == cluster.mount for one in placed)
 
     def require_owner(self, path: Path, *, holder: bool = False, or_above: bool = False) -> Cluster:
         """Returns the cluster that owns a path.

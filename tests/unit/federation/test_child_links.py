@@ -1147,6 +1147,30 @@ def test_of_several_clusters_one_that_is_hidden_from_the_caller_is_not_named_wit
     other.stop()
 
 
+def test_a_cluster_that_is_mounted_again_and_not_linked_yet_is_unmounted_for_callers(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The referral of the one above it would lead back to this very address."""
+    config = ServerConfig.quick(path("/la"), store=f"sqlite:///{tmp_path / 'la'}")
+    child = started(config)
+    unmounted = Put(parent_state.UNMOUNTED_KEY, b"no mount names it")
+    assert eventually(lambda: child.writer.put_facts([unmounted]) or True)
+    eventually(lambda: not child.is_mounted)
+    router = ClusterRouter((cluster, child))
+    assert router.require_owner(path("/la/x")) is cluster
+    cluster.writer.commit_command(DeleteEntry(path=path("/la"), kind=Kind.MOUNT))
+    cluster.writer.commit_command(CreateMount(path=path("/ny"), cluster_id=child.cluster_id))
+    assert router.require_owner(path("/la/x")) is cluster  # it is mounted elsewhere
+    cluster.writer.commit_command(DeleteEntry(path=path("/ny"), kind=Kind.MOUNT))
+    cluster.writer.commit_command(CreateMount(path=path("/la"), cluster_id=child.cluster_id))
+    for holder in (False, True):
+        with pytest.raises(Unmounted):
+            router.require_owner(path("/la/x"), holder=holder)
+    assert router.require_owner(path("/la"), holder=True) is cluster
+    assert router.require_owner(path("/lb")) is cluster
+    child.stop()
+
+
 def test_of_the_rows_of_one_process_that_of_the_owner_is_listed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
