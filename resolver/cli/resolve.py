@@ -314,7 +314,7 @@ def _trace(session: Session, arguments: Arguments) -> int:
     if trace.location is not None:
         where.check_kind(trace.location)
     rows = [_step(session, number, step) for number, step in enumerate(trace.steps, start=1)]
-    total = units.took(trace.elapsed_seconds)
+    total = _took(session.out, trace.elapsed_seconds)
     if session.out.structured:
         for step in trace.steps:
             session.out.record(_step_record(step))
@@ -323,7 +323,7 @@ def _trace(session: Session, arguments: Arguments) -> int:
         if found is not None:
             rows.append(["=", *_destination(found, trace.lifetime_seconds), total])
         elif trace.error is not None:
-            rows.append(["=", trace.error.reason, "", "", total])
+            rows.append(["=", trace.error.reason, "-", "-", total])
         columns = [
             Column("#"),
             Column("SERVER"),
@@ -342,12 +342,16 @@ def _step(session: Session, number: int, step: Attempt) -> list[str | Styled]:
     reply = step.reply
     who = reply.sender.server if reply is not None and reply.sender.server else step.ask.endpoint
     answered: str | Styled = step.verdict
-    how = ""
+    how = "-"
     if reply is None:
         answered = Styled("no answer" if "UNREACHABLE" in step.verdict else step.verdict, "bad")
     else:
         how = _how(session, step)
-    return [str(number), who, answered, how, units.took(step.elapsed_seconds)]
+    return [str(number), who, answered, how, _took(session.out, step.elapsed_seconds)]
+
+
+def _took(out: Output, seconds: float) -> str:
+    return units.took(seconds) if out.human else f"{seconds:.6f}"
 
 
 def _how(session: Session, step: Attempt) -> str:
@@ -369,7 +373,7 @@ def _how(session: Session, step: Attempt) -> str:
 def _destination(found: TopicLocation, lifetime_seconds: int) -> tuple[str, str, str]:
     first = found.listeners[0] if found.listeners else None
     brokers = ",".join(first.bootstrap_servers) if first else ""
-    reached = f"{first.security_protocol} {brokers}" if first else ""
+    reached = f"{first.security_protocol} {brokers}" if first else "-"
     is_topic = found.kind == "topic"
     name = f"{found.cluster}:{found.topic}" if is_topic else f"{found.cluster} {found.kind}"
     return name, reached, f"ttl {lifetime_seconds}s"

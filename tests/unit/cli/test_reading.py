@@ -526,6 +526,9 @@ def test_trace_shows_each_hop(kdir: Kdir) -> None:
         ["2", "ny-1", "authoritative"],
         ["=", "ny:bids", "PLAINTEXT ny:9092"],
     ]
+    assert all(0 < float(row[-1]) < 60 for row in rows)  # exact seconds
+    people = kdir("trace /ny/bids -o table").lines
+    assert all(line.endswith("ms") for line in people)
 
 
 def test_trace_of_what_fails_still_shows_the_hops(kdir: Kdir) -> None:
@@ -534,6 +537,7 @@ def test_trace_of_what_fails_still_shows_the_hops(kdir: Kdir) -> None:
     assert ran.code == 3
     assert ran.lines[0].startswith("1\troot-1\t")
     assert "UNREACHABLE" in ran.lines[-1]
+    assert all("" not in line.split("\t") for line in ran.lines)
 
 
 # -- tree, mounts --------------------------------------------------------------------------------
