@@ -255,12 +255,14 @@ class _Task:
         order: PageOrder[entry_pb2.Entry] = PageOrder(
             str(canonical), lambda entry: (_below(entry, canonical)[1], _is_container(entry))
         )
+        unreadable = 0
         while True:
             deadline = self._lists.deadline(self._timeout_seconds)
             response = self._lists.page(found, request, deadline)
             order.add_page(response.entries)
             inherited = response.inherited if response.HasField("inherited") else None
             self._note(response, shown, inherited)
+            unreadable += response.unreadable_count
             for entry in response.entries:
                 own, relative = _below(entry, canonical)
                 # Not joined: the path of an entry may be beyond the limits.
@@ -269,8 +271,11 @@ class _Task:
                 if self._across and request.recursive and entry.HasField("mount"):
                     yield from self._part(own, where, depth + 1)
             if not response.next_page_token:
-                return
+                break
             request.page_token = response.next_page_token
+        if unreadable:
+            error = errors.UnreadableRecord.of_entries(canonical, unreadable)
+            self._listing.not_listed.append(NotListed(canonical, error))
 
     def _note(
         self,

@@ -39,6 +39,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
+from resolver import units
+
 __all__ = ["DOMAIN", "KdirError", "by_reason"]
 
 DOMAIN = "kdir"
@@ -253,6 +255,12 @@ class OutboxFull(KdirError, reason="OUTBOX_FULL", code="RESOURCE_EXHAUSTED"):
 
 class UnreadableRecord(KdirError, reason="UNREADABLE_RECORD", code="DATA_LOSS"):
     """Error of an entry, or of its grants, whose record in the store cannot be read (S21)."""
+
+    @classmethod
+    def of_entries(cls, path: object, count: int) -> UnreadableRecord:
+        """Returns the error of entries at and below a path that a listing lacks."""
+        entries = units.plural(count, "entry", "entries")
+        return cls(f"{entries} that cannot be read: kdir verify {path}")
 
 
 class LocksOut(Conflict, reason="LOCKS_OUT"):

@@ -26,6 +26,7 @@ from directory.wire.entry_codec import entry_to_proto, record_to_proto
 from resolver.errors import (
     InvalidPageToken,
     NotReady,
+    UnreadableRecord,
 )
 from resolver.glob import Glob
 from resolver.path import Path
@@ -140,8 +141,8 @@ def _fill(
     after: Cursor | None,
     call: Call,
 ) -> Cursor | None:
-    """Adds entries up to the page's size in entries and bytes; returns where the next
-    page begins.
+    """Adds entries up to the page's size in entries and bytes, and the number of those whose
+    records cannot be read; returns where the next page begins.
     """
     wanted = Wanted(
         Glob.parse(request.name_glob) if request.name_glob else None,
@@ -149,6 +150,8 @@ def _fill(
         request.include_system,
         request.recursive,
     )
+    if after is None:
+        response.unreadable_count = sum(1 for _ in tree.unreadable_entries(directory, wanted))
     path = tree.mount.join(directory.relative)
     base = "" if path.is_root else str(path)
     hides = not tree.can_describe_all_below(directory.relative)
@@ -167,8 +170,13 @@ def _fill(
             last = Cursor(one.relative, not is_topic)
             where = f"{base}/{'/'.join(one.relative)}"
             if isinstance(one, ListedTopic):
-                record_to_proto(one.record, where, response.entries.add())
-                used += len(one.record) + len(where)
+                try:
+                    record_to_proto(one.record, where, response.entries.add())
+                except UnreadableRecord:
+                    del response.entries[-1]
+                    response.unreadable_count += 1
+                else:
+                    used += len(one.record) + len(where)
                 continue
             node = (
                 tree.snapshot.nodes.get(one.entry.entry_id)

@@ -84,6 +84,8 @@ def directory_to_proto(
     seen = tree.count(relative, node)
     out.directory.topic_count, out.directory.container_count = seen.topics, seen.containers
     out.directory.total_topic_count = tree.count_below(relative, node).topics
+    if unreadable := tree.unreadable_in(relative, node):
+        out.directory.unreadable_count = unreadable
 
 
 class ResolveAnswers:

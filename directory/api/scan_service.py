@@ -25,11 +25,13 @@ from directory.api.page_tokens import PageToken, page_size
 from directory.api.resolve_answers import ResolveAnswers
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
-from directory.api.visible_tree import OpenTree
+from directory.api.visible_tree import OpenTree, Wanted
+from directory.namespace.entry import Kind
+from directory.namespace.lookup import DirectoryAt
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.wire.entry_codec import record_to_proto
-from resolver.errors import InvalidArgument, InvalidPageToken
+from resolver.errors import InvalidArgument, InvalidPageToken, UnreadableRecord
 from resolver.path import Path
 
 __all__ = ["ScanService"]
@@ -39,6 +41,7 @@ _MAX_SHARDS: Final = 1_024
 _HELD: Final = 8
 _HELD_SECONDS: Final = 600.0
 """Time from a scan's last page until it is dropped: it keeps a whole tree in memory."""
+_TOPICS: Final = Wanted(kinds=(Kind.TOPIC,), include_system=True, recursive=True)
 _LOOK: Final = 512
 """Topics that are visited between two checks whether the caller still waits."""
 
@@ -203,7 +206,6 @@ def _fill(
 ) -> str:
     """Adds the topics after the token's. Returns where the page ended; empty = no topic is left."""
     size = page_size(request.page_size, _PAGE)
-    shard, shards = request.shard, request.shard_count or 1
     answers = ResolveAnswers(cluster, scan.tree)
     mount = scan.tree.mount.segments
     place, after = _parse_scan_position(token)
@@ -212,6 +214,8 @@ def _fill(
     most_bytes = cluster.config.limits.answer_bytes
     used = passed = 0
     last = ""
+    if token is None:
+        response.unreadable_count = _unreadable_count(request, scan, newest)
     for directory, directory_id in scan.places[begin:]:
         node = scan.tree.snapshot.nodes.get(directory_id)
         if node is None:
@@ -228,16 +232,38 @@ def _fill(
                 call.check()
             if not all(one.can_describe((*directory, name), is_topic=True) for one in trees):
                 continue
-            if shards > 1 and zlib.crc32(name.encode()) % shards != shard:
+            if not _is_in_shard(name, request):
                 continue
             if len(entries) >= size or used >= most_bytes:
                 return last
             entry = entries.add()
-            record_to_proto(record, f"{base}/{name}", entry)
+            try:
+                record_to_proto(record, f"{base}/{name}", entry)
+            except UnreadableRecord:
+                del entries[-1]
+                response.unreadable_count += 1
+                continue
             owners.append((entry.policies.owner if entry.HasField("policies") else "") or owner)
             used += len(record) + len(base) + 32 + len(owners[-1])
             last = "/".join((*directory, name))
     return ""
+
+
+def _is_in_shard(name: str, request: scan_pb2.ScanTopicsRequest) -> bool:
+    shards = request.shard_count or 1
+    return shards == 1 or zlib.crc32(name.encode()) % shards == request.shard
+
+
+def _unreadable_count(
+    request: scan_pb2.ScanTopicsRequest, scan: _ScanSnapshot, newest: OpenTree
+) -> int:
+    """Returns the number of entries that are in no page, since a load could not read them."""
+    start, directory_id = scan.places[0]
+    directory = DirectoryAt(start, scan.tree.snapshot.nodes[directory_id])
+    return sum(
+        _is_in_shard(at[-1], request) and newest.can_describe(at, is_topic=is_topic)
+        for at, is_topic in scan.tree.unreadable_entries(directory, _TOPICS)
+    )
 
 
 def _parse_scan_position(token: PageToken | None) -> tuple[_DirectorySegments, str]:

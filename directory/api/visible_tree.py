@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import ClassVar, Final, NamedTuple
 
 from directory.access.audit_line import AuditLevel, audit_line
@@ -45,7 +45,7 @@ from directory.namespace.traversal import (
 )
 from resolver.errors import Absent, KdirError, NotAuthoritative, UnreadableRecord
 from resolver.glob import Glob
-from resolver.path import Path
+from resolver.path import Path, is_system
 
 __all__ = ["EntryAt", "OpenTree", "Seen", "VisibleTree", "Wanted", "write_audit_line"]
 
@@ -79,6 +79,19 @@ class Wanted(NamedTuple):
     """Empty = all."""
     include_system: bool = False
     recursive: bool = False
+
+    def may_list(self, name: str, *, is_topic: bool) -> bool:
+        """True if an entry whose record cannot be read may be one of the listing, or a directory
+        with entries of it.
+        """
+        if not is_topic:
+            if is_system(name) and not self.include_system:
+                return False
+            if self.recursive:
+                return True
+        if self.kinds and not any((kind is Kind.TOPIC) == is_topic for kind in self.kinds):
+            return False
+        return self.glob is None or self.glob.matches_segment(name)
 
 
 class OpenTree:
@@ -293,6 +306,35 @@ class OpenTree:
             wanted.kinds,
             include_system=wanted.include_system,
             recursive=wanted.recursive,
+        )
+
+    def unreadable_entries(
+        self, directory: DirectoryAt, wanted: Wanted
+    ) -> Iterator[tuple[Segments, bool]]:
+        """Yields the entries that a listing lacks since their records cannot be read: path below
+        the mount, and whether it is a topic.
+        """
+        start = directory.relative
+        for directory_id, entries in self.snapshot.unreadable_entries.items():
+            if directory_id != directory.node.entry_id and not wanted.recursive:
+                continue
+            above = self.snapshot.path_of(directory_id)
+            if above is None or above[: len(start)] != start:
+                continue
+            if not wanted.include_system and any(map(is_system, above[len(start) :])):
+                continue
+            for _, is_topic, name in entries:
+                at = (*above, name)
+                if wanted.may_list(name, is_topic=is_topic) and self.can_describe(
+                    at, is_topic=is_topic
+                ):
+                    yield at, is_topic
+
+    def unreadable_in(self, relative: Segments, node: Node) -> int:
+        """Returns the number of entries directly in a directory whose records cannot be read."""
+        return sum(
+            self.can_describe((*relative, name), is_topic=is_topic)
+            for _, is_topic, name in self.snapshot.unreadable_entries.get(node.entry_id, ())
         )
 
     def count(self, relative: Segments, node: Node) -> Seen:

@@ -51,7 +51,7 @@ class Snapshot:
 
     __slots__ = (
         *("codec", "fact", "grants", "incarnation", "nodes", "revision", "root"),
-        *("topics_unchanged_since", "tree"),
+        *("topics_unchanged_since", "tree", "_unreadable_entries"),
     )
 
     def __init__(
@@ -62,6 +62,7 @@ class Snapshot:
         self.revision = revision
         self.topics_unchanged_since = unchanged_since
         self.tree = tree
+        self._unreadable_entries: dict[int, list[EntryKey]] | None = None  # made when first read
         # Plain attributes, not properties: every lookup begins with them.
         self.nodes: Mapping[int, Node] = tree.nodes
         self.root: Node = tree.nodes[ROOT_ID]
@@ -129,13 +130,28 @@ class Snapshot:
 
     def unreadable_below(self, directory_id: int) -> int:
         """Returns the number of unreadable records of entries in a directory and those below it."""
-        return sum(self._is_within(directory_id, key) for key in self.tree.unreadable)
+        return sum(
+            len(entries)
+            for above, entries in self.unreadable_entries.items()
+            if self._is_within(directory_id, above)
+        )
 
-    def _is_within(self, directory_id: int, key: bytes) -> bool:
-        try:
-            above = parse_entry_key(key).parent_id
-        except ValueError:  # of something else, such as grants
-            return False
+    @property
+    def unreadable_entries(self) -> Mapping[int, Sequence[EntryKey]]:
+        """Keys of the entries whose records are unreadable, by the id of their directory."""
+        found = self._unreadable_entries
+        if found is None:
+            found = {}
+            for key in self.tree.unreadable:
+                try:
+                    entry = parse_entry_key(key)
+                except ValueError:  # of something else, such as grants
+                    continue
+                found.setdefault(entry.parent_id, []).append(entry)
+            self._unreadable_entries = found
+        return found
+
+    def _is_within(self, directory_id: int, above: int) -> bool:
         while above and above != directory_id:
             node = self.nodes.get(above)
             above = node.parent_id if node is not None else 0

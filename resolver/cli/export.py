@@ -144,7 +144,7 @@ VERBS: Final = (
             "One document an entry, parents first, with the clusters mounted below: its own\n"
             "policies by the keys of kdir set (null: cleared), its own grants by the options of\n"
             "kdir grant, of a link its targets. What servers own (etags, states, what is armed)\n"
-            "is left out. What did not answer is named, and the exit code is 3."
+            "is left out. What did not answer, or cannot be read, is named, and the exit code is 3."
         ),
         arguments=(Argument("PATH", "a directory, or any one entry", completes="path"),),
         options=(

@@ -134,6 +134,8 @@ def _staleness(state: ClusterState) -> str:
     since = f" since {_utc(state.stale_since)}" if state.stale_since is not None else ""
     if state.as_of is None:
         return f"never read, no answer{since}{why}"
+    if not state.stale:
+        return f"incomplete{why}"
     return f"stale{since}, its rows are as of {_utc(state.as_of)}{why}"
 
 
@@ -195,14 +197,14 @@ def _build(session: Session, arguments: Arguments, table: str) -> int:
     counted = units.plural(report.rows, "topic") + (f" of {cluster}" if cluster else "")
     out.note(f"{counted} in {table}, version {report.version}, after {report.seconds:.1f}s")
     for line in report.unread:
-        what = "not read" if line.outcome.is_unread else "stale"
+        what = "not read" if line.outcome.is_unread else "stale" if line.stale else "incomplete"
         session.missing(f"{what}: {line.mount} ({line.cluster}): {line.reason}")
     return 0
 
 
 def _line_row(line: ClusterLine, *, human: bool) -> list[str | Styled]:
     outcome = line.outcome.value
-    bad = line.stale or (line.reason and outcome not in {"read", "unchanged"})
+    bad = line.stale or line.reason
     return [
         line.mount,
         line.cluster,
@@ -234,7 +236,7 @@ def _report(session: Session, arguments: Arguments, table: str) -> int:
     found = report(
         table, cluster=arguments.one("cluster") or None, as_of=arguments.one("as-of") or None
     )
-    out, stale = session.out, [one.state for one in found.clusters if one.state.stale]
+    out, stale = session.out, [one.state for one in found.clusters if one.state.is_doubtful]
     if out.structured:
         for counts in found.clusters:
             values = {key: value for key, value in asdict(counts).items() if key != "state"}

@@ -335,7 +335,7 @@ _SHARE: Final = 0.25
 def _list_one_page(
     session: Session, path: str, *, kinds: Sequence[str] = (), include_system: bool = False
 ) -> directory_pb2.ListEntriesResponse | None:
-    """Returns the directory's listing, if the asked server owns it and one page holds all of it;
+    """Returns the directory's listing, if the asked server owns it and one page has all of it;
     None for everything else, errors included: the resolver decides then.
     """
     from kdir.v1 import directory_pb2
@@ -365,7 +365,7 @@ def _list_one_page(
     session.health.note_success(servers[0])
     assert isinstance(answer, directory_pb2.ListEntriesResponse)  # noqa: S101 - the method's own
     mount = answer.authority.cluster.mount.rstrip("/")
-    if answer.next_page_token or not f"{path}/".startswith(f"{mount}/"):
+    if answer.next_page_token or answer.unreadable_count or not f"{path}/".startswith(f"{mount}/"):
         return None
     return answer
 
@@ -483,7 +483,8 @@ VERBS: Final = (
             "With -l, ^ marks inherited values, and TOPICS are those below a directory or mount,\n"
             "at any depth, in all clusters there: at least so many (9+) where one is not linked.\n"
             "Behind a link the canonical path is shown too; a union shows its targets merged.\n"
-            "Prints as it reads. Unreachable clusters go to stderr; exit code 3."
+            "Prints as it reads. Unreachable clusters, and how many entries cannot be read, go to\n"
+            "stderr; exit code 3."
         ),
         arguments=(
             Argument(

@@ -143,7 +143,11 @@ def _only_topics(level: _TreeLevel) -> str:
 
 def _holds_any(one: ListedEntry, *, with_topics: bool) -> bool:
     directory = one.entry.directory
-    return bool(directory.container_count or (with_topics and directory.topic_count))
+    return bool(
+        directory.container_count
+        or directory.unreadable_count
+        or (with_topics and directory.topic_count)
+    )
 
 
 def _path(one: ListedEntry) -> str:
@@ -237,7 +241,8 @@ VERBS: Final = (
             "Directories, mounts and links; topics with -t. Mounts are descended into, links not.\n"
             "Topics are counted at any depth, in all clusters below a directory or mount: at\n"
             "least so many, where one of them is not linked.\n"
-            "Unreachable clusters are marked in the tree; exit code 3."
+            "Unreachable clusters are marked in the tree; what is not listed goes to stderr; exit\n"
+            "code 3."
         ),
         arguments=(
             Argument(

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from resolver import units
-from resolver.errors import InvalidArgument, KdirError, WriteConflict
+from resolver.errors import InvalidArgument, KdirError, UnreadableRecord, WriteConflict
 from resolver.index.cluster_discovery import (
     ASK_SECONDS,
     FederationClusters,
@@ -71,6 +71,8 @@ class ShardResult:
     low: int = 0
     high: int = 0
     error: str = ""
+    unreadable_count: int = 0
+    """Entries that the file lacks, since their records cannot be read."""
 
 
 def crawl(
@@ -98,17 +100,20 @@ def read_shard(index: IndexTable, shard: Shard) -> ShardResult:
     """Reads a shard into a new file of the table; runs in an executor."""
     cluster_id = shard.state.cluster_id
     revisions: list[int] = []
+    unreadable: list[int] = []
 
     def batches() -> Iterator[pa.RecordBatch]:
         for page in read_pages(shard):
             revisions.append(page.state.revision or 0)
+            unreadable.append(page.unreadable_count)
             yield page.batch
 
     try:
         file = index.write(cluster_id, batches())
     except KdirError as error:
         return ShardResult(cluster_id, None, error=error.message)
-    return ShardResult(cluster_id, file, min(revisions), max(revisions))
+    low, high = min(revisions), max(revisions)
+    return ShardResult(cluster_id, file, low, high, unreadable_count=sum(unreadable))
 
 
 def _run(
@@ -141,6 +146,9 @@ def _finding(index: IndexTable, one: ReachableCluster, results: Sequence[ShardRe
     index.discard(file for file in files if file not in kept)
     # All files hold the lowest revision; the next build reads the changes after it.
     low = min(result.low for result in results)
+    if unreadable := sum(result.unreadable_count for result in results):
+        why = UnreadableRecord.of_entries(state.mount, unreadable).message
+        return RereadCluster(state.incomplete(why), tuple(kept))
     return RereadCluster(replace(state, revision=low), tuple(kept))
 
 
@@ -169,13 +177,13 @@ class BuildReport:
 
     @property
     def unread(self) -> tuple[ClusterLine, ...]:
-        """The clusters that this build could not read, or only from a server that cannot reach its
-        store: their rows are stale, or there are none.
+        """The clusters that this build could not read, or only in part, or only from a server that
+        cannot reach its store: their rows are stale or incomplete, or there are none.
         """
         return tuple(
             line
             for line in self.lines
-            if line.outcome.is_unread or (line.stale and line.outcome is not Outcome.REMOVED)
+            if (line.stale or line.reason) and line.outcome is not Outcome.REMOVED
         )
 
 

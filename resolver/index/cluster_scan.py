@@ -70,6 +70,8 @@ class Page:
 
     batch: pa.RecordBatch
     state: ClusterState
+    unreadable_count: int
+    """Number of entries that the page lacks, since their records cannot be read."""
 
 
 def shards_of(
@@ -128,7 +130,8 @@ def read_pages(
             # ``as_of`` stays the time of the discovery: what is read later is at least as new.
             batch = _batch(response)
             _refuse_others(batch, shard)
-            yield Page(batch, replace(shard.state, revision=state.revision))
+            whole = replace(shard.state, revision=state.revision)
+            yield Page(batch, whole, response.unreadable_count)
             if not token:
                 return
 

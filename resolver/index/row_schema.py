@@ -96,7 +96,7 @@ CLUSTER_COLUMNS: Final = (
     Column("incarnation", Type.TEXT, "incarnation of its store"),
     Column("stale", Type.FLAG, "it did not answer since as_of"),
     Column("stale_since", Type.TIME, "when it first did not answer"),
-    Column("stale_reason", Type.TEXT, "why it could not be read"),
+    Column("stale_reason", Type.TEXT, "why it, or a part of it, could not be read"),
 )
 
 COLUMNS: Final = TOPIC_COLUMNS + CLUSTER_COLUMNS
@@ -135,6 +135,11 @@ class ClusterState:
         """The brokers of the first listener; none for a cluster with no Kafka behind it."""
         return self.listeners[0].bootstrap_servers if self.listeners else ()
 
+    @property
+    def is_doubtful(self) -> bool:
+        """True if its rows may be old, or some are missing."""
+        return self.stale or bool(self.stale_reason)
+
     def same_rows(self, newer: ClusterState) -> bool:
         """True if the rows that were read in this state are those of a newer one.
 
@@ -156,6 +161,12 @@ class ClusterState:
         """
         first = self.stale_since if self.stale and self.stale_since is not None else since
         return replace(self, stale=True, stale_since=first, stale_reason=reason)
+
+    def incomplete(self, reason: str) -> ClusterState:
+        """Returns this state for a cluster of which a part could not be read. It has no revision,
+        so that each build reads the cluster again until it is whole.
+        """
+        return replace(self, revision=None, stale_reason=self.stale_reason or reason)
 
 
 def arrow_schema(columns: Iterable[Column] = COLUMNS) -> pa.Schema:

@@ -94,7 +94,7 @@ class SearchResult:
     @property
     def stale(self) -> tuple[ClusterState, ...]:
         """The searched clusters whose rows may be old or missing."""
-        return tuple(state for state in self.clusters if state.stale)
+        return tuple(state for state in self.clusters if state.is_doubtful)
 
 
 @dataclass(frozen=True, slots=True)

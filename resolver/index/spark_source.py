@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from resolver.errors import Absent, KdirError, Unreachable
+from resolver.errors import Absent, KdirError, Unreachable, UnreadableRecord
 from resolver.extras import missing_extra
 from resolver.index.arrow_rows import unread_batch, with_cluster
 from resolver.index.changes import ChangesSource
@@ -152,9 +152,13 @@ class KdirReader(DataSourceReader):
                 raise TypeError(f"not a partition of this source: {partition!r}")
 
     def _read(self, shard: Shard, *, owns_path: bool) -> Iterator[pa.RecordBatch]:
+        unreadable = 0
         try:
             for page in read_pages(shard):
+                unreadable += page.unreadable_count
                 yield with_cluster(page.batch, page.state)
+            if unreadable:
+                raise UnreadableRecord.of_entries(shard.path, unreadable)
         except KdirError as error:
             # Each cluster has its own mount: where that is absent, the cluster has moved since.
             if isinstance(error, Absent) and shard.path != shard.state.mount:

@@ -152,6 +152,35 @@ def test_rows_stay_while_inherited_grants_do_not_count(
     assert outcomes(run())["/ny/ads"] is Outcome.READ
 
 
+def test_S21_a_cluster_with_entries_that_cannot_be_read_is_incomplete_until_it_is_whole(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    """The rest of it is read."""
+
+    def lacks_two(page: scan_pb2.ScanTopicsResponse) -> None:
+        page.unreadable_count = 2
+
+    ads, before = tree["/ny/ads"], tree["/ny/ads"].change_page
+    ads.change_page = lacks_two
+    for _ in range(2):  # the second build names it, too
+        report = run()
+        assert outcomes(report)["/ny/ads"] is Outcome.READ
+        [line] = report.unread
+        assert (line.mount, line.stale) == ("/ny/ads", False)
+        assert line.reason == "2 entries that cannot be read: kdir verify /ny/ads"
+        assert topics(table) == below(*TREE)
+        [incomplete] = find(table, "").stale
+        assert (incomplete.mount, incomplete.stale_reason) == ("/ny/ads", line.reason)
+    ads.stop()
+    assert outcomes(run())["/ny/ads"] is Outcome.STALE
+    ads.start()
+    assert [line.mount for line in run().unread] == ["/ny/ads"]
+    ads.change_page = before
+    assert run().unread == ()
+    assert find(table, "").stale == ()
+    assert outcomes(run())["/ny/ads"] is Outcome.UNCHANGED
+
+
 def test_full_reads_again_what_has_not_changed(run: Build, table: str) -> None:
     run()
     assert set(outcomes(run(full=True)).values()) == {Outcome.READ}

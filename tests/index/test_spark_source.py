@@ -9,7 +9,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from resolver.errors import Absent, InvalidArgument, InvalidPath, Unavailable
+from resolver.errors import Absent, InvalidArgument, InvalidPath, Unavailable, UnreadableRecord
 from resolver.index.row_schema import arrow_schema, spark_schema
 from resolver.index.spark_source import KdirReader, Options, ShardPartition, register
 from resolver.path import Path
@@ -114,6 +114,27 @@ def test_a_cluster_that_fails_while_it_is_read_is_marked_too(
     assert (unread.path, unread.stale) == ("/la/tracking", True)
     assert "restored" in unread.stale_reason
     assert len([row for row in rows if row.cluster == "la-tracking"]) == 100 + 1
+
+
+@pytest.mark.parametrize("failures", ["row", "skip", "raise"])
+def test_S21_a_cluster_with_entries_that_cannot_be_read_is_marked_behind_its_rows(
+    tree: dict[str, FakeCluster], failures: str
+) -> None:
+    def lacks_two(page: scan_pb2.ScanTopicsResponse) -> None:
+        page.unreadable_count = 2
+
+    tree["/ny"].change_page = lacks_two
+    reader = KdirReader(Options((tree["/"].endpoint,), Path.parse("/ny"), failures=failures))
+    [part] = reader.partitions()
+    batches = reader.read(part)
+    rows = next(batches).to_pylist()
+    assert {row["kind"] for row in rows} == {"topic"}
+    if failures == "raise":
+        with pytest.raises(UnreadableRecord, match="2 entries that cannot be read"):
+            list(batches)
+        return
+    marks = [row["path"] for batch in batches for row in batch.to_pylist()]
+    assert marks == (["/ny"] if failures == "row" else [])
 
 
 @pytest.mark.parametrize("failures", ["row", "skip", "raise"])

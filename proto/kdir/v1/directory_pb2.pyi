@@ -56,20 +56,22 @@ class ListEntriesRequest(_message.Message):
     def __init__(self, path: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., name_glob: _Optional[str] = ..., kinds: _Optional[_Iterable[_Union[_entry_pb2.EntryKind, str]]] = ..., include_system: _Optional[bool] = ..., one_revision: _Optional[bool] = ..., token: _Optional[str] = ..., recursive: _Optional[bool] = ...) -> None: ...
 
 class ListEntriesResponse(_message.Message):
-    __slots__ = ("authority", "entries", "next_page_token", "revision_changed", "directory", "inherited")
+    __slots__ = ("authority", "entries", "next_page_token", "revision_changed", "directory", "inherited", "unreadable_count")
     AUTHORITY_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     REVISION_CHANGED_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     INHERITED_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     authority: _resolve_pb2.Authority
     entries: _containers.RepeatedCompositeFieldContainer[_entry_pb2.Entry]
     next_page_token: str
     revision_changed: bool
     directory: _entry_pb2.Entry
     inherited: _policies_pb2.Policies
-    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[_entry_pb2.Entry, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., revision_changed: _Optional[bool] = ..., directory: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., inherited: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ...) -> None: ...
+    unreadable_count: int
+    def __init__(self, authority: _Optional[_Union[_resolve_pb2.Authority, _Mapping]] = ..., entries: _Optional[_Iterable[_Union[_entry_pb2.Entry, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., revision_changed: _Optional[bool] = ..., directory: _Optional[_Union[_entry_pb2.Entry, _Mapping]] = ..., inherited: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ..., unreadable_count: _Optional[int] = ...) -> None: ...
 
 class CreateEntryRequest(_message.Message):
     __slots__ = ("path", "entry", "make_parents", "request_id", "wait_until_active", "validate_only", "adopt_existing", "token", "allow_lock_out")

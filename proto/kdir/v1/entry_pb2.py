@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from kdir.v1 import policies_pb2 as kdir_dot_v1_dot_policies__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13kdir/v1/entry.proto\x12\x07kdir.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16kdir/v1/policies.proto\"\xc6\x02\n\x05\x45ntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x06\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\'\n\tdirectory\x18\x04 \x01(\x0b\x32\x12.kdir.v1.DirectoryH\x00\x12\x1f\n\x05topic\x18\x05 \x01(\x0b\x32\x0e.kdir.v1.TopicH\x00\x12\x1d\n\x04link\x18\x06 \x01(\x0b\x32\r.kdir.v1.LinkH\x00\x12\x1f\n\x05mount\x18\x07 \x01(\x0b\x32\x0e.kdir.v1.MountH\x00\x12#\n\x08policies\x18\x08 \x01(\x0b\x32\x11.kdir.v1.Policies\x12\x14\n\x0c\x63hange_count\x18\t \x01(\r\x12.\n\nchanged_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nchanged_by\x18\x0b \x01(\tB\x06\n\x04kind\"d\n\tDirectory\x12\x13\n\x0btopic_count\x18\x01 \x01(\x04\x12\x17\n\x0f\x63ontainer_count\x18\x02 \x01(\x04\x12\x0e\n\x06\x63losed\x18\x03 \x01(\x08\x12\x19\n\x11total_topic_count\x18\x04 \x01(\x04\"\xd7\x02\n\x05Topic\x12\x15\n\rphysical_name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x12\n\npartitions\x18\x03 \x01(\r\x12\x1a\n\x12replication_factor\x18\x04 \x01(\r\x12%\n\tprovision\x18\x05 \x01(\x0e\x32\x12.kdir.v1.Provision\x12\x19\n\x11provision_message\x18\x06 \x01(\t\x12\x13\n\x0b\x64rift_count\x18\x07 \x01(\r\x12\x0f\n\x07\x61\x64opted\x18\x08 \x01(\x08\x12\x19\n\x11provision_attempt\x18\t \x01(\t\x12;\n\x0fobserved_config\x18\n \x03(\x0b\x32\".kdir.v1.Topic.ObservedConfigEntry\x1a\x35\n\x13ObservedConfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"z\n\x04Link\x12\x0f\n\x07targets\x18\x01 \x03(\t\x12\x1f\n\x04mode\x18\x02 \x01(\x0e\x32\x11.kdir.v1.LinkMode\x12#\n\x06writes\x18\x03 \x01(\x0e\x32\x13.kdir.v1.LinkWrites\x12\x1b\n\x13\x66\x61ll_back_on_absent\x18\x04 \x01(\x08\"\xf1\x01\n\x05Mount\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x11\n\tendpoints\x18\x04 \x03(\t\x12\"\n\x05state\x18\x05 \x01(\x0e\x32\x13.kdir.v1.MountState\x12%\n\x18last_contact_age_seconds\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0btopic_count\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x0f\n\x07message\x18\x08 \x01(\tB\x1b\n\x19_last_contact_age_secondsB\x0e\n\x0c_topic_count\"f\n\x08Listener\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11\x62ootstrap_servers\x18\x02 \x03(\t\x12\x19\n\x11security_protocol\x18\x03 \x01(\t\x12\x16\n\x0esasl_mechanism\x18\x04 \x01(\t\"\x80\x01\n\x07\x43luster\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05mount\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12$\n\tlisteners\x18\x05 \x03(\x0b\x32\x11.kdir.v1.Listener\x12\x0c\n\x04site\x18\x06 \x01(\t*\x82\x01\n\tEntryKind\x12\x1a\n\x16\x45NTRY_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45NTRY_KIND_DIRECTORY\x10\x01\x12\x14\n\x10\x45NTRY_KIND_TOPIC\x10\x02\x12\x13\n\x0f\x45NTRY_KIND_LINK\x10\x03\x12\x14\n\x10\x45NTRY_KIND_MOUNT\x10\x04*\xc8\x01\n\tProvision\x12\x19\n\x15PROVISION_UNSPECIFIED\x10\x00\x12\x14\n\x10PROVISION_ACTIVE\x10\x01\x12\x15\n\x11PROVISION_PENDING\x10\x02\x12\x14\n\x10PROVISION_FAILED\x10\x03\x12\x15\n\x11PROVISION_MISSING\x10\x04\x12\x16\n\x12PROVISION_REPLACED\x10\x05\x12\x16\n\x12PROVISION_DETACHED\x10\x06\x12\x16\n\x12PROVISION_DELETING\x10\x07*O\n\x08LinkMode\x12\x19\n\x15LINK_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fLINK_MODE_FIRST\x10\x01\x12\x13\n\x0fLINK_MODE_UNION\x10\x02*W\n\nLinkWrites\x12\x1b\n\x17LINK_WRITES_UNSPECIFIED\x10\x00\x12\x14\n\x10LINK_WRITES_STAY\x10\x01\x12\x16\n\x12LINK_WRITES_FOLLOW\x10\x02*\x91\x01\n\nMountState\x12\x1b\n\x17MOUNT_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MOUNT_STATE_PENDING\x10\x01\x12\x16\n\x12MOUNT_STATE_LINKED\x10\x02\x12\x1c\n\x18MOUNT_STATE_DISCONNECTED\x10\x03\x12\x17\n\x13MOUNT_STATE_REFUSED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13kdir/v1/entry.proto\x12\x07kdir.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x16kdir/v1/policies.proto\"\xc6\x02\n\x05\x45ntry\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x10\n\x08\x65ntry_id\x18\x02 \x01(\x06\x12\x0c\n\x04\x65tag\x18\x03 \x01(\t\x12\'\n\tdirectory\x18\x04 \x01(\x0b\x32\x12.kdir.v1.DirectoryH\x00\x12\x1f\n\x05topic\x18\x05 \x01(\x0b\x32\x0e.kdir.v1.TopicH\x00\x12\x1d\n\x04link\x18\x06 \x01(\x0b\x32\r.kdir.v1.LinkH\x00\x12\x1f\n\x05mount\x18\x07 \x01(\x0b\x32\x0e.kdir.v1.MountH\x00\x12#\n\x08policies\x18\x08 \x01(\x0b\x32\x11.kdir.v1.Policies\x12\x14\n\x0c\x63hange_count\x18\t \x01(\r\x12.\n\nchanged_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x12\n\nchanged_by\x18\x0b \x01(\tB\x06\n\x04kind\"~\n\tDirectory\x12\x13\n\x0btopic_count\x18\x01 \x01(\x04\x12\x17\n\x0f\x63ontainer_count\x18\x02 \x01(\x04\x12\x0e\n\x06\x63losed\x18\x03 \x01(\x08\x12\x19\n\x11total_topic_count\x18\x04 \x01(\x04\x12\x18\n\x10unreadable_count\x18\x05 \x01(\x04\"\xd7\x02\n\x05Topic\x12\x15\n\rphysical_name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12\x12\n\npartitions\x18\x03 \x01(\r\x12\x1a\n\x12replication_factor\x18\x04 \x01(\r\x12%\n\tprovision\x18\x05 \x01(\x0e\x32\x12.kdir.v1.Provision\x12\x19\n\x11provision_message\x18\x06 \x01(\t\x12\x13\n\x0b\x64rift_count\x18\x07 \x01(\r\x12\x0f\n\x07\x61\x64opted\x18\x08 \x01(\x08\x12\x19\n\x11provision_attempt\x18\t \x01(\t\x12;\n\x0fobserved_config\x18\n \x03(\x0b\x32\".kdir.v1.Topic.ObservedConfigEntry\x1a\x35\n\x13ObservedConfigEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"z\n\x04Link\x12\x0f\n\x07targets\x18\x01 \x03(\t\x12\x1f\n\x04mode\x18\x02 \x01(\x0e\x32\x11.kdir.v1.LinkMode\x12#\n\x06writes\x18\x03 \x01(\x0e\x32\x13.kdir.v1.LinkWrites\x12\x1b\n\x13\x66\x61ll_back_on_absent\x18\x04 \x01(\x08\"\xf1\x01\n\x05Mount\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x11\n\tendpoints\x18\x04 \x03(\t\x12\"\n\x05state\x18\x05 \x01(\x0e\x32\x13.kdir.v1.MountState\x12%\n\x18last_contact_age_seconds\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0btopic_count\x18\x07 \x01(\x04H\x01\x88\x01\x01\x12\x0f\n\x07message\x18\x08 \x01(\tB\x1b\n\x19_last_contact_age_secondsB\x0e\n\x0c_topic_count\"f\n\x08Listener\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x19\n\x11\x62ootstrap_servers\x18\x02 \x03(\t\x12\x19\n\x11security_protocol\x18\x03 \x01(\t\x12\x16\n\x0esasl_mechanism\x18\x04 \x01(\t\"\x80\x01\n\x07\x43luster\x12\x12\n\ncluster_id\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\r\n\x05mount\x18\x03 \x01(\t\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12$\n\tlisteners\x18\x05 \x03(\x0b\x32\x11.kdir.v1.Listener\x12\x0c\n\x04site\x18\x06 \x01(\t*\x82\x01\n\tEntryKind\x12\x1a\n\x16\x45NTRY_KIND_UNSPECIFIED\x10\x00\x12\x18\n\x14\x45NTRY_KIND_DIRECTORY\x10\x01\x12\x14\n\x10\x45NTRY_KIND_TOPIC\x10\x02\x12\x13\n\x0f\x45NTRY_KIND_LINK\x10\x03\x12\x14\n\x10\x45NTRY_KIND_MOUNT\x10\x04*\xc8\x01\n\tProvision\x12\x19\n\x15PROVISION_UNSPECIFIED\x10\x00\x12\x14\n\x10PROVISION_ACTIVE\x10\x01\x12\x15\n\x11PROVISION_PENDING\x10\x02\x12\x14\n\x10PROVISION_FAILED\x10\x03\x12\x15\n\x11PROVISION_MISSING\x10\x04\x12\x16\n\x12PROVISION_REPLACED\x10\x05\x12\x16\n\x12PROVISION_DETACHED\x10\x06\x12\x16\n\x12PROVISION_DELETING\x10\x07*O\n\x08LinkMode\x12\x19\n\x15LINK_MODE_UNSPECIFIED\x10\x00\x12\x13\n\x0fLINK_MODE_FIRST\x10\x01\x12\x13\n\x0fLINK_MODE_UNION\x10\x02*W\n\nLinkWrites\x12\x1b\n\x17LINK_WRITES_UNSPECIFIED\x10\x00\x12\x14\n\x10LINK_WRITES_STAY\x10\x01\x12\x16\n\x12LINK_WRITES_FOLLOW\x10\x02*\x91\x01\n\nMountState\x12\x1b\n\x17MOUNT_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MOUNT_STATE_PENDING\x10\x01\x12\x16\n\x12MOUNT_STATE_LINKED\x10\x02\x12\x1c\n\x18MOUNT_STATE_DISCONNECTED\x10\x03\x12\x17\n\x13MOUNT_STATE_REFUSED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,30 +35,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TOPIC_OBSERVEDCONFIGENTRY']._loaded_options = None
   _globals['_TOPIC_OBSERVEDCONFIGENTRY']._serialized_options = b'8\001'
-  _globals['_ENTRYKIND']._serialized_start=1470
-  _globals['_ENTRYKIND']._serialized_end=1600
-  _globals['_PROVISION']._serialized_start=1603
-  _globals['_PROVISION']._serialized_end=1803
-  _globals['_LINKMODE']._serialized_start=1805
-  _globals['_LINKMODE']._serialized_end=1884
-  _globals['_LINKWRITES']._serialized_start=1886
-  _globals['_LINKWRITES']._serialized_end=1973
-  _globals['_MOUNTSTATE']._serialized_start=1976
-  _globals['_MOUNTSTATE']._serialized_end=2121
+  _globals['_ENTRYKIND']._serialized_start=1496
+  _globals['_ENTRYKIND']._serialized_end=1626
+  _globals['_PROVISION']._serialized_start=1629
+  _globals['_PROVISION']._serialized_end=1829
+  _globals['_LINKMODE']._serialized_start=1831
+  _globals['_LINKMODE']._serialized_end=1910
+  _globals['_LINKWRITES']._serialized_start=1912
+  _globals['_LINKWRITES']._serialized_end=1999
+  _globals['_MOUNTSTATE']._serialized_start=2002
+  _globals['_MOUNTSTATE']._serialized_end=2147
   _globals['_ENTRY']._serialized_start=90
   _globals['_ENTRY']._serialized_end=416
   _globals['_DIRECTORY']._serialized_start=418
-  _globals['_DIRECTORY']._serialized_end=518
-  _globals['_TOPIC']._serialized_start=521
-  _globals['_TOPIC']._serialized_end=864
-  _globals['_TOPIC_OBSERVEDCONFIGENTRY']._serialized_start=811
-  _globals['_TOPIC_OBSERVEDCONFIGENTRY']._serialized_end=864
-  _globals['_LINK']._serialized_start=866
-  _globals['_LINK']._serialized_end=988
-  _globals['_MOUNT']._serialized_start=991
-  _globals['_MOUNT']._serialized_end=1232
-  _globals['_LISTENER']._serialized_start=1234
-  _globals['_LISTENER']._serialized_end=1336
-  _globals['_CLUSTER']._serialized_start=1339
-  _globals['_CLUSTER']._serialized_end=1467
+  _globals['_DIRECTORY']._serialized_end=544
+  _globals['_TOPIC']._serialized_start=547
+  _globals['_TOPIC']._serialized_end=890
+  _globals['_TOPIC_OBSERVEDCONFIGENTRY']._serialized_start=837
+  _globals['_TOPIC_OBSERVEDCONFIGENTRY']._serialized_end=890
+  _globals['_LINK']._serialized_start=892
+  _globals['_LINK']._serialized_end=1014
+  _globals['_MOUNT']._serialized_start=1017
+  _globals['_MOUNT']._serialized_end=1258
+  _globals['_LISTENER']._serialized_start=1260
+  _globals['_LISTENER']._serialized_end=1362
+  _globals['_CLUSTER']._serialized_start=1365
+  _globals['_CLUSTER']._serialized_end=1493
 # @@protoc_insertion_point(module_scope)

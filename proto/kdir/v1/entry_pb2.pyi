@@ -101,16 +101,18 @@ class Entry(_message.Message):
     def __init__(self, path: _Optional[str] = ..., entry_id: _Optional[int] = ..., etag: _Optional[str] = ..., directory: _Optional[_Union[Directory, _Mapping]] = ..., topic: _Optional[_Union[Topic, _Mapping]] = ..., link: _Optional[_Union[Link, _Mapping]] = ..., mount: _Optional[_Union[Mount, _Mapping]] = ..., policies: _Optional[_Union[_policies_pb2.Policies, _Mapping]] = ..., change_count: _Optional[int] = ..., changed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., changed_by: _Optional[str] = ...) -> None: ...
 
 class Directory(_message.Message):
-    __slots__ = ("topic_count", "container_count", "closed", "total_topic_count")
+    __slots__ = ("topic_count", "container_count", "closed", "total_topic_count", "unreadable_count")
     TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_COUNT_FIELD_NUMBER: _ClassVar[int]
     CLOSED_FIELD_NUMBER: _ClassVar[int]
     TOTAL_TOPIC_COUNT_FIELD_NUMBER: _ClassVar[int]
+    UNREADABLE_COUNT_FIELD_NUMBER: _ClassVar[int]
     topic_count: int
     container_count: int
     closed: bool
     total_topic_count: int
-    def __init__(self, topic_count: _Optional[int] = ..., container_count: _Optional[int] = ..., closed: _Optional[bool] = ..., total_topic_count: _Optional[int] = ...) -> None: ...
+    unreadable_count: int
+    def __init__(self, topic_count: _Optional[int] = ..., container_count: _Optional[int] = ..., closed: _Optional[bool] = ..., total_topic_count: _Optional[int] = ..., unreadable_count: _Optional[int] = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("physical_name", "topic_id", "partitions", "replication_factor", "provision", "provision_message", "drift_count", "adopted", "provision_attempt", "observed_config")

@@ -26,7 +26,7 @@ from kdir.v1 import entry_pb2 as kdir_dot_v1_dot_entry__pb2
 from kdir.v1 import resolve_pb2 as kdir_dot_v1_dot_resolve__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12kdir/v1/scan.proto\x12\x07kdir.v1\x1a\x13kdir/v1/entry.proto\x1a\x15kdir/v1/resolve.proto\"l\n\x11ScanTopicsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\r\x12\x13\n\x0bshard_count\x18\x03 \x01(\r\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\"\xa7\x01\n\x12ScanTopicsResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x1f\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Entry\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x12\x0e\n\x06owners\x18\x04 \x03(\t\x12 \n\x18inherited_grants_expired\x18\x05 \x01(\x08\x32T\n\x0bScanService\x12\x45\n\nScanTopics\x12\x1a.kdir.v1.ScanTopicsRequest\x1a\x1b.kdir.v1.ScanTopicsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12kdir/v1/scan.proto\x12\x07kdir.v1\x1a\x13kdir/v1/entry.proto\x1a\x15kdir/v1/resolve.proto\"l\n\x11ScanTopicsRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\r\x12\x13\n\x0bshard_count\x18\x03 \x01(\r\x12\x11\n\tpage_size\x18\x04 \x01(\x05\x12\x12\n\npage_token\x18\x05 \x01(\t\"\xc1\x01\n\x12ScanTopicsResponse\x12%\n\tauthority\x18\x01 \x01(\x0b\x32\x12.kdir.v1.Authority\x12\x1f\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x0e.kdir.v1.Entry\x12\x17\n\x0fnext_page_token\x18\x03 \x01(\t\x12\x0e\n\x06owners\x18\x04 \x03(\t\x12 \n\x18inherited_grants_expired\x18\x05 \x01(\x08\x12\x18\n\x10unreadable_count\x18\x06 \x01(\x04\x32T\n\x0bScanService\x12\x45\n\nScanTopics\x12\x1a.kdir.v1.ScanTopicsRequest\x1a\x1b.kdir.v1.ScanTopicsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,7 +36,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCANTOPICSREQUEST']._serialized_start=75
   _globals['_SCANTOPICSREQUEST']._serialized_end=183
   _globals['_SCANTOPICSRESPONSE']._serialized_start=186
-  _globals['_SCANTOPICSRESPONSE']._serialized_end=353
-  _globals['_SCANSERVICE']._serialized_start=355
-  _globals['_SCANSERVICE']._serialized_end=439
+  _globals['_SCANTOPICSRESPONSE']._serialized_end=379
+  _globals['_SCANSERVICE']._serialized_start=381
+  _globals['_SCANSERVICE']._serialized_end=465
 # @@protoc_insertion_point(module_scope)

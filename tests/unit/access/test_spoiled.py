@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, federation_pb2, resolve_pb2
+from kdir.v1 import (
+    admin_pb2,
+    directory_pb2,
+    entry_pb2,
+    federation_pb2,
+    resolve_pb2,
+    scan_pb2,
+)
 
 from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
@@ -15,7 +22,7 @@ from directory.namespace.keys import INHERITED, entry_key
 from directory.server.health import State, health_of
 from directory.store.base import Put
 from resolver.errors import Absent, InvalidArgument, InvalidNamespace, NotReady, UnreadableRecord
-from tests.unit.access.conftest import ADMIN, House, grants
+from tests.unit.access.conftest import ADMIN, House, grants, topic
 
 STORES = ("sqlite", "etcd")
 
@@ -149,3 +156,123 @@ def test_S21_a_change_of_an_entry_that_cannot_be_read_is_not_answered_with_absen
         assert "the record of /la/d/x cannot be read: " in refusal.message
         if access == "enforce":
             assert isinstance(la.refusal("bob", method, request), Absent | InvalidNamespace)
+
+
+def damage(house: House, parent: str, kind: Kind, name: str, record: bytes = b"\xff") -> None:
+    directory_id = house.cluster.replica.snapshot.find_directory(parent.split("/")[2:])
+    assert directory_id is not None
+    house.put(Put(entry_key(directory_id, kind, name), record))
+
+
+def listed(house: House, who: str, path: str, **fields: object) -> tuple[list[str], int]:
+    """Returns the paths of all pages of a listing, and the number of entries that it lacks."""
+    request = directory_pb2.ListEntriesRequest(path=path, **fields)  # type: ignore[arg-type]
+    paths, unreadable = [], 0
+    while True:
+        page = house.ask(who, "ListEntries", request)
+        paths += [one.path for one in page.entries]
+        unreadable += page.unreadable_count
+        if not page.next_page_token:
+            return paths, unreadable
+        request.page_token = page.next_page_token
+
+
+def scanned(house: House, who: str, path: str = "", shards: int = 1) -> tuple[list[str], int]:
+    """Returns the paths of all shards of a scan, and the number of entries that it lacks."""
+    paths, unreadable = [], 0
+    for shard in range(shards):
+        token = None
+        while token != "":
+            request = scan_pb2.ScanTopicsRequest(
+                path=path, shard=shard, shard_count=shards, page_size=1, page_token=token or ""
+            )
+            page = house.ask(who, "ScanTopics", request)
+            paths += [one.path for one in page.entries]
+            unreadable += page.unreadable_count
+            token = page.next_page_token
+    return sorted(paths), unreadable
+
+
+def test_S21_a_listing_counts_what_it_lacks_for_callers_that_may_describe_it(house: Make) -> None:
+    la = house()
+    la.mkdir("/la/a/hr/salaries")
+    la.mkdir("/la/other")
+    topic(la, "/la/a/hr/t")
+    la.grant("bob", "describe", "/la/a")
+    la.grant("bob", "-describe", "/la/a/hr/salaries")
+    la.grant("eve", "describe", "/la")
+    la.grant("eve", "-describe", "/la/a")
+    damage(la, "/la/a/hr", Kind.DIRECTORY, "salaries")
+    damage(la, "/la/a/hr", Kind.TOPIC, "t")
+    damage(la, "/la/a", Kind.DIRECTORY, "__s")
+    assert listed(la, ADMIN, "/la/a/hr") == ([], 2)
+    assert listed(la, ADMIN, "/la/a") == (["/la/a/hr"], 0)
+    assert listed(la, ADMIN, "/la", recursive=True) == (["/la/a", "/la/a/hr", "/la/other"], 2)
+    assert listed(la, ADMIN, "/la/other", recursive=True) == ([], 0)
+    whole = listed(la, ADMIN, "/la", recursive=True, include_system=True, page_size=1)
+    assert whole == (["/la/a", "/la/a/hr", "/la/other"], 3)
+    # Who may not describe it learns nothing of it.
+    assert listed(la, "bob", "/la/a/hr") == ([], 1)
+    assert listed(la, "bob", "/la/a", recursive=True) == (["/la/a/hr"], 1)
+    assert listed(la, "eve", "/la", recursive=True) == (["/la/other"], 0)
+    [hr] = la.ask(ADMIN, "ListEntries", directory_pb2.ListEntriesRequest(path="/la/a")).entries
+    [for_bob] = la.ask("bob", "ListEntries", directory_pb2.ListEntriesRequest(path="/la/a")).entries
+    assert (hr.directory.unreadable_count, for_bob.directory.unreadable_count) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ({"name_glob": "sal*"}, 1),
+        ({"name_glob": "x*"}, 0),
+        ({"kinds": ["ENTRY_KIND_TOPIC"]}, 1),
+        ({"kinds": ["ENTRY_KIND_LINK"]}, 1),
+        # What is below a directory may be listed, whatever the directory's name.
+        ({"name_glob": "x*", "recursive": True}, 1),
+        ({"kinds": ["ENTRY_KIND_TOPIC"], "recursive": True}, 2),
+    ],
+)
+def test_what_a_filter_leaves_out_is_not_missing(
+    house: Make, fields: dict[str, object], count: int
+) -> None:
+    la = house()
+    la.mkdir("/la/hr/salaries")
+    topic(la, "/la/hr/t")
+    damage(la, "/la/hr", Kind.DIRECTORY, "salaries")
+    damage(la, "/la/hr", Kind.TOPIC, "t")
+    assert listed(la, ADMIN, "/la/hr", **fields) == ([], count)
+
+
+def test_S21_a_topic_that_is_damaged_further_in_does_not_fail_its_page(house: Make) -> None:
+    """A load checks the first bytes of a record only."""
+    la = house()
+    la.mkdir("/la/a")
+    for name in ("t1", "t2", "t3"):
+        topic(la, f"/la/a/{name}")
+    snapshot = la.cluster.replica.snapshot
+    directory_id = snapshot.find_directory(["a"])
+    assert directory_id is not None
+    record = snapshot.nodes[directory_id].topics.get("t2")
+    assert record is not None
+    damage(la, "/la/a", Kind.TOPIC, "t2", record + b"\xff")
+    la = house()  # a second server of the store
+    assert "t2" in la.cluster.replica.snapshot.nodes[directory_id].topics
+    rest = ["/la/a/t1", "/la/a/t3"]
+    for size in (1, 2, 0):
+        assert listed(la, ADMIN, "/la/a", page_size=size) == (rest, 1)
+    assert scanned(la, ADMIN) == (rest, 1)
+    assert scanned(la, ADMIN, shards=3) == (rest, 1)
+
+
+def test_S21_a_scan_counts_what_it_lacks_for_callers_that_may_describe_it(house: Make) -> None:
+    la = house()
+    la.mkdir("/la/a/hr/salaries")
+    for path in ("/la/a/hr/salaries/s", "/la/a/hr/t", "/la/a/u"):
+        topic(la, path)
+    la.grant("bob", "describe", "/la/a")
+    la.grant("bob", "-describe", "/la/a/hr/salaries")
+    damage(la, "/la/a/hr", Kind.DIRECTORY, "salaries")
+    damage(la, "/la/a/hr", Kind.TOPIC, "t")
+    for shards in (1, 4):
+        assert scanned(la, ADMIN, shards=shards) == (["/la/a/u"], 2)
+        assert scanned(la, "bob", "/la/a", shards=shards) == (["/la/a/u"], 1)

@@ -63,6 +63,15 @@ def test_find_says_on_stderr_what_may_be_old(table: str) -> None:
     assert run(["find", "clicks", "--cluster", "la"]).err == ""
 
 
+def test_S21_find_says_on_stderr_what_may_be_missing(table: str) -> None:
+    index = IndexTable(table)
+    state = ClusterState("kc-eu", "eu", "/eu", as_of=NOW).incomplete("1 entry that …")
+    placed = FilePlacement(index.write("kc-eu", [topic_batch(page(topic("/eu/clicks")))]), state)
+    index.commit(index.load(), [placed], [], "test")
+    for line in (["find", "clicks", "--cluster", "eu"], ["index", "report", "--cluster", "eu"]):
+        assert run(line).err == "/eu (eu): incomplete: 1 entry that …\n"
+
+
 def test_find_of_nothing_is_1(table: str) -> None:
     ran = run(["find", "nothing", "--cluster", "la"])
     assert (ran.code, ran.out) == (1, "")

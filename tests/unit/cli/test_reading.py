@@ -260,6 +260,52 @@ def test_a_partial_listing_prints_what_it_has_and_exits_3(kdir: Kdir) -> None:
     assert "UNREACHABLE" in ran.err
 
 
+def with_unreadable(kdir: Kdir, path: str, count: int) -> None:
+    """Makes the server at ``path``'s own endpoint count entries that cannot be read, directly in
+    that directory.
+    """
+    endpoint = kdir.tree.at("/ny").endpoint
+    whole = kdir.tree.transport.handler(endpoint)
+
+    def handle(method: str, request: Any) -> Any:
+        answer = whole(method, request)
+        if method == "DirectoryService.ListEntries":
+            above = request.recursive and path.startswith(f"{request.path}/")
+            if above or request.path == path:
+                answer.unreadable_count = count
+            for entry in answer.entries:
+                if entry.path == path:
+                    entry.directory.unreadable_count = count
+        return answer
+
+    kdir.tree.transport.serve(endpoint, handle)
+
+
+@pytest.mark.parametrize(
+    ("line", "at"),
+    [
+        ("ls /ny/hr", "/ny"),
+        ("ls /ny/hr", "/"),
+        ("ls -R /ny", "/"),
+        ("ls /ny/h*/*", "/"),
+        ("tree /ny", "/"),
+        ("export /ny", "/"),
+        ("ls -o json /ny/hr", "/ny"),
+    ],
+)
+def test_S21_entries_that_cannot_be_read_are_counted_in_a_listing(
+    kdir: Kdir, line: str, at: str
+) -> None:
+    kdir.tree.mkdir("/ny/hr")
+    with_unreadable(kdir, "/ny/hr", 2)
+    ran = kdir(line, at=at)
+    where = "/ny" if line in {"ls -R /ny", "export /ny"} else "/ny/hr"
+    assert ran.code == 3
+    lacks = f"not listed: {where}: 2 entries that cannot be read: kdir verify {where}"
+    assert f"{lacks} (UNREADABLE_RECORD)" in ran.err
+    assert kdir("ls /ny", at=at).code == 0
+
+
 def test_several_paths_have_headings_and_one_that_fails_stops_none(kdir: Kdir) -> None:
     for terminal in (True, False):
         ran = kdir("ls /nope /ny", terminal=terminal)
