@@ -34,7 +34,7 @@ from directory.namespace.lookup import (
     Unreadable,
     lookup,
 )
-from directory.namespace.quotas import Amount, Quota, system_directories, topic_amount
+from directory.namespace.quotas import Amount, Quota, system_directories
 from directory.namespace.snapshot import Node, Snapshot
 from directory.namespace.traversal import (
     LocatedEntry,
@@ -579,11 +579,12 @@ class VisibleTree(OpenTree):
         topics, directories, partitions = every(relative, node) if usual else Seen()
         for name, is_topic, allowed in within.entries_with_grants():
             if is_topic:
-                topic = snapshot.topic(node.entry_id, name) if allowed != usual else None
-                if topic is not None:
-                    counted = topic_amount(topic)
-                    topics += counted.topics if allowed else -counted.topics
-                    partitions += counted.partitions if allowed else -counted.partitions
+                # Not decoded: what is counted may be a record that cannot be read.
+                record = node.topics.get(name) if allowed != usual else None
+                if record is not None:
+                    counted = snapshot.codec.partitions([record])
+                    topics += 1 if allowed else -1
+                    partitions += counted if allowed else -counted
                 continue
             container = node.containers.get(name)
             below = snapshot.nodes.get(container.entry_id) if container is not None else None

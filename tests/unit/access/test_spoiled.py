@@ -276,3 +276,24 @@ def test_S21_a_scan_counts_what_it_lacks_for_callers_that_may_describe_it(house:
     for shards in (1, 4):
         assert scanned(la, ADMIN, shards=shards) == (["/la/a/u"], 2)
         assert scanned(la, "bob", "/la/a", shards=shards) == (["/la/a/u"], 1)
+
+
+def test_S21_a_hidden_topic_that_cannot_be_read_fails_no_listing_and_is_not_named(
+    house: Make,
+) -> None:
+    la = house()
+    la.mkdir("/la/a")
+    for name in ("t1", "t2"):
+        topic(la, f"/la/a/{name}")
+    la.grant("bob", "describe", "/la")
+    la.grant("bob", "-describe", "/la/a/t2")
+    directory_id = la.cluster.replica.snapshot.find_directory(["a"])
+    assert directory_id is not None
+    record = la.cluster.replica.snapshot.nodes[directory_id].topics.get("t2")
+    assert record is not None
+    damage(la, "/la/a", Kind.TOPIC, "t2", record + b"\xff")
+    la = house()  # a second server of the store, since a load checks the first bytes only
+    assert listed(la, "bob", "/la/a") == (["/la/a/t1"], 0)
+    assert scanned(la, "bob") == (["/la/a/t1"], 0)
+    [shown] = la.ask("bob", "ListEntries", directory_pb2.ListEntriesRequest(path="/la")).entries
+    assert (shown.directory.topic_count, shown.directory.total_topic_count) == (1, 1)
