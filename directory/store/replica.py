@@ -171,10 +171,10 @@ class Replica:
 
     @property
     def state(self) -> ReplicaState:
-        """Current state. A store that neither answers nor fails counts as unreachable after a
-        while.
+        """Current state; LOADING until every subscriber has received the first tree. A store that
+        neither answers nor fails counts as unreachable after a while.
         """
-        if self._snapshot is None:
+        if self._reported is None:
             return ReplicaState.LOADING
         return ReplicaState.STALE if self.is_away or self.sealed else ReplicaState.SERVING
 

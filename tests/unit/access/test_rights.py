@@ -161,7 +161,8 @@ def test_rm_r_takes_no_topic_that_is_read_only(la: House) -> None:
 
 def test_only_status_is_answered_before_anything_is_loaded(house: Make) -> None:
     la = house(access="open")
-    la.cluster.replica._snapshot = None
+    for first_tree in ("_snapshot", "_reported"):
+        setattr(la.cluster.replica, first_tree, None)
     assert la.cluster.replica.state is ReplicaState.LOADING
     asked = {"Backup": admin_pb2.BackupRequest(), "Verify": admin_pb2.VerifyRequest()}
     for method, request in asked.items():

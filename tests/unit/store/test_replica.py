@@ -116,6 +116,22 @@ def test_S5_while_nothing_was_ever_loaded_it_is_not_ready_and_no_empty_tree(
         assert state_of(replica) is ReplicaState.SERVING
 
 
+def test_S5_it_serves_only_when_all_who_follow_it_have_the_first_tree(
+    store: ScriptedStore,
+) -> None:
+    """What they derive, such as the mount table, would lack what the tree has."""
+    states: list[ReplicaState] = []
+    replica = Replica(store, CODEC)
+    replica.subscribe(lambda _: states.append(replica.state))
+    replica.start()
+    try:
+        eventually(lambda: replica.state is ReplicaState.SERVING)
+        assert replica.reported_revision == 0
+    finally:
+        replica.stop()
+    assert states == [ReplicaState.LOADING]
+
+
 def test_S4_while_the_store_is_away_the_tree_is_served_stale_with_its_age(
     store: ScriptedStore,
 ) -> None:
