@@ -548,12 +548,16 @@ def _held_growth(diff: ConfigDiff) -> TopicObservation | None:
     growth = diff.before.settings.get(PARTITIONS)
     if growth is None or growth.was is None or PARTITIONS not in diff.asked.held:
         return None
+    if diff.partitions_before >= int(growth.value):
+        return None  # Kafka made it; the answer was lost
     return _without_reserved(diff, growth)
 
 
 def _without_reserved(diff: ConfigDiff, growth: AppliedSetting) -> TopicObservation:
-    """Returns what to record where growth that was recorded before its call is not made."""
-    was, refused = int(growth.was or 0), int(growth.value)
+    """Returns what to record where growth that was recorded before its call is not made: as many
+    partitions as before it, or as Kafka has by now: the answer of an earlier call may be lost.
+    """
+    was, refused = max(int(growth.was or 0), diff.partitions_before), int(growth.value)
     return diff.subject.observation(partitions=was, refused_partitions=refused)
 
 
@@ -590,8 +594,7 @@ def _growing(diff: ConfigDiff) -> ConfigDiff:
 
 
 def _without_growth(diff: ConfigDiff) -> ConfigDiff:
-    growth = next(call for call in diff.calls if call.operation == GROW)
-    calls = tuple(call for call in diff.calls if call is not growth)
+    calls = tuple(call for call in diff.calls if call.operation != GROW)
     settings = {key: one for key, one in diff.asked.settings.items() if key != PARTITIONS}
     asked = replace(diff.asked, settings=MappingProxyType(settings))
-    return replace(diff, asked=asked, calls=calls, partitions=int(growth.before or 0))
+    return replace(diff, asked=asked, calls=calls, partitions=diff.partitions_before)

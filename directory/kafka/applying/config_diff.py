@@ -84,6 +84,12 @@ class ConfigDiff:
         """Partitions to ask for; 0 = none."""
         return next((int(call.after or 0) for call in self.calls if call.operation == GROW), 0)
 
+    @property
+    def partitions_before(self) -> int:
+        """Partitions that Kafka has before the calls are made."""
+        found = (int(call.before or 0) for call in self.calls if call.operation == GROW)
+        return next(found, self.partitions)
+
 
 def needs_check(subject: ArmedTopic, pushed: AppliedRecord[str], rules: ConfigDiffOptions) -> bool:
     """True if Kafka has to be asked about a topic; not if each setting is known to be as desired,

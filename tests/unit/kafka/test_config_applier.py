@@ -32,6 +32,7 @@ from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import INHERITED, PUSHED
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put
+from resolver.errors import QuotaExceeded
 from tests.support.large_trees import FakeKafka
 from tests.support.reconciler import MOUNT, Chance, World, begin_arming, unlucky, world
 from tests.unit.kafka.test_acl_applier import inherit
@@ -493,6 +494,10 @@ def test_no_more_is_asked_of_a_kafka_that_does_not_show_what_it_was_asked_before
 # -- partitions ------------------------------------------------------------------------------------
 
 
+LOST = OutcomeUnknown("the answer was lost")
+"""Of growth that Kafka made."""
+
+
 class GrowingKafka(SlowKafka):
     """One whose partitions grow, unless it refuses, loses the answer or somebody comes between."""
 
@@ -506,7 +511,7 @@ class GrowingKafka(SlowKafka):
     ) -> Mapping[str, Outcome]:
         still()
         outcome = self.outcomes.pop(0) if self.outcomes else Succeeded()
-        if outcome == Succeeded():
+        if outcome in (Succeeded(), LOST):
             for name, count in partitions.items():
                 self.topics[name] = replace(self.topics[name], partitions=count)
         between, self.between = self.between, lambda: None
@@ -631,6 +636,44 @@ def test_growth_below_a_quota_is_taken_back_while_it_waits_for_approval(tmp_path
         begin_arming(here)
         here.settle(1_000)
         assert counts(here, kafka) == (6, 6)
+
+
+def wants_approval(here: World, kafka: GrowingKafka) -> None:
+    inherit(here)
+
+
+def refuses_more(here: World, kafka: GrowingKafka) -> None:
+    kafka.outcomes = [Rejected("no more than 6")]
+
+
+@pytest.mark.parametrize("then", [wants_approval, refuses_more])
+def test_growth_below_a_quota_that_kafka_made_is_kept_where_more_is_not_made(
+    tmp_path: FilePath, then: Callable[[World, GrowingKafka], None]
+) -> None:
+    """Also if the answer was lost: else what it took of the quota is given away a second time."""
+    kafka = GrowingKafka("a", "b")
+    with armed(tmp_path / "store.db", lambda: kafka) as here:
+        changes = {"policies.max_partitions": 8}
+        here.execute(UpdateEntry(path=MOUNT, kind=Kind.DIRECTORY, changes=changes))
+        kafka.outcomes = [LOST]
+
+        def more_is_wanted() -> None:
+            grow(here, "policies", 7)
+            then(here, kafka)
+
+        kafka.between, missing = more_is_wanted, list[int]()
+
+        def compare(_: object) -> None:
+            recorded, real = counts(here, kafka)
+            missing.append(real - recorded)
+
+        here.replica.subscribe(compare)
+        grow(here, "policies", 6)
+        here.settle()
+        assert (counts(here, kafka), max(missing)) == ((6, 6), 0)
+        assert not kafka.outcomes
+        with pytest.raises(QuotaExceeded):
+            here.create("c", partitions=2)
 
 
 @pytest.mark.parametrize(
