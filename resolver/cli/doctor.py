@@ -23,7 +23,7 @@ from resolver.errors import (
 from resolver.message_values import plain
 
 if TYPE_CHECKING:
-    from kdir.v1 import admin_pb2
+    from kdir.v1 import admin_pb2, federation_pb2
 
     from resolver.cli.session import Session
 
@@ -142,33 +142,51 @@ def _known_servers(
     session: Session, named: Sequence[_Server], looks: Sequence[_Look]
 ) -> list[_Server]:
     """Returns the servers of the root, and those of every mount that one server reports: the first
-    of ``named`` that answers.
+    of ``named`` that answers, else one of the root.
     """
     from kdir.v1 import federation_pb2
 
     from resolver.transport import method
 
     silent = {server.endpoint for server, status in looks if _is_silent(status)}
+    failed = {server.endpoint for server, status in looks if isinstance(status, KdirError)}
+    refused: list[KdirError] = []
+    list_mounts, request = "FederationService.ListMounts", federation_pb2.ListMountsRequest()
     for server in named:
         if server.endpoint in silent:
             continue
         try:
             answer: Any = session.transport.call(
                 server.endpoint,
-                method("FederationService.ListMounts"),
-                federation_pb2.ListMountsRequest(),
+                method(list_mounts),
+                request,
                 session.timeout_seconds,
                 cluster_id=server.cluster_id,
             )
-        except KdirError:
-            continue  # its own row says so
-        root = _root(session) if any(map(_leads_up, looks)) else []
-        return root + [
-            _Server(endpoint, row.cluster_id, row.cluster, row.mount)
-            for row in answer.rows
-            for endpoint in row.endpoints or ("",)
-        ]
-    return []
+        except KdirError as error:
+            if server.endpoint not in failed:  # else its own row says so
+                refused.append(error)
+            continue
+        return _root(session, looks) + _mounted(answer)
+    if not refused:
+        return []
+    # Such as a server that reports its state, and whose store has been away for too long.
+    root = _root(session, looks)
+    if root:
+        try:
+            return root + _mounted(session.resolver.call("/", list_mounts, request))
+        except KdirError as error:
+            refused.append(error)
+    session.missing(f"not listed: other mounts: {refused[-1]}")
+    return root
+
+
+def _mounted(answer: federation_pb2.ListMountsResponse) -> list[_Server]:
+    return [
+        _Server(endpoint, row.cluster_id, row.cluster, row.mount)
+        for row in answer.rows
+        for endpoint in row.endpoints or ("",)
+    ]
 
 
 def _leads_up(look: _Look) -> bool:
@@ -181,8 +199,10 @@ def _leads_up(look: _Look) -> bool:
     return status.parent.configured or status.authority.cluster.mount == "/"
 
 
-def _root(session: Session) -> list[_Server]:
+def _root(session: Session, looks: Sequence[_Look]) -> list[_Server]:
     """Returns the servers of ``/``, which no mount names; none where nothing leads there."""
+    if not any(map(_leads_up, looks)):
+        return []
     try:
         root = session.resolver.owner_of("/")
     except NoRoute:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kdir.v1 import admin_pb2, entry_pb2, resolve_pb2
 
-from resolver.errors import HandshakeFailed, PermissionDenied, Unauthenticated
+from resolver.errors import HandshakeFailed, PermissionDenied, Unauthenticated, Unreachable
 from resolver.path import Path as KdirPath
 from resolver.testing import MemoryDirectory
 from tests.support.command_line import Ran, answering, run
@@ -168,6 +168,47 @@ def test_a_token_that_no_server_looks_at_is_shown_as_ignored(
     assert (
         "identity: anonymous: the servers do not authenticate callers, a token ignored\n" in ran.err
     )
+
+
+# -- a server that does not answer which mounts there are -----------------------------------------
+
+STALE = Unreachable("its store has been unreachable for 90 s, longer than max_stale_seconds")
+
+
+def _doctor_at_stale(*mounts: str, root: Mapping[str, Any] = {}) -> Ran:
+    """Runs ``kdir doctor`` at ``/la`` beside these mounts, where ListMounts is refused; ``root``:
+    answers of the server of ``/``.
+    """
+    with MemoryDirectory() as tree:
+        endpoints = {mount: tree.cluster(mount) for mount in (*mounts, "/la")}
+        status = _status(endpoints["/la"])
+        status.parent.configured = status.parent.linked = "/" in mounts
+        answers = {"AdminService.GetStatus": status, "FederationService.ListMounts": STALE}
+        for mount, some in (("/la", answers), ("/", root)):
+            if mount in endpoints:
+                handler = answering(some, tree.at(mount).answer, [])
+                tree.transport.serve(endpoints[mount], handler)
+        return run(["--at", endpoints["/la"], "doctor"], tree.transport)
+
+
+def test_where_a_server_refuses_its_mounts_the_root_lists_them() -> None:
+    ran = _doctor_at_stale("/", "/sf")
+    assert [line.split("\t")[:2] for line in ran.lines] == [
+        ["/", "root"],
+        ["/la", "la"],
+        ["/sf", "sf"],
+    ]
+    assert "not listed" not in ran.err
+
+
+def test_mounts_that_no_server_lists_are_reported_as_missing() -> None:
+    alone = _doctor_at_stale()
+    assert (alone.code, [line.split("\t")[0] for line in alone.lines]) == (3, ["/la"])
+    assert f"not listed: other mounts: {STALE}\n" in alone.err
+    assert "all servers healthy" not in alone.err
+    both = _doctor_at_stale("/", "/sf", root={"FederationService.ListMounts": STALE})
+    assert (both.code, [line.split("\t")[0] for line in both.lines]) == (3, ["/", "/la"])
+    assert both.err.count("not listed: other mounts: ") == 1
 
 
 def test_a_stop_names_the_command_that_lists_every_difference() -> None:
