@@ -69,6 +69,7 @@ _UNREACHED: Final = (
     "etcdserver: too many requests",
     "etcdserver: server is not ready",
     "etcdserver: not capable",
+    "etcdserver: rpc not supported for learner",
 )
 _LOGIN: Final = ("invalid auth token", "revision of auth store is old", "user name is empty")
 _ELSEWHERE: Final = frozenset(

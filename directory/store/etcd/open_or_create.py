@@ -6,6 +6,8 @@ inside or around one, and keys that kdir did not create.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 from directory.store.base import Identity, IncompatibleStore, StoreUnreachable
@@ -31,7 +33,8 @@ __all__ = [
 
 _SECONDS: Final = 5.0
 _MEMBER_SECONDS: Final = 1.0
-"""Longest wait for one member when all are compared: one that is away delays an open by this."""
+"""Longest wait for one member when all are compared: one that is away delays an open by this, and
+once more by as much at a login."""
 
 
 def read_head(
@@ -159,21 +162,31 @@ def refuse_two_clusters(connection: EtcdConnection) -> list[str]:
     Raises:
         IncompatibleStore: they are of several.
     """
-    found: dict[int, str] = {}
-    away: list[str] = []
     if len(connection.endpoints) == 1:
-        return away
-    for number, endpoint in enumerate(connection.endpoints):
-        try:
-            found[connection.cluster_id_at(number, _MEMBER_SECONDS)] = endpoint
-        except StoreUnreachable:
-            away.append(endpoint)
-    if len(found) > 1:
+        return []
+    every = range(len(connection.endpoints))
+    had_token = bool(connection.token)
+    found = _cluster_ids(connection, every)
+    if connection.token and not had_token:
+        # A learner answers this read, but lets nobody log in: another member has by now.
+        found |= _cluster_ids(connection, [one for one in every if one not in found])
+    away = [connection.endpoints[one] for one in every if one not in found]
+    members = {cluster: connection.endpoints[one] for one, cluster in found.items()}
+    if len(members) > 1:
         raise IncompatibleStore(
-            f"{connection}: {' and '.join(sorted(found.values()))} are of different etcd"
+            f"{connection}: {' and '.join(sorted(members.values()))} are of different etcd"
             " clusters; name the members of one"
         )
     return away
+
+
+def _cluster_ids(connection: EtcdConnection, numbers: Iterable[int]) -> dict[int, int]:
+    """Returns etcd's cluster id of each of these members that answers."""
+    found: dict[int, int] = {}
+    for number in numbers:
+        with suppress(StoreUnreachable):
+            found[number] = connection.cluster_id_at(number, _MEMBER_SECONDS)
+    return found
 
 
 def _refuse_creation_while_away(connection: EtcdConnection, away: list[str]) -> None:

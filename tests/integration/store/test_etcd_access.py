@@ -1,17 +1,20 @@
 """Stores in an etcd that lets in only some: TLS, users, rights, and prefixes that keep apart."""
 
+import json
 import logging
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import grpc
 import pytest
 
-from deploy.local.etcd import Certificates, EtcdCluster
+from deploy.local.etcd import Certificates, EtcdCluster, EtcdMember, installed
 from directory.store.addresses import find_identity, open_store
 from directory.store.base import (
     Committed,
@@ -20,6 +23,8 @@ from directory.store.base import (
     Put,
     StoreUnreachable,
 )
+from directory.store.etcd import open_or_create
+from directory.store.etcd.call_errors import EtcdRefused
 from directory.store.etcd.connection import EtcdConnection
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.etcd_address import EtcdAddress
@@ -317,3 +322,61 @@ def test_a_store_that_was_removed_is_not_made_again_under_its_servers(
         with pytest.raises(StoreUnreachable, match="there is no store any more"):
             put(store, (b"k", b"w"))
         assert find_identity(address) is None
+
+
+@pytest.fixture
+def with_learner(
+    etcd_clusters: Callable[..., EtcdCluster], tmp_path: Path
+) -> Iterator[tuple[EtcdMember, EtcdCluster]]:
+    """Yields a learner, which takes reads from its own data and nothing else, and its cluster of
+    one member, with the users ``root`` and ``kdir``, who may use ``/la/``.
+    """
+    learner = EtcdMember("learner", tmp_path / "learner")
+    with etcd_clusters(members=1) as cluster, ExitStack() as stack:
+        voter = cluster.members[0]
+        body = json.dumps({"peerURLs": [learner.peer_url], "isLearner": True}).encode()
+        with urlopen(f"http://{voter.endpoint}/v3/cluster/member/add", body, timeout=10):
+            pass
+        peers = f"--initial-cluster={voter.peer},{learner.peer}"
+        learner.join([installed(), peers, "--initial-cluster-state=existing"])
+        stack.callback(learner.kill)
+        with grpc.insecure_channel(voter.endpoint) as channel:
+            auth = etcdrpc.AuthStub(channel)
+            for user in ("root", "kdir"):
+                _call(auth, "UserAdd", {"name": user, "password": user})
+            for role in ("root", "la"):
+                _call(auth, "RoleAdd", {"name": role})
+            _call(auth, "RoleGrantPermission", {"name": "la", "perm": _permission(b"/la/")})
+            _call(auth, "UserGrantRole", {"user": "root", "role": "root"})
+            _call(auth, "UserGrantRole", {"user": "kdir", "role": "la"})
+            _call(auth, "AuthEnable", {})
+        at_learner = EtcdConnection(EtcdAddress.parse(f"etcd://{learner.endpoint}/la"))
+        with closing(at_learner):
+            eventually(lambda: wants_a_user(at_learner))
+        yield learner, cluster
+
+
+def wants_a_user(connection: EtcdConnection) -> bool:
+    """True if a member has the users of its cluster by now."""
+    with suppress(StoreUnreachable):
+        try:
+            connection.cluster_id_at(0, 1)
+        except EtcdRefused:
+            return True
+    return False
+
+
+def test_a_store_is_created_and_opened_where_the_address_names_a_learner(
+    with_learner: tuple[EtcdMember, EtcdCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lets nobody log in; a call that begins there goes on to another member."""
+    learner, cluster = with_learner
+    monkeypatch.setattr(open_or_create, "_MEMBER_SECONDS", 20.0)
+    for number in (0, 1):
+        monkeypatch.setattr(random, "randrange", lambda _, number=number: number)
+        address = f"etcd://kdir:kdir@{learner.endpoint},{cluster.endpoints[0]}/la"
+        assert (find_identity(address) is None) == (number == 0)
+        with opened(address) as store, following(store) as watch:
+            done = put(store, (b"k", b"%d" % number))
+            assert until(watch, done.revision)[-1].writes == (Put(b"k", b"%d" % number),)
+            assert everything(store, [b"k"]) == {b"k": b"%d" % number}

@@ -39,6 +39,12 @@ class Failure(grpc.RpcError):
         ),
         (Code.UNAVAILABLE, "etcdserver: no leader", FailureKind.UNREACHED),
         (Code.RESOURCE_EXHAUSTED, "etcdserver: too many requests", FailureKind.UNREACHED),
+        # A member that follows only: others take the call.
+        (
+            Code.FAILED_PRECONDITION,
+            "etcdserver: rpc not supported for learner",
+            FailureKind.UNREACHED,
+        ),
         # A write that ended so may have been made, or may be made yet.
         (Code.UNAVAILABLE, "Socket closed", FailureKind.UNKNOWN),
         (Code.UNAVAILABLE, "etcdserver: request timed out", FailureKind.UNKNOWN),
