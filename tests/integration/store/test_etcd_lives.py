@@ -26,6 +26,7 @@ from directory.store.base import (
     Transaction,
     UnchangedSince,
 )
+from directory.store.etcd import open_or_create
 from directory.store.etcd.etcd3_stubs import etcdrpc
 from directory.store.etcd.store import EtcdStore
 from directory.store.replica import Replica
@@ -252,6 +253,7 @@ def test_members_of_two_etcds_in_one_address_are_refused(
         other.restore(file, "another")
         both = ",".join([*etcd.endpoints, *other.endpoints])
         monkeypatch.setattr(random, "randrange", lambda most: most - 1)  # begins with the copy
+        monkeypatch.setattr(open_or_create, "_MEMBER_SECONDS", 20.0)  # a busy machine's are slow
         with pytest.raises(IncompatibleStore, match="are of different etcd clusters"):
             EtcdStore.open(f"etcd://{both}/{prefix}", "la")
         with closing(EtcdStore.open(f"etcd://{etcd.endpoints[0]}/{prefix}", "la")) as store:
@@ -266,6 +268,7 @@ def test_an_empty_etcd_beside_that_of_the_store_is_refused_before_anything_is_cr
     begins_with: str,
 ) -> None:
     """A second, empty cluster would answer ABSENT for all that exists."""
+    monkeypatch.setattr(open_or_create, "_MEMBER_SECONDS", 20.0)  # a busy machine's are slow
     prefix = address_in(etcd).rpartition("/")[2]
     with etcd_clusters(members=1) as other:
         here, there = etcd.endpoints[0], other.endpoints[0]
