@@ -90,7 +90,7 @@ def irreversible_effect(
     topics. Granting or arming again reverses revoked rights and disarming (decision 0062).
 
     Args:
-        plan: includes the effects in the clusters below.
+        plan: includes the effects in the clusters below that are known.
         unknown: the clusters below whose effects are unknown.
     """
     for call in plan.kafka_calls:

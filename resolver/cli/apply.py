@@ -533,6 +533,7 @@ def _plan_of(session: Session, one: _Change, *, below: bool) -> Any:
         clusters = []
     return _Plan(
         with_clusters_below(answer.plan, clusters),
+        with_clusters_below(answer.plan, [each for each in clusters if not each.error]),
         tuple(failure_text(each.cluster, each.error) for each in clusters if each.error),
         tuple(each.cluster for each in clusters if each.error),
         answer,
@@ -544,6 +545,8 @@ class _Plan(NamedTuple):
 
     change: Any
     """A ``ChangePlan``."""
+    known: Any
+    """The ``ChangePlan`` without the clusters whose plans are not known."""
     unknown: tuple[str, ...]
     """Why the plans of some clusters below are not known."""
     clusters: tuple[str, ...]
@@ -581,7 +584,7 @@ def _irreversible_effects(one: _Change) -> Iterator[tuple[str, str]]:
     if one.action == "remove":
         yield f"remove {_removed(one)}", ""
     elif one.action == "set" and isinstance(one.plan, _Plan):
-        if effect := irreversible_effect(one.plan.change, one.plan.clusters):
+        if effect := irreversible_effect(one.plan.known, one.plan.clusters):
             yield f"{effect[0]} (by {one.path})", effect[1]
         if effect := lock_out_effect(one.path, one.plan.change):
             yield effect
@@ -626,11 +629,13 @@ def _show_plan(session: Session, changes: Sequence[_Change]) -> None:
         change = one.plan.change
         if out.human and not out.structured and change.ByteSize():
             out.note(f"{one.action} {one.path}:", "faint")
-            print_change_plan(out, change, recorded=True)
+            is_unknown = bool(one.plan.unknown)
+            print_change_plan(out, change, recorded=True, is_cluster_unknown=is_unknown)
         for what, consequence in _irreversible_effects(one):
             out.note(f"would {what}. {consequence}", "bad")
         if calls := len(change.kafka_calls) + change.kafka_calls_omitted:
-            out.note(f"{one.action} {one.path}: {units.plural(calls, 'call')} to Kafka")
+            least = "at least " if change.incomplete or change.caller_view else ""
+            out.note(f"{one.action} {one.path}: {least}{units.plural(calls, 'call')} to Kafka")
         for text in one.plan.unknown:
             session.missing(f"not known: {text}")
     out.note(f"dry run: {units.plural(len(changes), 'change')}; nothing was changed")

@@ -324,7 +324,9 @@ def _put(entry: entry_pb2.Entry, change: access_pb2.PolicyChange) -> str:
 def with_clusters_below(
     plan: access_pb2.ChangePlan, below: Sequence[ClusterPlan]
 ) -> access_pb2.ChangePlan:
-    """Returns the plan with what the clusters below add to its counts and calls."""
+    """Returns the plan with what the clusters below add to its counts and calls; incomplete if the
+    plan of one is not known.
+    """
     whole = type(plan)()
     whole.CopyFrom(plan)
     for row in whole.policies:
@@ -335,7 +337,7 @@ def with_clusters_below(
     for one in below:
         whole.kafka_calls.extend(one.calls)
         whole.kafka_calls_omitted += one.calls_omitted
-        whole.incomplete |= one.incomplete
+        whole.incomplete |= one.incomplete or one.error is not None
         whole.armed |= one.is_armed
         whole.held_topic_count += one.held_topics
         whole.caller_view |= one.caller_view
@@ -350,7 +352,10 @@ def armed_summary(
     *,
     is_dry_run: bool = False,
 ) -> str:
-    """Returns the effect of a change at a path on Kafka: how many topics of which clusters."""
+    """Returns the effect of a change at a path on Kafka: how many topics of which clusters.
+
+    After a dry run the caller reports why the plan of a cluster is not known.
+    """
     planned = ClusterPlan(
         own,
         path,
@@ -374,7 +379,11 @@ def armed_summary(
     ]
     # A cluster that ran out of time without finding a call is unknown, not unchanged.
     late = [one for one in every if not one.error and one.incomplete and not one.calls]
-    unknown = [f"not known: {failure_text(one.cluster, one.error)}" for one in every if one.error]
+    unknown = [
+        f"not known: {one.cluster if is_dry_run else failure_text(one.cluster, one.error)}"
+        for one in every
+        if one.error
+    ]
     unknown += [f"not known: {one.cluster} did not answer in time" for one in late if one.mount]
     if changed:
         being = "would be" if is_dry_run else f"{_are(changed)} being"

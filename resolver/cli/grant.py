@@ -156,10 +156,11 @@ def _changed(
         return
     removed_from = "" if what == "granted" else source
     plans = acl_calls_below(session, below, changed, removed_from)
-    print_change_plan(out, with_clusters_below(answer.plan, plans), recorded=True)
-    for one in plans:
-        if one.error:
-            session.missing(f"not known: {failure_text(one.cluster, one.error)}")
+    not_known = [failure_text(one.cluster, one.error) for one in plans if one.error]
+    whole = with_clusters_below(answer.plan, plans)
+    print_change_plan(out, whole, recorded=True, is_cluster_unknown=bool(not_known))
+    for text in not_known:
+        session.missing(f"not known: {text}")
 
 
 def _clusters_below(session: Session, arguments: Arguments) -> tuple[str, list[ClusterBelow], str]:

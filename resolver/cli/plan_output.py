@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from resolver import units
 from resolver.cli.output import Column, Styled, Table
+from resolver.cli.topic_counts import TopicCount
 from resolver.confirmation import GROW_CALL, GROWTH
 from resolver.entry_fields import policy_key
 from resolver.message_values import plain
@@ -41,26 +42,35 @@ _RIGHT: Final = frozenset({"TOPICS", "CLUSTERS", "LIMIT", "USED AFTER"})
 
 
 def print_change_plan(
-    out: Output, plan: access_pb2.ChangePlan, *, recorded: bool = False, effect: str = ""
+    out: Output,
+    plan: access_pb2.ChangePlan,
+    *,
+    recorded: bool = False,
+    effect: str = "",
+    is_cluster_unknown: bool = False,
 ) -> None:
     """Prints a plan in the output format; with ``recorded`` an object that contains it was printed
     already. With ``-o name`` nothing is printed.
 
-    ``effect``: what changes in Kafka and what is held back, by cluster, for those who know more of
-    it than the plan.
+    Args:
+        effect: what changes in Kafka and what is held back, by cluster, for those who know more of
+            it than the plan.
+        is_cluster_unknown: the plan of a cluster below is not known.
     """
     if out.structured and not recorded:
         out.record({"plan": plain(plan)})
     elif out.format == "table" and plan.ByteSize():
-        _show(out, plan, effect)
+        _show(out, plan, effect, is_cluster_unknown=is_cluster_unknown)
     elif out.format == "table":
         out.note("dry run")  # the server sent an empty plan
 
 
-def _show(out: Output, plan: access_pb2.ChangePlan, effect: str) -> None:
-    human = out.human
+def _show(
+    out: Output, plan: access_pb2.ChangePlan, effect: str, *, is_cluster_unknown: bool
+) -> None:
+    human, is_whole = out.human, not (plan.incomplete or plan.caller_view)
     _section(out, "access", (_access(one, human=human) for one in plan.access))
-    _section(out, "policy", (_policy(one, human=human) for one in plan.policies))
+    _section(out, "policy", (_policy(one, human=human, is_whole=is_whole) for one in plan.policies))
     _section(out, "kafka", (_kafka(one) for one in plan.kafka_calls))
     _section(
         out,
@@ -90,7 +100,9 @@ def _show(out: Output, plan: access_pb2.ChangePlan, effect: str) -> None:
     if plan.locks_out:
         out.note("you would lose the right to reopen it: asks first", "warn")
     if plan.incomplete:
-        out.note("incomplete: the time limit was reached; counts are lower bounds", "warn")
+        unknown = "the plan of a cluster below is not known"
+        why = unknown if is_cluster_unknown else "the time limit was reached"
+        out.note(f"incomplete: {why}; counts are lower bounds", "warn")
     elif plan.caller_view:
         out.note("counts are of the entries that you may describe: lower bounds", "faint")
 
@@ -156,7 +168,7 @@ def _access(one: access_pb2.AccessChange, *, human: bool) -> list[str | Styled]:
     ]
 
 
-def _policy(one: access_pb2.PolicyChange, *, human: bool) -> list[str | Styled]:
+def _policy(one: access_pb2.PolicyChange, *, human: bool, is_whole: bool) -> list[str | Styled]:
     key = policy_key(one.field)
     shown = units.retention if human and key.endswith(".ms") else str
     data: str | Styled = Styled("possible", "bad") if one.deletes_data else "-"
@@ -164,7 +176,7 @@ def _policy(one: access_pb2.PolicyChange, *, human: bool) -> list[str | Styled]:
         key,
         (shown(one.before) or '""') if one.HasField("before") else "-",
         (shown(one.after) or '""') if one.HasField("after") else "-",
-        units.count(one.topic_count) if human else str(one.topic_count),
+        TopicCount(one.topic_count, is_whole=is_whole).cell(human=human),
         str(one.cluster_count),
         data,
     ]

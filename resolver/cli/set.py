@@ -116,12 +116,11 @@ def _update(
     own = answer.authority.cluster.cluster
     if arguments.flag("plan"):
         whole = with_clusters_below(answer.plan, below)
-        known = [one for one in below if not one.error]
-        effect = _effect(own, path, answer.plan, known, is_dry_run=True) if path else ""
-        print_change_plan(session.out, whole, effect=effect)
-        for one in below:
-            if one.error:
-                session.missing(f"not known: {failure_text(one.cluster, one.error)}")
+        unknown = [failure_text(one.cluster, one.error) for one in below if one.error]
+        effect = _effect(own, path, answer.plan, below, is_dry_run=True) if path else ""
+        print_change_plan(session.out, whole, effect=effect, is_cluster_unknown=bool(unknown))
+        for text in unknown:
+            session.missing(f"not known: {text}")
     elif partitions and not answer.entry.HasField("topic"):
         session.out.note(FOR_NEW_TOPICS, "faint")
     _note_fewer_partitions(session, answer.entry, fields)
@@ -203,9 +202,10 @@ def _is_approved(
     Raises:
         UsageError: there is no ``--yes``, and nobody to ask.
     """
+    known = [one for one in below if not one.error]
     unknown = [one.cluster for one in below if one.error]
     effects = (
-        irreversible_effect(with_clusters_below(plan, below), unknown),
+        irreversible_effect(with_clusters_below(plan, known), unknown),
         lock_out_effect(path, plan),
     )
     return all(session.approve(*effect) for effect in effects if effect is not None)

@@ -26,7 +26,9 @@ class TopicCount(NamedTuple):
 
     number: int
     is_whole: bool = True
-    """False: some cluster there is not linked, so that there are at least so many."""
+    """False: not all were counted, as where some cluster is not linked: there are at least so
+    many.
+    """
 
     def plus(self, other: TopicCount) -> TopicCount:
         """Returns both together."""

@@ -170,6 +170,7 @@ def test_the_command_line_grants_checks_and_revokes(
     planned = kdir("bob", "set /la owner=x --plan")
     assert planned.code == 3, planned.err
     assert "not known: la-tracking denied it: " in planned.err
+    assert "incomplete: the plan of a cluster below is not known; counts are" in planned.err
 
 
 def test_an_inherited_allow_ends_though_the_parent_that_is_cut_off_itself_is_linked(

@@ -153,6 +153,7 @@ def test_one_set_at_la_reaches_two_clusters_and_a_topics_own_value_holds(  # noq
         planned = kdir(la, "set", "/la", "retention.ms=1d", "--plan", "--timeout", "5")
         assert planned.code == 3
         assert "not known: la-two did not answer: " in planned.err
+        assert "incomplete: the plan of a cluster below is not known; counts are" in planned.err
         would = kdir(la, "effective", "/la", "--if", "retention.ms=1d", "--timeout", "5")
         assert would.code == 3
         assert "not known: la-two did not answer: " in would.err

@@ -94,6 +94,18 @@ def test_a_cluster_that_denies_is_not_one_that_does_not_answer(
     assert f"; not known: {text}" in found
 
 
+def test_a_cluster_without_an_answer_makes_the_whole_plan_a_lower_bound() -> None:
+    plan = access_pb2.ChangePlan()
+    plan.policies.add(field="owner", after="x", topic_count=9, cluster_count=1)
+    away = ClusterPlan("ny", "/la/ny", error=errors.Unreachable("no server answered"))
+    assert with_clusters_below(plan, [away]).incomplete
+    assert not with_clusters_below(plan, [ClusterPlan("ny", "/la/ny")]).incomplete
+    # The reason is on a line of its own.
+    assert armed_summary("la", "/la", plan, [away], is_dry_run=True) == (
+        "not armed: nothing in Kafka would change; not known: ny"
+    )
+
+
 def test_clusters_mounted_in_clusters_below_are_counted_and_so_are_their_topics() -> None:
     plan = access_pb2.ChangePlan()
     plan.policies.add(field="owner", after="x", cluster_count=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 
+import pytest
 from kdir.v1 import access_pb2, entry_pb2, policies_pb2
 
 from resolver.cli.output import Output
@@ -74,9 +75,9 @@ def test_people_get_a_table_of_each_sort() -> None:
         "User:bob              10.0.0.1  READ,DESCRIBE  -      TOPIC          /a/",
         "User:bob              *         no change      -      TOPIC          /a/t",
         "User:bob              *         READ           -      GROUP g-*      /a/",
-        "POLICY        BEFORE  AFTER  TOPICS  CLUSTERS  DATA LOSS",
-        "retention.ms  7d      1d      1,204         1  possible",
-        'owner         -       ""          3         0  -',
+        "POLICY        BEFORE  AFTER          TOPICS  CLUSTERS  DATA LOSS",
+        "retention.ms  7d      1d     at least 1,204         1  possible",
+        'owner         -       ""         at least 3         0  -',
         "RESOURCE   SETTING                     BEFORE     AFTER     OPERATION",
         "a.t        retention.ms                (default)  86400000  IncrementalAlterConfigs",
         "topic a.t  ALLOW User:bob READ from *  -          -         CreateAcls",
@@ -103,7 +104,38 @@ def test_programs_get_lines_that_say_what_they_are_about() -> None:
         *["access"] * 4, *["policy"] * 2, *["kafka"] * 2, "quota", "retired",
     ]  # fmt: skip
     assert rows[0][1:] == ["User:*", "*", "-", "ALL", "TOPIC", "/a/"]
-    assert rows[4][1:4] == ["retention.ms", "604800000", "86400000"]
+    assert rows[4][1:5] == ["retention.ms", "604800000", "86400000", "1204+"]
+
+
+@pytest.mark.parametrize(
+    ("plan", "is_cluster_unknown", "count", "note"),
+    [
+        (access_pb2.ChangePlan(), False, "9", ""),
+        (
+            access_pb2.ChangePlan(incomplete=True), False, "9+",
+            "incomplete: the time limit was reached; ",
+        ),
+        (
+            access_pb2.ChangePlan(incomplete=True), True, "9+",
+            "incomplete: the plan of a cluster below is not known; ",
+        ),
+        (
+            access_pb2.ChangePlan(caller_view=True), False, "9+",
+            "counts are of the entries that you may describe: ",
+        ),
+    ],
+)  # fmt: skip
+def test_topics_that_were_not_all_counted_are_a_lower_bound(
+    plan: access_pb2.ChangePlan, is_cluster_unknown: bool, count: str, note: str
+) -> None:
+    row = access_pb2.PolicyChange(field="owner", after="x", topic_count=9, cluster_count=2)
+    plan.policies.append(row)
+    out, err = io.StringIO(), io.StringIO()
+    output = Output(stdout=out, stderr=err)
+    print_change_plan(output, plan, is_cluster_unknown=is_cluster_unknown)
+    assert out.getvalue().split("\t")[4] == count
+    assert f"\n{note}" in err.getvalue()
+    assert ("lower bounds" in err.getvalue()) == bool(note)
 
 
 def test_json_is_one_object_in_the_terms_of_the_contract() -> None:
