@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
     from resolver.cli.session import Session
+    from resolver.kafka.client_errors import LastReason
     from resolver.topic_location import TopicLocation
 
 __all__ = [
@@ -88,7 +89,7 @@ def client_settings(
     from resolver.kafka.listener_choice import connection, setting_layers
 
     brokers = connection(found, arguments.one("listener"))
-    answered = {"client.id": "kdir", "log_level": "3", **own, **own_settings(arguments)}
+    answered = {"client.id": "kdir", "log_level": "0", **own, **own_settings(arguments)}
     client = Client.PRODUCER if for_writes else Client.CONSUMER
     layers = setting_layers(answered, found, client, COMMAND_LINE)
     settings = producer_settings(layers) if for_writes else consumer_settings(layers)
@@ -121,9 +122,10 @@ def _produce(session: Session, arguments: Arguments) -> int:
     found, settings = client_settings(session, arguments, own, for_writes=True)
     from confluent_kafka import KafkaException, Producer
 
-    from resolver.kafka.client_errors import client_error
+    from resolver.kafka.client_errors import LastReason, client_error
     from resolver.kafka.producer import flush_deliveries
 
+    reason = LastReason()
     failures: list[KafkaError] = []
     delivered = 0
 
@@ -135,7 +137,7 @@ def _produce(session: Session, arguments: Arguments) -> int:
             failures.append(error)
 
     try:
-        producer = Producer(settings)
+        producer = Producer({**settings, "error_cb": reason.on_error})
     except KafkaException as error:
         raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
     ended: list[KafkaError] = []
@@ -145,7 +147,10 @@ def _produce(session: Session, arguments: Arguments) -> int:
             patience = seconds if _is_pending(found) else 0.0
             _in_thread(lambda: _wait_for_topic(producer, found, session.timeout_seconds, patience))
     except KafkaException as error:
-        raise client_error(error.args[0], str(found.path), settings, for_writes=True) from error
+        producer.poll(0)
+        raise client_error(
+            error.args[0], str(found.path), settings, for_writes=True, reason=reason
+        ) from error
     try:
         try:
             separator = arguments.one("key-separator").encode()
@@ -167,10 +172,11 @@ def _produce(session: Session, arguments: Arguments) -> int:
         raise
     _note_counts(session, found, delivered, len(failures))
     for why in (*ended, *failures):
-        raise client_error(why, str(found.path), settings, for_writes=True)
+        raise client_error(why, str(found.path), settings, for_writes=True, reason=reason)
     if left:
         raise KafkaUnavailable(
             f"{found.path}: {units.plural(left, 'message')} not delivered in time"
+            f"{reason.text_after('')}"
         )
     return 0
 
@@ -295,15 +301,16 @@ def _consume(session: Session, arguments: Arguments) -> int:
     found, settings = client_settings(session, arguments, own, for_writes=False)
     from confluent_kafka import Consumer, KafkaException
 
-    from resolver.kafka.client_errors import client_error
+    from resolver.kafka.client_errors import LastReason, client_error
 
+    reason = LastReason()
     try:
-        consumer = Consumer(settings)
+        consumer = Consumer({**settings, "error_cb": reason.on_error})
     except KafkaException as error:
         raise InvalidArgument(f"confluent-kafka: {error.args[0].str()}") from error
     is_interrupted = False
     try:
-        for message in _messages(session, consumer, found, arguments, start, chosen):
+        for message in _messages(session, consumer, reason, found, arguments, start, chosen):
             if as_json:
                 session.out.record(message_record(message, str(found.path)))
             else:
@@ -313,7 +320,10 @@ def _consume(session: Session, arguments: Arguments) -> int:
             if arguments.flag("follow"):
                 sys.stdout.flush()
     except KafkaException as error:
-        raise client_error(error.args[0], str(found.path), settings, for_writes=False) from error
+        consumer.poll(0)
+        raise client_error(
+            error.args[0], str(found.path), settings, for_writes=False, reason=reason
+        ) from error
     except KeyboardInterrupt:
         is_interrupted = True
         raise
@@ -452,6 +462,7 @@ def missing_messages(
 def _messages(
     session: Session,
     consumer: Any,
+    reason: LastReason,
     found: TopicLocation,
     arguments: Arguments,
     start: _Start,
@@ -484,8 +495,13 @@ def _messages(
         message = consumer.poll(0.2)
         _drop_reached(consumer, topic, ends)
         if message is None:
+            if follow and reason.is_all_down:  # else it would wait in silence
+                text = f"{found.path}: no broker is reachable"
+                session.out.note(f"{text}{reason.text_after(text)}", "warn")
+                reason.is_all_down = False
             if not follow and time.monotonic() - received > timeout_seconds:
-                raise KafkaUnavailable(f"{found.path}: no answer within {timeout_seconds:g}s")
+                text = f"{found.path}: no answer within {timeout_seconds:g}s"
+                raise KafkaUnavailable(f"{text}{reason.text_after(text)}")
             continue
         if message.error() is not None:
             _check(message.error())

@@ -1,7 +1,8 @@
-"""Converts errors of Kafka clients to errors with paths and missing grants."""
+"""Converts errors of Kafka clients to errors with paths, reasons and missing grants."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -10,12 +11,36 @@ from resolver.errors import KafkaRejected, KafkaUnavailable, KdirError, Permissi
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
 
-__all__ = ["client_error"]
+__all__ = ["LastReason", "client_error"]
 
 _UNKNOWN_TOPIC: Final = 3
 """UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol."""
 _FENCED: Final = -144
 """_FENCED of librdkafka: another client has this instance's id."""
+_STATE: Final = re.compile(r" \(after \d+ms in state (?:[^()]|\(s\))*\)")
+
+
+class LastReason:
+    """Last reason why a client could not use a broker, as it reported it to its ``error_cb``."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self.is_all_down = False
+        """All brokers have become unreachable; the caller resets it."""
+
+    def on_error(self, error: KafkaError) -> None:
+        """Keeps the reason; call it by ``error_cb``."""
+        # "All brokers are down" says less than the reason that came before it.
+        if error.name() == "_ALL_BROKERS_DOWN":
+            self.is_all_down = True
+        else:
+            self._text = _STATE.sub("", error.str())
+
+    def text_after(self, text: str) -> str:
+        """Returns the reason as the end of a sentence that begins with ``text``; empty if there is
+        none, or if ``text`` has it.
+        """
+        return f": {self._text}" if self._text and self._text not in _STATE.sub("", text) else ""
 
 
 def client_error(
@@ -25,6 +50,7 @@ def client_error(
     *,
     for_writes: bool,
     operation: str = "",
+    reason: LastReason | None = None,
 ) -> KdirError:
     """Returns kdir's error for an error of a path's Kafka client: PermissionDenied for a denial,
     KafkaUnavailable for a local or retriable error, else KafkaRejected.
@@ -32,6 +58,7 @@ def client_error(
     Args:
         settings: the client's; the message names its user, group and transactional id.
         operation: the denied operation, if not read or write.
+        reason: the end of the message of a local error that may pass.
     """
     own = operation or ("write" if for_writes else "read")
     missing = _missing(error.code(), settings, own, for_writes=for_writes)
@@ -40,7 +67,8 @@ def client_error(
         may_pass = not is_final and (error.code() < 0 or error.retriable())
         kind = KafkaUnavailable if may_pass else KafkaRejected
         hint = f"; its entry: kdir stat {path}" if error.code() == _UNKNOWN_TOPIC else ""
-        return kind(f"{path}: {error.str()}{hint}", path=path)
+        why = reason.text_after(error.str()) if reason and may_pass and error.code() < 0 else ""
+        return kind(f"{path}: {error.str()}{why}{hint}", path=path)
     what, message = missing
     user = settings.get("sasl.username", "")
     asked = (

@@ -5,6 +5,7 @@ sends.
 import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ from resolver.kafka import producer as producer_module
 from resolver.kafka.producer import flush_deliveries
 from resolver.testing import MemoryDirectory
 from tests.support.command_line import run
+from tests.support.tcp import TcpServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +207,8 @@ def test_a_partition_without_a_leader_ends_the_wait_while_another_gets_messages(
 
 UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE = 3, 5
 """UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol, and what follows it while a topic is made."""
-PARTITION_EOF = -191
-"""Code of librdkafka for the end of a partition."""
+PARTITION_EOF, TRANSPORT, ALL_BROKERS_DOWN = -191, -195, -187
+"""Codes of librdkafka for the end of a partition and for lost connections."""
 
 
 class EndingConsumer(BusyConsumer):
@@ -252,6 +254,86 @@ def test_a_broker_does_not_wait_for_as_much_as_a_policy_says(
     assert (found["fetch.min.bytes"], found["fetch.wait.max.ms"]) == (
         ("7", "8") if is_asked else ("1", "500")
     )
+
+
+class CutOffConsumer(EndingConsumer):
+    """Consumer whose broker goes away before the first message, and comes back."""
+
+    def poll(self, timeout: float) -> Any:
+        if not self.has_ended:
+            self.has_ended = True
+            on_error: Any = self.settings["error_cb"]
+            refused = "la:9092/1: Connection refused (after 0ms in state CONNECT)"
+            on_error(KafkaError(TRANSPORT, refused))
+            on_error(KafkaError(ALL_BROKERS_DOWN, "1/1 brokers are down"))
+            return None
+        return super().poll(timeout)
+
+
+def test_a_follower_whose_brokers_are_away_reports_it_once_and_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("confluent_kafka.Consumer", CutOffConsumer)
+    with MemoryDirectory() as directory:
+        endpoint = directory.cluster("/la", bootstrap_servers="la:9092")
+        directory.topic("/la/orders")
+        arguments = ["--at", endpoint, "consume", "-o", "json", "-f", "-n", "2", "/la/orders"]
+        done = run(arguments, directory.transport)
+    assert (done.code, len(done.objects)) == (0, 2)
+    assert done.err == "/la/orders: no broker is reachable: la:9092/1: Connection refused\n"
+
+
+class WebServer(TcpServer):
+    """Server at the address of a broker that is none."""
+
+    def serve(self, connection: socket.socket) -> None:
+        connection.recv(1024)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("verb", ["consume", "produce"])
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [("PLAINTEXT", "Receive failed: Invalid response size"), ("SSL", "wrong version number")],
+)
+def test_the_one_sentence_has_the_reason_why_a_broker_cannot_be_used(
+    verb: str,
+    setting: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A wrong setting is reported, without the lines that librdkafka would print."""
+    stdin = SimpleNamespace(buffer=BytesIO(b"one\n"), isatty=lambda: False)
+    monkeypatch.setattr("sys.stdin", stdin)
+    with WebServer() as server, MemoryDirectory() as directory:
+        endpoint = directory.cluster("/la", bootstrap_servers=server.address)
+        directory.topic("/la/orders")
+        arguments = ["--at", endpoint, "--timeout", "1", verb, "/la/orders"]
+        arguments += ["-X", f"security.protocol={setting}"]
+        assert main(arguments, transport=directory.transport) == 3
+    err = capfd.readouterr().err
+    (sentence,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert sentence.startswith("error: /la/orders: ")
+    assert reason in sentence
+    assert "%3|" not in err
+
+
+@pytest.mark.parametrize("verb", ["consume", "produce"])
+def test_a_broker_that_refuses_connections_is_one_sentence(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stdin = SimpleNamespace(buffer=BytesIO(b"one\n"), isatty=lambda: False)
+    monkeypatch.setattr("sys.stdin", stdin)
+    with MemoryDirectory() as directory:
+        endpoint = directory.cluster("/la", bootstrap_servers="127.0.0.1:1")
+        directory.topic("/la/orders")
+        arguments = ["--at", endpoint, "--timeout", "0.5", verb, "/la/orders"]
+        assert main(arguments, transport=directory.transport) == 3
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[-2].endswith("failed: Connection refused (KAFKA_UNAVAILABLE)")
+    assert len(lines) == (3 if verb == "produce" else 2), "the counts, the error and its hint"
 
 
 @pytest.mark.parametrize(("asked", "value"), [([], "false"), (["-X"], "true")])

@@ -6,8 +6,10 @@ import pytest
 from confluent_kafka import KafkaError
 
 from resolver.errors import KafkaRejected, KafkaUnavailable, PermissionDenied
-from resolver.kafka.client_errors import client_error
+from resolver.kafka.client_errors import LastReason, client_error
 
+TRANSPORT, ALL_BROKERS_DOWN = -195, -187
+"""Codes of librdkafka for lost connections."""
 ALICE = {"sasl.username": "alice", "sasl.password": "hunter2"}
 
 
@@ -47,6 +49,26 @@ def test_who_has_no_name_is_asked_for() -> None:
     found = client_error(error, "/a", {}, for_writes=True)
     assert "denies this user WRITE" in found.message
     assert "kdir check PRINCIPAL write /a --explain" in found.message
+
+
+def test_a_local_error_ends_with_the_last_reason_and_kafkas_answer_does_not() -> None:
+    reason, down = LastReason(), KafkaError(TRANSPORT)
+    assert client_error(down, "/a", {}, for_writes=True, reason=reason).message == (
+        f"/a: {down.str()}"
+    )
+    state = " (after 3ms in state CONNECT, 2 identical error(s) suppressed)"
+    refused = KafkaError(TRANSPORT, f"b:1: Connection refused{state}")
+    reason.on_error(refused)
+    reason.on_error(KafkaError(ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    assert reason.is_all_down
+    assert client_error(down, "/a", {}, for_writes=True, reason=reason).message == (
+        f"/a: {down.str()}: b:1: Connection refused"
+    )
+    same = client_error(refused, "/a", {}, for_writes=True, reason=reason).message
+    assert same.count("Connection refused") == 1
+    too_large = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+    answered = client_error(too_large, "/a", {}, for_writes=True, reason=reason)
+    assert "Connection refused" not in answered.message
 
 
 def test_what_passes_and_what_does_not() -> None:
