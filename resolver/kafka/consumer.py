@@ -28,6 +28,7 @@ from resolver.kafka.listener_choice import (
     split_settings,
 )
 from resolver.kafka.messages import ReceivedMessage
+from resolver.kafka.timeouts import deadline_after
 from resolver.path import Path
 
 if TYPE_CHECKING:
@@ -198,14 +199,14 @@ class Consumer:
 
     def poll(self, timeout: float = 1.0) -> ReceivedMessage | None:
         """Returns the next message of any path, or an error in its place; None = none came within
-        ``timeout`` seconds, or there is no subscription.
+        ``timeout`` seconds (negative: no limit), or there is no subscription.
 
         Raises:
             Closed: this consumer was closed.
         """
         self._same_process()
         self._refuse_closed()
-        deadline = time.monotonic() + timeout
+        deadline = deadline_after(timeout)
         while True:
             for _ in self._sources:
                 self._next_source += 1
@@ -215,15 +216,18 @@ class Consumer:
             left = deadline - time.monotonic()
             if left <= 0 or not self._sources:
                 return None
-            share = left if len(self._sources) == 1 else min(left, _POLL_SECONDS)
+            is_whole = len(self._sources) == 1 and left < math.inf
+            share = left if is_whole else min(left, _POLL_SECONDS)
             self._next_source += 1
             one = self._asked(self._sources[self._next_source % len(self._sources)], share)
             if one is not None:
                 return one
 
     def consume(self, num_messages: int = 1, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """Returns the messages that come within ``timeout`` seconds, at most ``num_messages``."""
-        deadline = time.monotonic() + timeout
+        """Returns the messages that come within ``timeout`` seconds (negative: no limit), at most
+        ``num_messages``.
+        """
+        deadline = deadline_after(timeout)
         found: list[ReceivedMessage] = []
         while len(found) < num_messages:
             one = self.poll(max(0.0, deadline - time.monotonic()))

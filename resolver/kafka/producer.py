@@ -28,6 +28,7 @@ from resolver.kafka.listener_choice import (
     split_settings,
 )
 from resolver.kafka.messages import PathMessage
+from resolver.kafka.timeouts import deadline_after
 from resolver.path import Path
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ _REPORT_SECONDS: Final = 1.0
 """How long a client after a fatal error may take to report on its messages."""
 
 _POLL_SECONDS: Final = 0.05
-"""How long ``poll`` waits for one client, while it has several or none."""
+"""How long ``poll`` waits for one client, while it has several, none, or no limit."""
 _FLUSH_SECONDS: Final = 0.1
 """How long one call of ``flush`` may take. confluent-kafka splits a longer call into rounds, and
 goes on after the round with a fatal error: delivery reports would be lost."""
@@ -141,8 +142,8 @@ class Producer:
             self._clients.setdefault(client_key, client)
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Calls the callbacks of deliveries; waits up to ``timeout`` seconds for the first. Returns
-        how many events were handled.
+        """Calls the callbacks of deliveries; waits up to ``timeout`` seconds for the first
+        (negative: until ``close``). Returns how many events were handled.
 
         Raises:
             PermissionDenied, KafkaRejected: a client had a fatal error; its messages were reported
@@ -150,23 +151,26 @@ class Producer:
         """
         self._same_process()
         reported = self._poll(0.0)
-        deadline = time.monotonic() + timeout
+        deadline = deadline_after(timeout)
         while not reported and (left := deadline - time.monotonic()) > 0:
             if not self._clients:
+                if self._is_closed and left == math.inf:
+                    break
                 time.sleep(min(left, _POLL_SECONDS))  # another thread may produce the first message
                 continue
-            reported = self._poll(left if len(self._clients) == 1 else min(left, _POLL_SECONDS))
+            is_whole = len(self._clients) == 1 and left < math.inf
+            reported = self._poll(left if is_whole else min(left, _POLL_SECONDS))
         return reported
 
     def flush(self, timeout: float = 30.0) -> int:
-        """Waits up to ``timeout`` seconds for all deliveries. Returns how many messages are left:
-        it is not known whether these have arrived.
+        """Waits up to ``timeout`` seconds for all deliveries (negative: without a limit). Returns
+        how many messages are left: it is not known whether these have arrived.
 
         Raises:
             PermissionDenied, KafkaRejected: as ``poll``, after the wait for the other clients.
         """
         self._same_process()
-        deadline = time.monotonic() + timeout
+        deadline = deadline_after(timeout)
         ended: list[KdirError] = []
         count = 0
         for key, client in list(self._clients.items()):
@@ -197,8 +201,8 @@ class Producer:
         return sum(len(client) for client in self._clients.values())
 
     def close(self, timeout: float = 30.0) -> int:
-        """Flushes, closes the connections, and returns how many messages were not delivered.
-        ``produce`` raises ``Closed`` from then on.
+        """Flushes as ``flush``, closes the connections, and returns how many messages were not
+        delivered. ``produce`` raises ``Closed`` from then on.
         """
         self._is_closed = True
         try:
@@ -245,7 +249,7 @@ class Producer:
         If policies changed meanwhile, a client with the new settings then replaces the cluster's.
         A negative ``timeout`` is no limit, as for Kafka's client.
         """
-        deadline = time.monotonic() + timeout if timeout >= 0 else math.inf
+        deadline = deadline_after(timeout)
         former = self._in_transaction
         self._end(lambda client: client.commit_transaction(timeout))
         if former is None or not self._has_sent:
@@ -465,7 +469,8 @@ def _with_path(
 
 
 def flush_deliveries(client: KafkaProducer, seconds: float) -> int:
-    """Flushes a client for at most ``seconds``; returns how many messages are left.
+    """Flushes a client for at most ``seconds`` (infinity: no limit until a fatal error); returns
+    how many messages are left.
 
     Raises:
         KafkaException: the client had a fatal error; it has reported what it could until then.
@@ -478,6 +483,8 @@ def flush_deliveries(client: KafkaProducer, seconds: float) -> int:
             count = client.flush(max(0.0, min(left, _FLUSH_SECONDS)))
         except KafkaException as error:
             ended, count = ended or error, len(client)
+            if deadline == math.inf:
+                deadline = time.monotonic() + _REPORT_SECONDS
         if not count or left <= 0:
             break
     if ended is not None:

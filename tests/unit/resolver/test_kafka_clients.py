@@ -393,6 +393,69 @@ def test_poll_receives_the_delivery_of_a_message_that_another_thread_sends(tree:
     producer.close()
 
 
+class SlowProducer(KafkaProducer):
+    """A client whose messages are delivered at the second call that waits for them."""
+
+    asked: ClassVar[list[float]]
+
+    def flush(self, timeout: float = -1) -> int:
+        return self._answer(timeout, 7, 0)
+
+    def poll(self, timeout: float = -1) -> int:
+        return self._answer(timeout, 0, 1) if timeout else 0
+
+    def _answer(self, timeout: float, first: int, second: int) -> int:
+        self.asked.append(timeout)
+        return first if len(self.asked) == 1 else second
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        (lambda producer: producer.flush(-1), 0),
+        (lambda producer: producer.close(-1), 0),
+        (lambda producer: producer.poll(-1), 1),
+    ],
+    ids=["flush", "close", "poll"],
+)
+def test_a_negative_timeout_of_a_producer_is_no_limit(
+    tree: Tree,
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[Producer], int],
+    expected: int,
+) -> None:
+    monkeypatch.setattr(producer_module, "KafkaProducer", SlowProducer)
+    SlowProducer.asked = []
+    producer = Producer(tree.resolver(), MOCK)
+    producer.produce("/la/x", b"1")
+    assert ask(producer) == expected
+    assert len(SlowProducer.asked) == 2
+    assert all(0 < one <= 0.1 for one in SlowProducer.asked), "it can be interrupted"
+
+
+def test_a_fatal_error_ends_a_flush_without_limit(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(producer_module, "KafkaProducer", EndedProducer)
+    monkeypatch.setattr(producer_module, "_REPORT_SECONDS", 0.1)
+    producer = Producer(tree.resolver(), {**MOCK, "linger.ms": 60_000})
+    producer.produce("/la/x", b"1")
+    with pytest.raises(KafkaRejected, match="fenced"):
+        producer.flush(-1)
+
+
+def test_close_ends_a_poll_without_limit_of_another_thread(tree: Tree) -> None:
+    producer = Producer(tree.resolver(), MOCK)
+    polled: list[int] = []
+    polling = threading.Thread(target=lambda: polled.append(producer.poll(-1)), daemon=True)
+    polling.start()
+    polling.join(0.2)
+    assert polling.is_alive()
+    producer.close()
+    polling.join(20)
+    assert polled == [0]
+
+
 class FakeConsumer:
     """A client that keeps its settings."""
 
@@ -511,3 +574,39 @@ def test_an_error_of_a_callback_keeps_no_client_in_its_group(
         consumer.close()
     assert [one.is_closed for one in leaving] == [True, True]
     consumer.close()
+
+
+class SlowConsumer:
+    """A client that receives a message at its second call that waits."""
+
+    asked: ClassVar[list[float]]
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        pass
+
+    def subscribe(self, topics: list[str]) -> None:
+        self.topics = topics
+
+    def topic(self) -> str:
+        return self.topics[0]
+
+    def poll(self, timeout: float) -> SlowConsumer | None:
+        if not timeout:
+            return None
+        self.asked.append(timeout)
+        return None if len(self.asked) % 2 else self
+
+
+@pytest.mark.parametrize("paths", [["/la/x"], ["/la/x", "/ny/x"]])
+def test_a_negative_timeout_of_a_consumer_is_no_limit(
+    two_clusters: Resolver, monkeypatch: pytest.MonkeyPatch, paths: list[str]
+) -> None:
+    monkeypatch.setattr(consumer_module, "KafkaConsumer", SlowConsumer)
+    SlowConsumer.asked = []
+    consumer = Consumer(two_clusters, {"group.id": "g"})
+    assert consumer.poll(-1) is None, "there is no subscription"
+    consumer.subscribe(paths)
+    assert consumer.poll(-1) is not None
+    assert len(consumer.consume(2, -1)) == 2
+    assert len(SlowConsumer.asked) == 6
+    assert all(0 < one <= 0.1 for one in SlowConsumer.asked), "it can be interrupted"
