@@ -272,7 +272,7 @@ class AdminService(Service):
         """Returns the differences between Kafka and the desired or recorded state."""
         call.check()
         asked = Path.parse(request.path) if request.path else None
-        owner = "" if asked is None else self._router.cluster_for_path(asked).cluster_id
+        owner = "" if asked is None else self._router.cluster_for_path(asked, call).cluster_id
         cluster, reconciler = self._reconciler(owner)
         view = self._router.access_control.require_admin(cluster, "AdminService/ListDrift", call)
         snapshot = cluster.replica.snapshot

@@ -46,7 +46,8 @@ class BatchResolve:
             if place % _LOOK == 0:
                 call.check()
             try:
-                places.setdefault(self._router.cluster_for_path(Path.parse(text)), []).append(place)
+                owner = self._router.cluster_for_path(Path.parse(text), call)
+                places.setdefault(owner, []).append(place)
             except InvalidPath as invalid:
                 error: KdirError = invalid
                 if left < 0:

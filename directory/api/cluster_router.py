@@ -72,46 +72,71 @@ class ClusterRouter:
             max(1, threads * 3 // 8), max(1, threads // 4), "limits.write_threads"
         )
 
-    def cluster_for_path(self, path: Path) -> Cluster:
+    def cluster_for_path(self, path: Path, call: Call | None = None) -> Cluster:
         """Returns the cluster whose mount is the longest prefix of the path; without one the
         topmost cluster, which refers the caller: an *up* referral from a lower one could lead back
         to this very address. An unmounted cluster is chosen only where no other can be: another
         one may be mounted in its place.
+
+        ``call``: mounts that are hidden from its caller do not count; None = all count.
         """
         if self.only is not None:
             return self.only
         owners = [one for one in self.clusters if one.mount.is_prefix_of(path)]
         if owners:
-            return _meant(max(owners, key=self._rank_of_owner))
+            return _meant(max(owners, key=lambda one: self._rank_of_owner(one, call)))
         return _meant(min(self.clusters, key=lambda one: (not one.is_mounted, len(one.mount))))
 
-    def cluster_holding_entry(self, path: Path) -> Cluster:
+    def cluster_holding_entry(self, path: Path, call: Call | None = None) -> Cluster:
         """Returns the cluster whose tree has the entry at a path: for a mount the cluster above it,
-        also if this process hosts the child.
+        also if this process hosts the child. ``call``: see ``cluster_for_path``.
         """
         if self.only is not None:
             return self.only
         holders = [
             one for one in self.clusters if one.mount.is_prefix_of(path) and one.mount != path
         ]
-        return max(holders, key=self._rank_of_owner, default=self.cluster_for_path(path))
+        return max(
+            holders,
+            key=lambda one: self._rank_of_owner(one, call),
+            default=self.cluster_for_path(path, call),
+        )
 
-    def _rank_of_owner(self, cluster: Cluster) -> tuple[bool, int]:
+    def _rank_of_owner(self, cluster: Cluster, call: Call | None) -> tuple[bool, int]:
         """Returns the rank of a cluster among those whose mounts are prefixes of a path: mounted
         ones first, then the deepest. One that this process mounts there again, and that has not
         received it yet, counts as mounted: a referral to it would lead back to this very address.
+        If the mount is hidden from the caller, the cluster above answers instead, with *absent*
+        (A12).
         """
-        return cluster.is_mounted or self._mounts_again(cluster), len(cluster.mount)
+        return cluster.is_mounted or self._mounts_again(cluster, call), len(cluster.mount)
 
-    def _mounts_again(self, cluster: Cluster) -> bool:
-        views = [one.federation.newest_view for one in self.clusters if one.is_mounted]
-        placed = [view.mounts.get(cluster.cluster_id) for view in views if view is not None]
-        return any(one is not None and one[0] == cluster.mount for one in placed)
+    def _mounts_again(self, cluster: Cluster, call: Call | None) -> bool:
+        for one in self.clusters:
+            view = one.federation.newest_view if one.is_mounted else None
+            placed = view.mounts.get(cluster.cluster_id) if view is not None else None
+            if placed is not None and placed[0] == cluster.mount:
+                return call is None or self._may_refer(one, cluster.mount, call)
+        return False
 
-    def require_owner(self, path: Path, *, holder: bool = False, or_above: bool = False) -> Cluster:
+    def _may_refer(self, above: Cluster, mount: Path, call: Call) -> bool:
+        try:
+            return self.tree(above, above.replica.snapshot, call).can_refer_to(mount)
+        except NotReady:  # which the cluster above answers for every path
+            return False
+
+    def require_owner(
+        self,
+        path: Path,
+        call: Call | None = None,
+        *,
+        holder: bool = False,
+        or_above: bool = False,
+    ) -> Cluster:
         """Returns the cluster that owns a path.
 
         Args:
+            call: see ``cluster_for_path``.
             holder: for a mount, the cluster above it; see ``cluster_holding_entry``.
             or_above: a path above the cluster's mount means the whole mount.
 
@@ -119,7 +144,8 @@ class ClusterRouter:
             NotAuthoritative: no cluster of this process owns it.
             Unmounted, NotReady: see ``check_mounted``.
         """
-        cluster = self.cluster_holding_entry(path) if holder else self.cluster_for_path(path)
+        choose = self.cluster_holding_entry if holder else self.cluster_for_path
+        cluster = choose(path, call)
         cluster.check_mounted()
         check_owned(cluster, cluster.mount, path, or_above=or_above)
         return cluster
@@ -187,7 +213,7 @@ class ClusterRouter:
         Raises:
             as ``require_owner`` and ``read_snapshot``.
         """
-        cluster = self.require_owner(path, holder=holder, or_above=or_above)
+        cluster = self.require_owner(path, call, holder=holder, or_above=or_above)
         snapshot = self.read_snapshot(cluster, token, call, streams=streams)
         check_owned(cluster, cluster.mount_at(snapshot), path, or_above=or_above)
         return cluster, self.tree(cluster, snapshot, call, past=past)
@@ -255,7 +281,7 @@ class ClusterRouter:
 
     def resolve(self, request: resolve_pb2.ResolveRequest, call: Call) -> bytes:
         """Resolves one path; returns the bytes of the ResolveResponse."""
-        cluster = self.only or self.cluster_for_path(Path.parse(request.path))
+        cluster = self.only or self.cluster_for_path(Path.parse(request.path), call)
         answer = self._resolve(cluster, request, call)
         if request.confirm_links and leads_through_link(answer):
             return self.confirmed(cluster, call, lambda: self._resolve(cluster, request, call))

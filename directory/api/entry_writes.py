@@ -117,10 +117,11 @@ def commit_change(
             f"{_REQUEST_ID_LENGTH}"
         )
     path, access_control = asked.path, router.access_control
-    picked = router.cluster_holding_entry(path) if holder else router.cluster_for_path(path)
+    choose = router.cluster_holding_entry if holder else router.cluster_for_path
+    picked = choose(path, call)
 
     def attempt() -> tuple[Cluster, C, CommitResult]:
-        cluster = router.require_owner(path, holder=holder)
+        cluster = router.require_owner(path, call, holder=holder)
         command = asked
         if isinstance(asked, _OfEntry) and asked.kind is None:
             tree = access_control.tree(cluster, cluster.replica.snapshot, call)

@@ -78,7 +78,7 @@ class PolicyService(Service):
         path = Path.parse(request.path)
 
         def attempt() -> ArmingPlan:
-            cluster = self._router.require_owner(path)
+            cluster = self._router.require_owner(path, call)
             kind, rights = self._right_to_arm(cluster, path, request, call)
             rights(cluster.replica.snapshot)
             arming_service = _arming_service(cluster)
@@ -93,7 +93,7 @@ class PolicyService(Service):
                     timeout_seconds=call.seconds_left(),
                 )
 
-        picked = self._router.cluster_for_path(path)
+        picked = self._router.cluster_for_path(path, call)
         planned = self._router.decide(picked, request.token, call, attempt, ask_first=True)
         return planned_to_proto(planned)
 
@@ -123,10 +123,10 @@ class PolicyService(Service):
                 "plan_hash: empty; expected the hash of a plan that PlanArming returned",
                 field="plan_hash",
             )
-        cluster = self._router.cluster_for_path(path)
+        cluster = self._router.cluster_for_path(path, call)
 
         def attempt() -> ArmingResult:
-            cluster = self._router.require_owner(path)
+            cluster = self._router.require_owner(path, call)
             kind, rights = self._right_to_arm(cluster, path, request, call)
             rights(cluster.replica.snapshot)
             with redacting_stop(self._router.access_control, cluster, call):

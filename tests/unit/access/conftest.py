@@ -54,11 +54,11 @@ SERVICES = (
 
 
 class House:
-    """One cluster at /la, and its services."""
+    """One cluster at /la, and its services; ``others`` share its address."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *others: Cluster) -> None:
         self.cluster = cluster
-        self.router = ClusterRouter([cluster])
+        self.router = ClusterRouter([cluster, *others])
         self.handlers: dict[str, Callable[[Any, Call], Any]] = {}
         for service in SERVICES:
             self.handlers.update(service(self.router).method_handlers())

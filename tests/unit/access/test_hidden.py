@@ -5,6 +5,7 @@ there; by name, by kind, below it, and beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from kdir.v1 import (
 
 from directory.federation.child_state import below_writes
 from directory.federation.inheritance import inherited_writes
-from directory.federation.parent_state import TableRow, table_writes, welcome_writes
+from directory.federation.parent_state import UNMOUNTED_KEY, TableRow, table_writes, welcome_writes
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import entry_key, mounted_key
 from directory.store.base import Put
@@ -36,8 +37,10 @@ from resolver.errors import (
     NotEmpty,
     PermissionDenied,
     PhysicalNameTaken,
+    Unmounted,
 )
 from resolver.path import MAX_SEGMENTS
+from tests.support.federation import eventually
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 from tests.unit.federation.test_one_commit import inherited, welcome
 
@@ -320,6 +323,41 @@ def test_a_mount_outside_this_cluster_is_named_as_in_the_list_of_mounts(house: M
     refused = mount_refusal(la, "bob", "/la/new", "kc-far")
     assert isinstance(refused, MountLoop)
     assert "is mounted at /eu/far already" in refused.message
+
+
+def test_A12_a_hidden_mount_whose_cluster_is_mounted_again_is_absent_until_it_is_linked(
+    house: Make, tmp_path: Path
+) -> None:
+    """Both clusters share an address, and the child's store still says that it is unmounted."""
+    child = house(store=f"sqlite:///{tmp_path}/child.sqlite").cluster
+    child.writer.put_facts([Put(UNMOUNTED_KEY, b"no mount names it")])
+    assert eventually(lambda: not child.is_mounted)
+    root = House(house(mount="/", cluster="root").cluster, child)
+    entry = entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id=child.cluster_id))
+    root.ask(ADMIN, "CreateEntry", directory_pb2.CreateEntryRequest(path="/la", entry=entry))
+    root.grant("bob", "describe", "/")
+    denied = access_pb2.AddGrantsRequest(
+        path="/la", grants=grants("bob", "-describe"), kind=entry_pb2.ENTRY_KIND_MOUNT
+    )
+    root.ask(ADMIN, "AddGrants", denied)
+    for path in ("/la", "/la/x", "/lb/x"):
+        assert root.outcome("bob", path) == "absent"
+        batch = resolve_pb2.BatchResolveRequest(paths=[path])
+        [outcome] = root.ask("bob", "BatchResolve", batch).outcomes
+        assert outcome.WhichOneof("kind") == "absent"
+        for method, request in (
+            ("ListEntries", directory_pb2.ListEntriesRequest(path=path)),
+            ("GetEntry", directory_pb2.GetEntryRequest(path=path)),
+            ("DeleteEntry", directory_pb2.DeleteEntryRequest(path=path)),
+        ):
+            assert isinstance(root.refusal("bob", method, request), Absent)
+    for method, below in (
+        ("Resolve", resolve_pb2.ResolveRequest(path="/la/x")),
+        ("ListEntries", directory_pb2.ListEntriesRequest(path="/la/x")),
+        ("GetEntry", directory_pb2.GetEntryRequest(path="/la/x")),
+        ("DeleteEntry", directory_pb2.DeleteEntryRequest(path="/la/x")),
+    ):
+        assert isinstance(root.refusal(ADMIN, method, below), Unmounted)
 
 
 def test_a_mount_as_deep_as_any_is_named_to_who_may_see_it(house: Make) -> None:
