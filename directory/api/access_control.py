@@ -242,7 +242,10 @@ class AccessControl:
             constant = known.constant_trees.get(principal)
             if constant is not None:
                 return constant
-        says_nothing = known.has_no_grants and (not past or cluster.access_history.is_constant)
+        # What an unreadable record forbade is unknown: see ``VisibleTree.counts_unreadable``.
+        is_known = not (snapshot.tree.unreadable and known.access.super_users)
+        was_known = not past or cluster.access_history.is_constant
+        says_nothing = known.has_no_grants and is_known and was_known
         if says_nothing or principal in known.access.super_users:
             return known.open_tree
         hosts_matter = (

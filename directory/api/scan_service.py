@@ -261,7 +261,7 @@ def _unreadable_count(
     start, directory_id = scan.places[0]
     directory = DirectoryAt(start, scan.tree.snapshot.nodes[directory_id])
     return sum(
-        _is_in_shard(at[-1], request) and newest.can_describe(at, is_topic=is_topic)
+        _is_in_shard(at[-1], request) and newest.counts_unreadable(at, is_topic=is_topic)
         for at, is_topic in scan.tree.unreadable_entries(directory, _TOPICS)
     )
 

@@ -16,7 +16,7 @@ from typing import ClassVar, Final, NamedTuple
 from directory.access.audit_line import AuditLevel, audit_line
 from directory.access.authorize_any import authorize_any
 from directory.access.authorizer import MOUNT_ROOT, Authorizer, DirectoryAuthorization
-from directory.access.compiled_grants import AccessQuestion, Decision
+from directory.access.compiled_grants import AccessQuestion, Decision, DecisionReason
 from directory.access.grant_tree import EntryPlace
 from directory.access.grants import Operation, ResourceType
 from directory.access.principals import ANONYMOUS, Caller
@@ -138,6 +138,13 @@ class OpenTree:
     def shows(self, relative: Segments, kind: Kind) -> bool:
         """True if an entry is visible to the caller: it may DESCRIBE it, or ALTER it and so remove
         the grant that hides it.
+        """
+        return True
+
+    def counts_unreadable(self, relative: Segments, *, is_topic: bool) -> bool:
+        """True if an entry whose record cannot be read is counted for the caller. A directory may
+        have been closed, so open access is not enough for it: only super users and callers that
+        may describe it by a grant have it counted; all callers, if there are no super users.
         """
         return True
 
@@ -325,7 +332,7 @@ class OpenTree:
                 continue
             for _, is_topic, name in entries:
                 at = (*above, name)
-                if wanted.may_list(name, is_topic=is_topic) and self.can_describe(
+                if wanted.may_list(name, is_topic=is_topic) and self.counts_unreadable(
                     at, is_topic=is_topic
                 ):
                     yield at, is_topic
@@ -333,7 +340,7 @@ class OpenTree:
     def unreadable_in(self, relative: Segments, node: Node) -> int:
         """Returns the number of entries directly in a directory whose records cannot be read."""
         return sum(
-            self.can_describe((*relative, name), is_topic=is_topic)
+            self.counts_unreadable((*relative, name), is_topic=is_topic)
             for _, is_topic, name in self.snapshot.unreadable_entries.get(node.entry_id, ())
         )
 
@@ -364,7 +371,10 @@ class VisibleTree(OpenTree):
     number of grants for the caller, not with the size of the tree.
     """
 
-    __slots__ = ("_above", "_plain", "_withins", "access", "age_seconds", "caller")
+    __slots__ = (
+        *("_above", "_plain", "_with_unreadable", "_withins"),
+        *("access", "age_seconds", "caller"),
+    )
 
     is_open: ClassVar = False
 
@@ -384,6 +394,7 @@ class VisibleTree(OpenTree):
         self._withins: dict[Segments, DirectoryAuthorization] = {}
         self._above: dict[str, DirectoryAuthorization] = {}
         self._plain: set[str] = set()
+        self._with_unreadable: frozenset[str] | None = None  # made when first read
 
     @property
     def whole(self) -> OpenTree:
@@ -403,6 +414,11 @@ class VisibleTree(OpenTree):
             .entry_decision(relative[-1], is_topic=is_topic)
             .allowed
         )
+
+    def counts_unreadable(self, relative: Segments, *, is_topic: bool) -> bool:
+        decision = self.decide(_DESCRIBE, EntryPlace(relative, is_topic))
+        is_by_default = decision.reason is DecisionReason.OPEN and bool(self.access.super_users)
+        return decision.allowed and (is_topic or not is_by_default)
 
     def shows(self, relative: Segments, kind: Kind) -> bool:
         is_topic = kind is Kind.TOPIC and bool(relative)
@@ -443,6 +459,8 @@ class VisibleTree(OpenTree):
         )
 
     def shows_any_at(self, text: str) -> bool:
+        if self.snapshot.tree.unreadable and text in self._paths_with_unreadable():
+            return False
         # Every Resolve calls this: so directories that hide nothing, since no entry in them has
         # grants of its own, are cached by path alone.
         above, slash, name = text.rpartition("/")
@@ -472,6 +490,21 @@ class VisibleTree(OpenTree):
             and within.entry_decision(name, is_topic=False).allowed
             and within.is_uniform_in(name)
         )
+
+    def _paths_with_unreadable(self) -> frozenset[str]:
+        """Returns the paths of the directories whose counts of unreadable entries may differ from
+        caller to caller although nothing in them is hidden; see ``counts_unreadable``.
+        """
+        if self._with_unreadable is None:
+            above = (
+                self.snapshot.path_of(directory_id)
+                for directory_id, entries in self.snapshot.unreadable_entries.items()
+                if not all(one.is_topic for one in entries)
+            )
+            self._with_unreadable = frozenset(
+                str(entry_path(self.mount, one)) for one in above if one is not None
+            )
+        return self._with_unreadable
 
     def directory_view(self, relative: Segments) -> DirectoryAuthorization:
         """Returns the authorization of a directory and of the entries in it."""

@@ -220,6 +220,43 @@ def test_S21_a_listing_counts_what_it_lacks_for_callers_that_may_describe_it(hou
     assert (hr.directory.unreadable_count, for_bob.directory.unreadable_count) == (2, 1)
 
 
+def test_S21_what_may_have_been_closed_is_not_counted_by_open_access(house: Make) -> None:
+    """That a directory is closed is lost with its record (A12)."""
+    la = house("open")
+    la.mkdir("/la/a/secret", closed=True)
+    topic(la, "/la/a/t")
+    damage(la, "/la/a", Kind.DIRECTORY, "secret")
+
+    def counts(who: str) -> list[int]:
+        request = directory_pb2.ListEntriesRequest(path="/la")
+        [entry] = la.ask(who, "ListEntries", request).entries
+        answer = la.ask(who, "Resolve", RESOLVE)
+        resolved = answer.outcome.resolution.entry.directory
+        lacked = (entry.directory.unreadable_count, resolved.unreadable_count)
+        return [listed(la, who, "/la/a")[1], scanned(la, who)[1], *lacked]
+
+    for who, count in ((ADMIN, 1), ("bob", 0), ("", 0), (ADMIN, 1)):
+        assert counts(who) == [count] * 4
+        assert listed(la, who, "/la/a")[0] == scanned(la, who)[0] == ["/la/a/t"]
+    la.grant("bob", "describe", "/la/a")
+    assert (counts("bob"), counts("eve"), counts(ADMIN)) == ([1] * 4, [0] * 4, [1] * 4)
+    # A topic hides nothing but by its grants, which have rows of their own.
+    damage(la, "/la/a", Kind.TOPIC, "t")
+    assert (counts("bob"), counts("eve"), counts(ADMIN)) == ([2] * 4, [1] * 4, [2] * 4)
+
+
+def test_S21_without_super_users_open_access_counts_all_that_cannot_be_read(house: Make) -> None:
+    """Nobody else could see that there is something to repair."""
+    la = house("open", auth={"allow_anonymous": True})
+    la.mkdir("/la/a/x")
+    damage(la, "/la/a", Kind.DIRECTORY, "x")
+    for _ in range(2):
+        assert listed(la, "", "/la/a") == ([], 1)
+        assert scanned(la, "") == ([], 1)
+        la.mkdir("/la/b", "bob")
+        la.grant("eve", "read", "/la/b", by="bob")
+
+
 @pytest.mark.parametrize(
     ("fields", "count"),
     [
