@@ -55,14 +55,20 @@ class Snapshot:
     )
 
     def __init__(
-        self, codec: Codec, incarnation: str, revision: int, tree: Tree, unchanged_since: int
+        self,
+        codec: Codec,
+        incarnation: str,
+        revision: int,
+        tree: Tree,
+        unchanged_since: int,
+        unreadable_entries: Mapping[int, Sequence[EntryKey]] | None = None,
     ) -> None:
         self.codec = codec
         self.incarnation = incarnation
         self.revision = revision
         self.topics_unchanged_since = unchanged_since
         self.tree = tree
-        self._unreadable_entries: dict[int, list[EntryKey]] | None = None  # made when first read
+        self._unreadable_entries = unreadable_entries  # None: made when first read
         # Plain attributes, not properties: every lookup begins with them.
         self.nodes: Mapping[int, Node] = tree.nodes
         self.root: Node = tree.nodes[ROOT_ID]
@@ -93,7 +99,11 @@ class Snapshot:
         tree = snapshot_update.apply(self.tree, self.codec, writes)
         is_changed = any(may_change_topics(one.key) for one in writes)
         since = revision if is_changed else self.topics_unchanged_since
-        return Snapshot(self.codec, self.incarnation, revision, tree, since)
+        entries = self._unreadable_entries
+        places = (self.tree.unreadable, tree.unreadable)
+        if entries is not None and any(one.key in place for one in writes for place in places):
+            entries = None
+        return Snapshot(self.codec, self.incarnation, revision, tree, since, entries)
 
     # Counts and unreadable records.
 
@@ -139,9 +149,8 @@ class Snapshot:
     @property
     def unreadable_entries(self) -> Mapping[int, Sequence[EntryKey]]:
         """Keys of the entries whose records are unreadable, by the id of their directory."""
-        found = self._unreadable_entries
-        if found is None:
-            found = {}
+        if self._unreadable_entries is None:
+            found: dict[int, list[EntryKey]] = {}
             for key in self.tree.unreadable:
                 try:
                     entry = parse_entry_key(key)
@@ -149,7 +158,7 @@ class Snapshot:
                     continue
                 found.setdefault(entry.parent_id, []).append(entry)
             self._unreadable_entries = found
-        return found
+        return self._unreadable_entries
 
     def _is_within(self, directory_id: int, above: int) -> bool:
         while above and above != directory_id:

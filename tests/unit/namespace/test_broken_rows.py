@@ -104,6 +104,23 @@ def test_S21_one_bad_row_is_put_aside(key: bytes, value: bytes, reason: str) -> 
         assert not healed.unreadable_values
 
 
+def test_unreadable_entries_are_grouped_again_after_a_change_of_one() -> None:
+    """To group many takes a tenth of a second, within a read."""
+    bad = [entry_key(ROOT_ID, kind, "bad") for kind in (Kind.TOPIC, Kind.DIRECTORY)]
+    for before in both(*(Put(key, b"\xff") for key in bad)):
+        entries = before.unreadable_entries
+        assert [one.name for one in entries[ROOT_ID]] == ["bad", "bad"]
+        other = put(ROOT_ID, "other", Topic(entry_id=91, physical_name="other"))
+        after = before.apply(2, [other, Put(b"f/fact", b"1"), Delete(other.key + b"x")])
+        assert after.unreadable_entries is entries
+        broken = after.apply(3, [Put(other.key, b"\xff")])
+        assert len(broken.unreadable_entries[ROOT_ID]) == 3
+        mended = broken.apply(4, [Delete(bad[1]), other])
+        assert [one.is_topic for one in mended.unreadable_entries[ROOT_ID]] == [True]
+        assert not mended.apply(5, [Delete(bad[0])]).unreadable_entries
+        assert len(entries[ROOT_ID]) == 2
+
+
 def test_what_is_put_aside_is_not_absent() -> None:
     bad = entry_key(ROOT_ID, Kind.DIRECTORY, "bad")
     for snapshot in both(Put(bad, b"\xff")):
