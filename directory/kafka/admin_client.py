@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections import deque
@@ -45,6 +44,7 @@ from directory.kafka.admin_contract import (
 from directory.kafka.own_client_settings import OWN
 from directory.server.toml_table import ConfigError
 from resolver.errors import KafkaRejected, KafkaUnavailable
+from resolver.kafka.client_errors import LastReason
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -97,7 +97,6 @@ _MOST_SETTINGS_SECONDS: Final = 2.0
 """And at most so long: what is read then must not be old already."""
 _SETTINGS_SECONDS: Final = 30.0
 """For so long the settings that brokers returned are used."""
-_STATE: Final = re.compile(r" \(after \d+ms in state \w+.*?\)")
 _AUTHORIZER: Final = "authorizer.class.name"
 _OPEN: Final = "allow.everyone.if.no.acl.found"
 
@@ -155,7 +154,7 @@ class ConfluentAdmin:
         self._clock = clock
         self._client: AdminClient | None = None
         self._made_at = 0.0
-        self._last_message = ""
+        self._reason = LastReason()
         self._open_to_all = True
         self._settings_read_at = -inf
 
@@ -440,14 +439,15 @@ class ConfluentAdmin:
         if self._client is None or now - self._made_at > self._recycle:
             self._give_up()
             confluent_kafka.Uuid = SharedUuid  # type: ignore[misc] # in the whole process
-            own = {**OWN, "bootstrap.servers": self._bootstrap, "error_cb": self._on_error}
+            self._reason = LastReason()
+            own = {**OWN, "bootstrap.servers": self._bootstrap, "error_cb": self._reason.on_error}
             settings: dict[str, Any] = {**self._read_properties(), **own}
             try:
                 self._client = AdminClient(settings)
             except KafkaException as raised:
                 # A property that librdkafka does not know, a certificate that is not there.
                 raise KafkaRejected(f"Kafka's client: {raised.args[0].str()}") from None
-            self._made_at, self._last_message = now, ""
+            self._made_at = now
         return self._client
 
     def _give_up(self) -> None:
@@ -468,11 +468,6 @@ class ConfluentAdmin:
             return self._properties() if callable(self._properties) else self._properties
         except ConfigError as error:
             raise KafkaRejected(str(error)) from None
-
-    def _on_error(self, error: KafkaError) -> None:
-        # "All brokers are down" says less than the reason that came before it.
-        if error.name() != "_ALL_BROKERS_DOWN":
-            self._last_message = _STATE.sub("", error.str())
 
     def _wait(self, future: Future[_T]) -> _T:
         return future.result(self._timeout + _SLACK_SECONDS)
@@ -503,7 +498,7 @@ class ConfluentAdmin:
         client.poll(0)
         # The address may lead to another broker by now, and the old client would go on dialling one
         # that is away in the background: the next call makes a new client.
-        reason = self._last_message or message
+        reason = self._reason.text or message
         self._give_up()
         return KafkaUnavailable(
             f"no broker of {self._bootstrap} answered within {self._most_seconds:.3g} s: {reason}"

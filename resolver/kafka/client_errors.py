@@ -24,7 +24,8 @@ class LastReason:
     """Last reason why a client could not use a broker, as it reported it to its ``error_cb``."""
 
     def __init__(self) -> None:
-        self._text = ""
+        self.text = ""
+        """That reason; empty: none."""
         self.is_all_down = False
         """All brokers have become unreachable; the caller resets it."""
 
@@ -34,13 +35,13 @@ class LastReason:
         if error.name() == "_ALL_BROKERS_DOWN":
             self.is_all_down = True
         else:
-            self._text = _STATE.sub("", error.str())
+            self.text = _STATE.sub("", error.str())
 
     def text_after(self, text: str) -> str:
         """Returns the reason as the end of a sentence that begins with ``text``; empty if there is
         none, or if ``text`` has it.
         """
-        return f": {self._text}" if self._text and self._text not in _STATE.sub("", text) else ""
+        return f": {self.text}" if self.text and self.text not in _STATE.sub("", text) else ""
 
 
 def client_error(
