@@ -18,11 +18,12 @@ import socket
 import socketserver
 import threading
 from collections.abc import Callable, Iterable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 from resolver.cli.web_pages import STYLE, STYLE_SHEET, Page
+from resolver.limited_connections import LimitedConnections
 
 __all__ = ["WebServer", "is_own_host"]
 
@@ -61,7 +62,7 @@ def is_own_host(host: str, names: Iterable[str]) -> bool:
     return True
 
 
-class WebServer(ThreadingHTTPServer):
+class WebServer(LimitedConnections, HTTPServer):
     """Server of the pages that ``make_page`` makes of a decoded path and a query.
 
     Args:
@@ -74,7 +75,6 @@ class WebServer(ThreadingHTTPServer):
         OSError: the address cannot be listened on.
     """
 
-    daemon_threads = True
     request_queue_size = _CONNECTIONS
 
     def __init__(
@@ -91,7 +91,7 @@ class WebServer(ThreadingHTTPServer):
         self.names = frozenset(names)
         self.report = report
         self.slots = threading.BoundedSemaphore(_AT_ONCE)
-        self._connections = threading.BoundedSemaphore(_CONNECTIONS)
+        self.connections = threading.BoundedSemaphore(_CONNECTIONS)
         super().__init__((host, port), _Handler)
 
     @property
@@ -103,24 +103,6 @@ class WebServer(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # HTTPServer would look its own name up
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers in a thread of the connection's own; closes it if too many are open."""
-        if not self._connections.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._connections.release()  # no thread could be started
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answers, and closes the connection."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Does nothing: the browser has closed the connection."""

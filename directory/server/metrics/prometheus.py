@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler
-from socketserver import TCPServer, ThreadingMixIn
+from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from prometheus_client import CollectorRegistry
@@ -42,6 +42,7 @@ from directory.server.metrics.instrumentation import Histogram
 from directory.server.toml_table import split_address
 from directory.store.large_change_records import progress_of
 from resolver.errors import NotReady
+from resolver.limited_connections import LimitedConnections
 
 if TYPE_CHECKING:
     from directory.api.grpc_server import DirectoryServer
@@ -432,11 +433,10 @@ class MetricsEndpoint:
         self._thread.join()
 
 
-class _Server(ThreadingMixIn, TCPServer):
+class _Server(LimitedConnections, TCPServer):
     """HTTP server that, unlike ``http.server``'s, does not look up the host's name in DNS."""
 
     allow_reuse_address = True
-    daemon_threads = True
     block_on_close = False
     request_queue_size = 128
 
@@ -450,26 +450,10 @@ class _Server(ThreadingMixIn, TCPServer):
         self.registry = registry
         self.healths = healths
         self.watchdog = watchdog
-        self._places = threading.BoundedSemaphore(_AT_ONCE)
+        self.connections = threading.BoundedSemaphore(_AT_ONCE)
         if ":" in place[0]:
             self.address_family = socket.AF_INET6
         super().__init__(place, _Request)
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
-            self.shutdown_request(request)  # _AT_ONCE requests are being answered
-            return
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._places.release()  # no thread could be started
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         _log.debug("a request for metrics broke off", exc_info=True)
