@@ -19,8 +19,12 @@ from resolver.errors import KdirError
 from resolver.nearest_names import nearest_names
 from resolver.path import ROOT, Path
 from resolver.resolution.hop_errors import Hop, ServerFailure
-from resolver.resolution.referral_checks import is_above, sender_mismatch
-from resolver.resolution.state_machine import MAX_HOPS, first_endpoints
+from resolver.resolution.referral_and_answer_checks import (
+    first_endpoints,
+    is_above,
+    sender_mismatch,
+)
+from resolver.resolution.state_machine import MAX_HOPS
 from resolver.resolution.values import (
     Absent,
     Answer,

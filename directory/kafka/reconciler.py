@@ -36,9 +36,9 @@ from directory.kafka.arming.releases import inherited_basis, unchanged_basis
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.guarded_admin import GuardedAdmin
 from directory.kafka.kafka_context import KafkaContext, KafkaStatus
+from directory.kafka.provisioning.acknowledged_changes import AcknowledgedChanges
 from directory.kafka.provisioning.provisioning import Provisioner
 from directory.kafka.provisioning.provisioning_queue import Backoff, DueWork, RetryQueue
-from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.namespace.keys import LARGE_CHANGE
 from directory.store.base import Delete, Store, StoreUnreachable
 from directory.store.leader import Leader, LeadershipLost, RoleThread
@@ -67,10 +67,10 @@ class LeaderTerm:
 
     def __init__(self, context: KafkaContext, commits: TopicCommits, chance: random.Random) -> None:
         self.commits = commits
-        self.recent = RecentChanges(context.clock)
-        self.sweeper = KafkaSweep(context, self.recent)
-        self.config_applier = ConfigApplier(context, commits, self.recent)
-        self.acl_applier = AclApplier(context, commits, self.recent)
+        self.acknowledged = AcknowledgedChanges(context.clock)
+        self.sweeper = KafkaSweep(context, self.acknowledged)
+        self.config_applier = ConfigApplier(context, commits, self.acknowledged)
+        self.acl_applier = AclApplier(context, commits, self.acknowledged)
         self.appliers: tuple[Applier, ...] = (self.config_applier, self.acl_applier)
         """The appliers of what is armed, in the order in which they run."""
         self.worklist = RetryQueue(context.clock, chance)
@@ -292,7 +292,7 @@ class Reconciler:
             change = next(iter(self.requests.under_way()), None)
             if change is None:
                 return False
-            survey = term.recent.correct_metadata(admin.describe_all())
+            survey = term.acknowledged.correct_metadata(admin.describe_all())
             if survey.cluster_id != held.pinned:
                 sweeper.due = 0.0
                 return False
@@ -328,7 +328,7 @@ class Reconciler:
             admin,
             term.commits,
             mount,
-            term.recent,
+            term.acknowledged,
             held.pinned,
             sleep=self._sleep,
             prepare=lambda topics: term.acl_applier.prepare(topics, admin),

@@ -6,25 +6,26 @@ errors (``on_error``, ``on_slow``). The driver owns sockets, clocks and caches
 dnspython's ``_Resolution``.
 
 ``Trail`` has the way so far: a referral that leads in a circle is not followed, and more than
-``MAX_HOPS`` hops end the resolution. ``resolver/resolution/referral_checks.py`` decides what makes
-a referral or a reply wrong by itself: referrals must lead nearer, answers must come from the
-servers referred to and be about their own mount. Within one incarnation of a store no reply older
-than an earlier one is accepted. A cached referral that fails is replaced by the start servers, a
-direct one by the way through the tree. If all servers of a child or parent are lame, the resolution
-restarts once, since a mount may have moved meanwhile. ``resolver/resolution/link_targets.py``
-handles links, ``resolver/resolution/answer_lifetimes.py`` lifetimes.
+``MAX_HOPS`` hops end the resolution. ``resolver/resolution/referral_and_answer_checks.py`` decides
+what makes a referral or a reply wrong by itself: referrals must lead nearer, answers must come from
+the servers referred to and be about their own mount.
+
+Within one incarnation of a store no reply older than an earlier one is accepted. A cached referral
+that fails is replaced by the start servers, a direct one by the way through the tree. If all
+servers of a child or parent are lame, the resolution restarts once, since a mount may have moved
+meanwhile. ``resolver/resolution/link_targets.py`` handles links,
+``resolver/resolution/answer_lifetimes.py`` lifetimes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, assert_never
 
 from resolver import errors
 from resolver.deadline_shares import time_share
 from resolver.errors import KdirError
-from resolver.host_port import MAX_ENDPOINTS
 from resolver.path import Path
 from resolver.resolution.answer_lifetimes import (
     UNLIMITED_SECONDS,
@@ -34,7 +35,8 @@ from resolver.resolution.answer_lifetimes import (
 )
 from resolver.resolution.hop_errors import Hop, ServerFailure, classify_error
 from resolver.resolution.link_targets import LinkTargets, Result, enclosing_links
-from resolver.resolution.referral_checks import (
+from resolver.resolution.referral_and_answer_checks import (
+    first_endpoints,
     is_above,
     out_of_bailiwick,
     referral_error,
@@ -70,7 +72,6 @@ __all__ = [
     "Chooser",
     "ResolutionOptions",
     "ResolutionStateMachine",
-    "first_endpoints",
 ]
 
 MAX_CALLS: Final = 50
@@ -650,8 +651,3 @@ class ResolutionStateMachine:
 
     def _owner_first(self, endpoint: str) -> tuple[str, ...]:
         return (endpoint, *(other for other in self._hop.endpoints if other != endpoint))
-
-
-def first_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
-    """Returns the first distinct endpoints, at most ``MAX_ENDPOINTS``."""
-    return tuple(dict.fromkeys(endpoints[: 4 * MAX_ENDPOINTS]))[:MAX_ENDPOINTS]

@@ -26,7 +26,7 @@ from directory.kafka.applying.last_applied import armed_records
 from directory.kafka.arming.releases import plans_of
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.kafka_context import KafkaContext
-from directory.kafka.provisioning.recent_changes import RecentChanges
+from directory.kafka.provisioning.acknowledged_changes import AcknowledgedChanges
 from directory.namespace.adoption_mapping import (
     Adoption,
     AdoptionAction,
@@ -114,13 +114,13 @@ class KafkaSweep:
         KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
     """
 
-    def __init__(self, context: KafkaContext, recent: RecentChanges) -> None:
+    def __init__(self, context: KafkaContext, acknowledged: AcknowledgedChanges) -> None:
         self._context = context
         self._cluster = context.cluster
         self._settings = context.settings
         self._latest = context.latest
         self._clock = context.clock
-        self._recent = recent
+        self._acknowledged = acknowledged
         self._number = 0
         self._configs_read: dict[str, int] = {}  # name → number of the reading
         self._readings = 0
@@ -212,7 +212,7 @@ class KafkaSweep:
         # Also when it fails: how soon it is tried again then is the caller's to say.
         self.due = started + self._settings.sweep_interval_seconds
         self._shown = admin.describe_all()
-        self.survey = self._recent.correct_metadata(self._shown)
+        self.survey = self._acknowledged.correct_metadata(self._shown)
         now = self._clock()
         self.due = now + max(self._settings.sweep_interval_seconds, (now - started) * _SHARE)
         self._look_due = now + self._look_pause
@@ -227,7 +227,7 @@ class KafkaSweep:
         described = admin.describe(names).items()
         found = {name: seen for name, seen in described if isinstance(seen, KafkaTopic)}
         self._shown = replace(self._shown, topics={**self._shown.topics, **found})
-        self.survey = self._recent.correct_metadata(self._shown)
+        self.survey = self._acknowledged.correct_metadata(self._shown)
         return self.survey
 
     def _read_changes(self, admin: KafkaAdmin) -> KafkaMetadata | None:
@@ -253,7 +253,7 @@ class KafkaSweep:
         if topics == shown.topics and self.survey is self._committed:
             return None
         self._shown = replace(shown, topics=topics)
-        self.survey = self._recent.correct_metadata(self._shown)
+        self.survey = self._acknowledged.correct_metadata(self._shown)
         for name in changed:
             self._configs_read.pop(name, None)
         return self.survey
@@ -401,7 +401,7 @@ class KafkaSweep:
             if topic.provision is Provision.ACTIVE and not is_other(topic, topics[name]):
                 path = entry_path(mount, located.relative)
                 desired_config = desired_configs.for_topic(located.parent_id, topic)
-                known = self._recent.correct_configs(topic.topic_id, configs)
+                known = self._acknowledged.correct_configs(topic.topic_id, configs)
                 news.append(config_news(RecordedTopic(path, topic, desired_config), known))
         self._unread = unread
         self.note = _unread_text(unread)

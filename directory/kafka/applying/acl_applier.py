@@ -58,7 +58,7 @@ from directory.kafka.applying.last_applied import (
 from directory.kafka.arming.releases import INHERITED_KEYS, inherited_basis, unchanged_basis
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.kafka_context import ACLS, KafkaContext
-from directory.kafka.provisioning.recent_changes import RecentChanges
+from directory.kafka.provisioning.acknowledged_changes import AcknowledgedChanges
 from directory.namespace.entry import Directory, Topic
 from directory.namespace.keys import ENTRY, GRANTS, parse_entry_key
 from directory.namespace.snapshot import Container, Snapshot
@@ -134,8 +134,13 @@ class AclApplier(Applier):
 
     aspect = ACLS
 
-    def __init__(self, context: KafkaContext, commits: TopicCommits, recent: RecentChanges) -> None:
-        super().__init__(context, commits, recent)
+    def __init__(
+        self,
+        context: KafkaContext,
+        commits: TopicCommits,
+        acknowledged: AcknowledgedChanges,
+    ) -> None:
+        super().__init__(context, commits, acknowledged)
         self._look_at = math.inf
         self._contact_at = math.inf
         """When the last contact with the parent is looked at."""
@@ -251,7 +256,7 @@ class AclApplier(Applier):
             revert_external_changes=self._settings.revert_external_changes,
             open_to_all=view.open_to_all,
         )
-        found = FoundAcls(self._recent.correct_acls(view.bindings))
+        found = FoundAcls(self._acknowledged.correct_acls(view.bindings))
         diffs = survey.diffs(found, lambda one: arm(rules, one), only)
         return _within_limit(map(self._recordable, diffs), self._settings.max_acls - view.count)
 
@@ -415,7 +420,7 @@ class AclApplier(Applier):
                         else:
                             ours.pop(acl, None)
                             shown.discard(acl)
-                        self._recent.note_acl(binding, added=adding)
+                        self._acknowledged.note_acl(binding, added=adding)
                         tally.made[diff.resource] = tally.made.get(diff.resource, 0) + 1
                         _log.info("%s: ACL %s %s", self._cluster, "+" if adding else "-", binding)
                     case Rejected(why):

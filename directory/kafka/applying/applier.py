@@ -26,7 +26,7 @@ from directory.kafka.applying.last_applied import (
 from directory.kafka.arming.releases import INHERITED_KEYS
 from directory.kafka.fenced_commits import TopicCommits
 from directory.kafka.kafka_context import KafkaContext
-from directory.kafka.provisioning.recent_changes import RecentChanges
+from directory.kafka.provisioning.acknowledged_changes import AcknowledgedChanges
 from directory.namespace.entry import DELETED_ID, ROOT_ID, Directory
 from directory.namespace.keys import ENTRY, parse_entry_key
 from directory.namespace.snapshot import Snapshot
@@ -178,7 +178,12 @@ class Applier(ABC):
     aspect: ClassVar[str]
     """Aspect that arms it."""
 
-    def __init__(self, context: KafkaContext, commits: TopicCommits, recent: RecentChanges) -> None:
+    def __init__(
+        self,
+        context: KafkaContext,
+        commits: TopicCommits,
+        acknowledged: AcknowledgedChanges,
+    ) -> None:
         self._context = context
         self._cluster = context.cluster
         self._settings = context.settings
@@ -186,7 +191,7 @@ class Applier(ABC):
         self._mount_at = context.mount_at
         self._clock = context.clock
         self._commits = commits
-        self._recent = recent
+        self._acknowledged = acknowledged
         self._noted = DirtySet()
         self._due = 0.0
         """Nothing is done before, by the clock."""

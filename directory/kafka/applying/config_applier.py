@@ -74,7 +74,7 @@ from directory.kafka.arming.releases import (
 )
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.kafka_context import CONFIGS, KafkaContext
-from directory.kafka.provisioning.recent_changes import RecentChanges
+from directory.kafka.provisioning.acknowledged_changes import AcknowledgedChanges
 from directory.namespace.command import TopicObservation
 from directory.namespace.entry import ROOT_ID
 from directory.namespace.keys import ENTRY, PUSHED, entry_id_in
@@ -97,7 +97,7 @@ _SHOWN_SECONDS: Final = 0.1
 """Interval between looks whether Kafka shows what it acknowledged."""
 _AHEAD: Final = 1
 """The next batch is sent while Kafka does not show at most so many of those before it: a broker
-that is busy with one does not get a queue of them (``recent_changes.py``)."""
+that is busy with one does not get a queue of them (``acknowledged_changes.py``)."""
 _LOOK_SECONDS: Final = 2.0
 """A topic may be changed for so long after its id was compared, since Kafka changes by name."""
 
@@ -164,8 +164,13 @@ class ConfigApplier(Applier):
 
     aspect = CONFIGS
 
-    def __init__(self, context: KafkaContext, commits: TopicCommits, recent: RecentChanges) -> None:
-        super().__init__(context, commits, recent)
+    def __init__(
+        self,
+        context: KafkaContext,
+        commits: TopicCommits,
+        acknowledged: AcknowledgedChanges,
+    ) -> None:
+        super().__init__(context, commits, acknowledged)
         self._rules = ConfigDiffOptions(
             revert_external_changes=self._settings.revert_external_changes
         )
@@ -270,7 +275,7 @@ class ConfigApplier(Applier):
         return bool(self._ready())
 
     def _do_part(self, admin: KafkaAdmin) -> None:
-        behind = self._recent.count_behind(admin)
+        behind = self._acknowledged.count_behind(admin)
         ready = self._ready()
         one = next((one for one in ready if behind <= (0 if one.through else _AHEAD)), None)
         if one is None:
@@ -298,7 +303,7 @@ class ConfigApplier(Applier):
         one.unsure |= result.unsure
         changed = len(result.made) + len(result.undone) + len(result.unsure)
         self._due = began + changed / self._settings.changes_per_second
-        if one.through and not self._recent.count_behind(admin):
+        if one.through and not self._acknowledged.count_behind(admin):
             self._end(one)
 
     def _end(self, one: _ConfigPass) -> None:
@@ -384,8 +389,8 @@ class ConfigApplier(Applier):
                 if _may_come(seen) or _is_same(subject, seen):
                     result.unsure[subject.place] = None
             else:
-                known = self._recent.correct_configs(seen.topic_id, found)
-                have = ObservedConfig(known, self._recent.correct_topic(seen).partitions)
+                known = self._acknowledged.correct_configs(seen.topic_id, found)
+                have = ObservedConfig(known, self._acknowledged.correct_topic(seen).partitions)
                 diffs.append(diff_configs(subject, have, recorded, rules))
         return diffs
 
@@ -485,7 +490,7 @@ class ConfigApplier(Applier):
                 case other:
                     assert_never(other)
         # Before what may raise: Kafka was changed, whatever becomes of our records.
-        self._recent.note_changes(changed)
+        self._acknowledged.note_changes(changed)
         self._commits.record(news)
         self._commits.put_all(writes)
 

@@ -28,7 +28,7 @@ from directory.kafka.adoption import recorded_topics
 from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.kafka.fenced_commits import StaleObservation, TopicCommits
 from directory.kafka.kafka_context import CREATE, DELETE, KafkaContext
-from directory.kafka.provisioning.recent_changes import RecentChanges, wait_until_shown
+from directory.kafka.provisioning.acknowledged_changes import AcknowledgedChanges, wait_until_shown
 from directory.namespace.effective_policies import effective, levels_of
 from directory.namespace.entry import Policies, Provision, Topic
 from directory.namespace.plan_delete import DELETED
@@ -128,7 +128,7 @@ class Provisioner:
     admin: KafkaAdmin
     commits: TopicCommits
     mount: Path
-    recent: RecentChanges
+    acknowledged: AcknowledgedChanges
     kafka_id: str
     """The pinned one, which was compared with that of the Kafka that answers."""
     sleep: Callable[[float], object]
@@ -190,7 +190,7 @@ class Provisioner:
 
     def _is_acknowledged(self, one: RecordedTopic) -> bool:
         """True if Kafka acknowledged a short while ago that it made a topic at kdir's request."""
-        return self.recent.has_acknowledged(one.topic.provision_attempt)
+        return self.acknowledged.has_acknowledged(one.topic.provision_attempt)
 
     def _attempt_of(self, topic: Topic) -> Attempt | None:
         return Attempt.counting(topic, self.context.latest().incarnation, self.kafka_id)
@@ -217,13 +217,13 @@ class Provisioner:
         refused: list[tuple[RecordedTopic, str]] = []
         if not attempted:
             return made, refused, unclear
-        self.recent.note_asked(one.topic.provision_attempt for one in attempted)
+        self.acknowledged.note_asked(one.topic.provision_attempt for one in attempted)
         desired_set = [self._desired(one) for one in attempted]
         outcomes = self.admin.create(desired_set, self.commits.check)
         for one in attempted:
             match outcomes.get(one.name, OutcomeUnknown("no outcome")):
                 case Succeeded():
-                    self.recent.note_acknowledged(one.topic.provision_attempt)
+                    self.acknowledged.note_acknowledged(one.topic.provision_attempt)
                     made.append(one)
                 case AlreadyDone():
                     # Absent a moment ago: an earlier attempt of ours came through, or, if there was
@@ -279,7 +279,7 @@ class Provisioner:
                 continue
             path = entry_path(self.mount, located.relative or (DELETED, located.name))
             attempt = located.topic.provision_attempt
-            if attempt and not self.recent.has_asked(attempt):
+            if attempt and not self.acknowledged.has_asked(attempt):
                 now = RecordedTopic(path, located.topic)
                 news.append(now.observation(provision_attempt=""))
         self.commits.record(news)
@@ -325,7 +325,7 @@ class Provisioner:
 
     def _record_active(self, shown: Sequence[tuple[RecordedTopic, KafkaTopic]]) -> None:
         for _, seen in shown:
-            self.recent.note_made(seen.name)
+            self.acknowledged.note_made(seen.name)
         self.commits.record(
             [
                 one.observation(
@@ -363,7 +363,7 @@ class Provisioner:
         gone: list[RecordedTopic] = []
         for one in removed:
             match shown.get(one.name):
-                case None if self.recent.has_asked(one.topic.provision_attempt):
+                case None if self.acknowledged.has_asked(one.topic.provision_attempt):
                     waits.append(one)  # made a moment ago: not every broker shows it yet
                 case None:
                     gone.append(one)
@@ -388,7 +388,7 @@ class Provisioner:
             chosen = [
                 (one.path.name, one.topic.entry_id)
                 for one in gone
-                if self.recent.has_deleted(one.topic.topic_id) == is_acknowledged
+                if self.acknowledged.has_deleted(one.topic.topic_id) == is_acknowledged
             ]
             self.commits.finish(chosen, is_acknowledged=is_acknowledged)
 
@@ -399,7 +399,7 @@ class Provisioner:
         """True if the topic id that decides whether it may be deleted is still to come."""
         if seen.topic_id or DELETE not in self.context.settings.ceiling:
             return False
-        return bool(topic.topic_id) or self.recent.has_asked(topic.provision_attempt)
+        return bool(topic.topic_id) or self.acknowledged.has_asked(topic.provision_attempt)
 
     def _is_same_topic(self, one: RecordedTopic, seen: KafkaTopic) -> bool:
         """True if this very topic may be deleted; else its entry ends and the topic stays."""
@@ -430,7 +430,8 @@ class Provisioner:
         """True if this process requested the topic a short while ago, and it is as requested. A
         recorded attempt does not prove that: its process may have died before sending it.
         """
-        attempt, has_asked = self._attempt_of(topic), self.recent.has_asked(topic.provision_attempt)
+        attempt = self._attempt_of(topic)
+        has_asked = self.acknowledged.has_asked(topic.provision_attempt)
         return has_asked and attempt is not None and attempt.accounts_for(seen)
 
     def _remove(
@@ -456,7 +457,7 @@ class Provisioner:
                     gone[one.name] = one
                     before = shown.get(one.name)
                     if isinstance(before, KafkaTopic) and before.topic_id:
-                        self.recent.note_deleted(before.topic_id)
+                        self.acknowledged.note_deleted(before.topic_id)
                 case Rejected(message):
                     waits += self.put_off([one], message)
                 case OutcomeUnknown(message):

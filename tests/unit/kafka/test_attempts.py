@@ -424,7 +424,7 @@ def test_a_topic_has_the_configs_of_its_directory_though_that_is_renamed_right_b
         term = here.reconciler.term
         assert term is not None
         asked: list[TopicToCreate] = []
-        note_asked, create = term.recent.note_asked, kafka.create
+        note_asked, create = term.acknowledged.note_asked, kafka.create
 
         def rename(attempts: Iterable[str]) -> None:
             note_asked(attempts)
@@ -437,7 +437,7 @@ def test_a_topic_has_the_configs_of_its_directory_though_that_is_renamed_right_b
             asked.extend(desired_set)
             return create(desired_set, still)
 
-        monkeypatch.setattr(term.recent, "note_asked", rename)
+        monkeypatch.setattr(term.acknowledged, "note_asked", rename)
         monkeypatch.setattr(kafka, "create", note_and_create)
         here.mkdir("d")
         changes = {"policies.topic_config.retention.ms": "7", "policies.partitions": 3}

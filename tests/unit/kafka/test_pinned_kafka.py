@@ -12,8 +12,8 @@ from directory.kafka.admin_contract import KafkaMetadata, KafkaTopic
 from directory.kafka.adoption import pinned_kafka
 from directory.kafka.adoption.pinned_kafka import PinnedKafka
 from directory.kafka.adoption.vanish_guard import StopReason
+from directory.kafka.provisioning.acknowledged_changes import AcknowledgedChanges
 from directory.kafka.provisioning.provisioning import new_topic_of
-from directory.kafka.provisioning.recent_changes import RecentChanges
 from directory.namespace.adoption_mapping import MappingRule, map_physical_name
 from directory.namespace.entry import Policies, Topic
 from directory.namespace.keys import kafka_key
@@ -143,20 +143,20 @@ def test_adopted_rules_come_before_the_configs_and_splitting_comes_last() -> Non
 
 def test_brokers_that_do_not_know_a_change_of_ours_yet_are_corrected_for_a_minute() -> None:
     now = [0.0]
-    recent = RecentChanges(lambda: now[0])
+    changes = AcknowledgedChanges(lambda: now[0])
     made, old = KafkaTopic("made", b"m" * 16, 1, 1), KafkaTopic("old", b"o" * 16, 1, 1)
-    recent.note_made("made")
-    recent.note_deleted(old.topic_id)
+    changes.note_made("made")
+    changes.note_deleted(old.topic_id)
     behind = KafkaMetadata("K", {"old": old})
-    assert recent.correct_metadata(behind) == KafkaMetadata("K", {}, unsettled={"made"})
+    assert changes.correct_metadata(behind) == KafkaMetadata("K", {}, unsettled={"made"})
     # Made anew by somebody else it is another topic, and shown.
     again = KafkaTopic("old", b"p" * 16, 1, 1)
-    assert recent.correct_metadata(KafkaMetadata("K", {"old": again})).topics == {"old": again}
-    assert recent.correct_metadata(KafkaMetadata("K", {"made": made})) == KafkaMetadata(
+    assert changes.correct_metadata(KafkaMetadata("K", {"old": again})).topics == {"old": again}
+    assert changes.correct_metadata(KafkaMetadata("K", {"made": made})) == KafkaMetadata(
         "K", {"made": made}
     )
     now[0] = 61.0
-    assert recent.correct_metadata(behind) is behind
+    assert changes.correct_metadata(behind) is behind
 
 
 def test_a_request_has_the_configs_of_the_directories_above_and_its_own_numbers() -> None:

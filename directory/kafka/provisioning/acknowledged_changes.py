@@ -27,7 +27,7 @@ from directory.kafka.applying.config_diff import ConfigDiff
 from directory.kafka.applying.desired_configs import RecordedTopic
 from directory.namespace.topic_configs import same_value
 
-__all__ = ["RecentChanges", "wait_until_shown"]
+__all__ = ["AcknowledgedChanges", "wait_until_shown"]
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class _Batch:
     asked_at: float
 
 
-class RecentChanges:
+class AcknowledgedChanges:
     """Memory of one leader's changes, in its thread."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

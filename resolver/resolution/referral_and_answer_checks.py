@@ -1,9 +1,12 @@
-"""Checks of a referral or a reply by itself: whether it leads nearer, comes from the server
-referred to, and is about its sender's own mount. Pure.
+"""Checks of a referral or an answer by itself: whether it leads nearer, how many of its endpoints
+count, whether it comes from the server referred to, and is about its sender's own mount. Pure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from resolver.host_port import MAX_ENDPOINTS
 from resolver.path import Path
 from resolver.resolution.values import (
     Absent,
@@ -17,6 +20,7 @@ from resolver.resolution.values import (
 )
 
 __all__ = [
+    "first_endpoints",
     "is_above",
     "out_of_bailiwick",
     "referral_error",
@@ -52,6 +56,11 @@ def referral_error(path: Path, sender: Path, referral: Referral, *, went_down: b
             return ""
         case _:
             return "neither up, down nor direct"
+
+
+def first_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
+    """Returns the first distinct endpoints, at most ``MAX_ENDPOINTS`` (R8)."""
+    return tuple(dict.fromkeys(endpoints[: 4 * MAX_ENDPOINTS]))[:MAX_ENDPOINTS]
 
 
 def sender_mismatch(referral: Referral | None, sender: Sender) -> str:
