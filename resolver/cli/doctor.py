@@ -167,21 +167,24 @@ def _known_servers(
             if server.endpoint not in failed:  # else its own row says so
                 refused.append(error)
             continue
-        return _root(session, looks) + _mounted(answer)
+        return _root(session, looks) + _mounted(session, answer)
     if not refused:
         return []
     # Such as a server that reports its state, and whose store has been away for too long.
     root = _root(session, looks)
     if root:
         try:
-            return root + _mounted(session.resolver.call("/", list_mounts, request))
+            return root + _mounted(session, session.resolver.call("/", list_mounts, request))
         except KdirError as error:
             refused.append(error)
     session.missing(f"not listed: other mounts: {refused[-1]}")
     return root
 
 
-def _mounted(answer: federation_pb2.ListMountsResponse) -> list[_Server]:
+def _mounted(session: Session, answer: federation_pb2.ListMountsResponse) -> list[_Server]:
+    from resolver.cli.mount import report_incomplete
+
+    report_incomplete(session, answer)
     return [
         _Server(endpoint, row.cluster_id, row.cluster, row.mount)
         for row in answer.rows

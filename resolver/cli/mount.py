@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from resolver.cli.session import Session
     from resolver.path import Path
 
-__all__ = ["VERBS", "list_mounts_below", "some_paths"]
+__all__ = ["VERBS", "list_mounts_below", "report_incomplete", "some_paths"]
 
 _MOST_NAMED: Final = 5
 """Paths in one message."""
@@ -58,6 +58,7 @@ def _mounts(session: Session, arguments: Arguments) -> int:
             rows + [_waiting(one, human=out.human) for one in answer.pending_children]
         )
     _note_unconfirmed(session, answer.rows)
+    report_incomplete(session, answer)
     for child in answer.pending_children:
         out.note(f"pending child {child.cluster or child.cluster_id}: {child.message}", "warn")
     return 0
@@ -86,6 +87,21 @@ def _note_unconfirmed(session: Session, rows: Sequence[federation_pb2.MountRow])
             f"unconfirmed, as reported up to {age} ago: {paths}: no parent confirms these mounts "
             "now",
             "warn",
+        )
+
+
+def report_incomplete(session: Session, listed: federation_pb2.ListMountsResponse) -> None:
+    """Reports the clusters whose mounts may not all be in an answer: a cluster that is not in it
+    may still be mounted (docs/guarantees.md#s21).
+    """
+    names = {row.cluster_id: row.cluster for row in listed.rows}
+    for authority in listed.authorities:
+        names[authority.cluster.cluster_id] = authority.cluster.cluster
+    for cluster_id in listed.incomplete_cluster_ids:
+        name = names.get(cluster_id, "")
+        shown = f"{name} ({cluster_id})" if name else cluster_id
+        session.missing(
+            f"mounts of {shown}: the list is incomplete, other clusters may be mounted there"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from kdir.v1 import admin_pb2, entry_pb2, resolve_pb2
+from kdir.v1 import admin_pb2, entry_pb2, federation_pb2, resolve_pb2
 
 from resolver.errors import HandshakeFailed, PermissionDenied, Unauthenticated, Unreachable
 from resolver.path import Path as KdirPath
@@ -199,6 +199,33 @@ def test_where_a_server_refuses_its_mounts_the_root_lists_them() -> None:
         ["/sf", "sf"],
     ]
     assert "not listed" not in ran.err
+
+
+def test_an_incomplete_list_of_mounts_is_reported_as_incomplete() -> None:
+    with MemoryDirectory() as tree:
+        endpoint = tree.cluster("/la", "la")
+        tree.cluster("/la/geo", "geo")
+        status = _status(endpoint)
+        listed = tree.at("/la").answer(
+            "FederationService.ListMounts", federation_pb2.ListMountsRequest()
+        )
+        listed.authorities.add().cluster.CopyFrom(status.authority.cluster)
+        listed.incomplete_cluster_ids.append("kc-aaaaaaaaaa")
+        answers = {
+            "AdminService.GetStatus": status,
+            "FederationService.ListMounts": listed,
+        }
+        handler = answering(answers, tree.at("/la").answer, [])
+        tree.transport.serve(endpoint, handler)
+        ran = run(["--at", endpoint, "doctor"], tree.transport)
+        mounts = run(["--at", endpoint, "mounts"], tree.transport)
+    incomplete = (
+        "mounts of la (kc-aaaaaaaaaa): the list is incomplete, "
+        "other clusters may be mounted there\n"
+    )
+    for one in (ran, mounts):
+        assert (one.code, one.err.count(incomplete)) == (3, 1), one.err
+    assert "all servers healthy" not in ran.err
 
 
 def test_mounts_that_no_server_lists_are_reported_as_missing() -> None:
