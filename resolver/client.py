@@ -572,7 +572,7 @@ class Resolver:
                 )
             except KdirError:
                 raise error from None
-            raise unknown_cluster(cluster, answer.rows, error) from None
+            raise unknown_cluster(cluster, answer, error) from None
 
     def trace(
         self,

@@ -8,7 +8,7 @@ one is accepted. Only the cluster itself can answer that it has no such topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,18 +46,23 @@ __all__ = ["ReverseLookup", "unknown_cluster"]
 
 
 def unknown_cluster(
-    cluster: str, mounts: Sequence[federation_pb2.MountRow], found: errors.NoRoute
+    cluster: str, listed: federation_pb2.ListMountsResponse, found: errors.NoRoute
 ) -> KdirError:
     """Returns the error for a cluster to which nothing led, given the mounts that the root knows.
 
-    It is ``Absent`` only if every mount is linked: clusters below an unlinked one may be unknown.
+    It is ``Absent`` only if the list is complete and every mount linked: clusters below an unlinked
+    one may be unknown.
     """
+    mounts = listed.rows
     if any(cluster in {row.cluster, row.cluster_id} for row in mounts):
         return found
     near = nearest_names(cluster, [row.cluster for row in mounts if row.cluster])
     if unlinked := ", ".join(row.mount for row in mounts if not row.linked):
         message = f"no cluster {cluster!r} is known; it may be at or below {unlinked}, to which "
         return errors.NoRoute(f"{message}the root reports no link{near}", cluster=cluster)
+    if listed.incomplete_cluster_ids:
+        message = f"no cluster {cluster!r} is known; the root's list of mounts is incomplete"
+        return errors.NoRoute(f"{message}{near}", cluster=cluster)
     return errors.Absent(f"no cluster {cluster!r} is mounted{near}", cluster=cluster)
 
 

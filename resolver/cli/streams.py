@@ -198,7 +198,7 @@ def _mounted_cluster(session: Session, name: str) -> ChosenCluster:
     one of the mounts that the root knows.
 
     Raises:
-        Absent: the root knows none, and is linked to all of its mounts.
+        Absent: the root knows none, its list is complete, and it is linked to all of its mounts.
         KdirError: such as NoRoute, if it is not linked to all of them.
     """
     from kdir.v1 import federation_pb2
@@ -206,22 +206,22 @@ def _mounted_cluster(session: Session, name: str) -> ChosenCluster:
     from resolver.reverse_lookup import unknown_cluster
 
     request = federation_pb2.ListMountsRequest()
-    rows = session.ask_any("FederationService.ListMounts", request).rows
-    mount = _mount_of(name, rows)
+    listed = session.ask_any("FederationService.ListMounts", request)
+    mount = _mount_of(name, listed.rows)
     if not mount:
         try:
             root = session.resolver.owner_of("/")
             if name in {root.cluster, root.cluster_id}:
                 return ChosenCluster(root.endpoints, root.cluster, root.cluster_id, "/")
-            rows = session.resolver.call("/", "FederationService.ListMounts", request).rows
+            listed = session.resolver.call("/", "FederationService.ListMounts", request)
         except KdirError as error:
-            near = nearest_names(name, [row.cluster for row in rows if row.cluster])
+            near = nearest_names(name, [row.cluster for row in listed.rows if row.cluster])
             unknown = f"no cluster {name!r} is known, and the root cannot be asked"
             error.message = f"{unknown}: {error.message}{near}"
             raise
-        mount = _mount_of(name, rows)
+        mount = _mount_of(name, listed.rows)
     if not mount:
-        raise unknown_cluster(name, rows, NoRoute(f"no cluster {name!r} is known", cluster=name))
+        raise unknown_cluster(name, listed, NoRoute(f"no cluster {name!r} is known", cluster=name))
     owner = session.resolver.owner_of(mount)
     return ChosenCluster(owner.endpoints, owner.cluster, owner.cluster_id, mount)
 

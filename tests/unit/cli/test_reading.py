@@ -931,6 +931,24 @@ def test_which_of_an_unknown_cluster_is_absent_only_if_all_mounts_are_linked(
     assert "known clusters, and which are linked: kdir mounts" in ran.err
 
 
+def test_which_of_an_unknown_cluster_is_not_absent_where_the_list_of_mounts_is_incomplete(
+    kdir: Kdir, tree: MemoryDirectory
+) -> None:
+    root = tree.at("/")
+
+    def incomplete(method: str, request: Any) -> Any:
+        answer = root.answer(method, request)
+        if method == "FederationService.ListMounts":
+            answer.incomplete_cluster_ids.append(root.cluster_id)
+        return answer
+
+    tree.transport.serve(root.endpoint, incomplete)
+    ran = kdir("which la-traking x")
+    assert ran.code == 3
+    assert "no cluster 'la-traking' is known; the root's list of mounts is incomplete" in ran.err
+    assert "did you mean la-tracking" in ran.err
+
+
 # -- answers of a copy ----------------------------------------------------------------------------
 
 
