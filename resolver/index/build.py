@@ -19,7 +19,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from resolver import units
-from resolver.errors import InvalidArgument, KdirError, UnreadableRecord, WriteConflict
+from resolver.errors import (
+    InvalidArgument,
+    KdirError,
+    Unreachable,
+    UnreadableRecord,
+    WriteConflict,
+)
 from resolver.index.cluster_discovery import (
     ASK_SECONDS,
     FederationClusters,
@@ -71,6 +77,8 @@ class ShardResult:
     low: int = 0
     high: int = 0
     error: str = ""
+    table_error: str = ""
+    """Why the table's storage did not take the file; empty = it did."""
     unreadable_count: int = 0
     """Entries that the file lacks, since their records cannot be read."""
 
@@ -97,7 +105,9 @@ def crawl(
 
 
 def read_shard(index: IndexTable, shard: Shard) -> ShardResult:
-    """Reads a shard into a new file of the table; runs in an executor."""
+    """Reads a shard into a new file of the table; runs in an executor. An error is in the result:
+    one that is raised would be a failure of Spark's job, which does not keep its type.
+    """
     cluster_id = shard.state.cluster_id
     revisions: list[int] = []
     unreadable: list[int] = []
@@ -109,8 +119,11 @@ def read_shard(index: IndexTable, shard: Shard) -> ShardResult:
             yield page.batch
 
     try:
-        file = index.write(cluster_id, batches())
+        with index.reachable():
+            file = index.write(cluster_id, batches())
     except KdirError as error:
+        if "index" in error.metadata:
+            return ShardResult(cluster_id, None, table_error=error.message)
         return ShardResult(cluster_id, None, error=error.message)
     low, high = min(revisions), max(revisions)
     return ShardResult(cluster_id, file, low, high, unreadable_count=sum(unreadable))
@@ -119,11 +132,18 @@ def read_shard(index: IndexTable, shard: Shard) -> ShardResult:
 def _run(
     spark: SparkSession, index: IndexTable, shards: Sequence[Shard]
 ) -> dict[str, list[ShardResult]]:
+    """Returns the results by cluster id.
+
+    Raises:
+        Unreachable: the table's storage did not take a file.
+    """
     task = functools.partial(read_shard, index)
     # One slice per shard: shards differ in size, and an idle worker takes the next one.
     read = spark.sparkContext.parallelize(shards, len(shards)).map(task).collect()
     results: dict[str, list[ShardResult]] = defaultdict(list)
     for result in read:
+        if result.table_error:
+            raise Unreachable(result.table_error, index=index.location)
         results[result.cluster_id].append(result)
     return results
 
@@ -208,7 +228,8 @@ def build(
     Raises:
         InvalidArgument: no servers; no such cluster; ``table`` is something else; pyspark, pyarrow,
             deltalake or Java is missing.
-        Unreachable: no server answered, Spark did not start, or the table cannot be reached.
+        Unreachable: no server answered, Spark did not start, or the table cannot be reached, or not
+            be written by a task.
         Internal: the job on Spark failed; as after any error, the table is as it was.
         WriteConflict: other builds were quicker again and again; nothing was written.
     """
