@@ -85,6 +85,7 @@ class Resolver:
     Raises:
         InvalidArgument: a server is no ``host:port``, an element of ``allow`` is neither a network
             nor a domain, or a file cannot be used.
+        Unavailable: a file cannot be read now, such as by an error of its disk.
     """
 
     def __init__(  # noqa: PLR0913 - each is a keyword with a default, documented above

@@ -7,7 +7,6 @@ that was dialled, and for no other. The transport decides where a token is sent.
 from __future__ import annotations
 
 import hashlib
-import os
 import pathlib
 from typing import Final
 
@@ -15,7 +14,7 @@ from resolver.errors import InvalidArgument
 from resolver.file_reload import ReloadingValue
 from resolver.peer_certificates import TlsMaterial
 from resolver.transport import BEARER, Metadata
-from resolver.user_config import LoginSettings
+from resolver.user_config import LoginSettings, unreadable_file_error
 
 __all__ = ["UserCredentials"]
 
@@ -30,6 +29,7 @@ class UserCredentials:
 
         Raises:
             InvalidArgument: one cannot be used; names it and the expected contents.
+            Unavailable: one cannot be read now.
         """
         if bool(login.cert) != bool(login.key):
             raise InvalidArgument("cert and key go together", field="cert")
@@ -101,8 +101,7 @@ def _read(file: str, what: str) -> bytes | None:
     try:
         return pathlib.Path(file).read_bytes()
     except OSError as error:
-        message = f"{what}: {file}: cannot be read: {os.strerror(error.errno or 0)}"
-        raise InvalidArgument(message, field=what) from None
+        raise unreadable_file_error(error, file, what) from None
 
 
 def _check(login: LoginSettings) -> None:

@@ -268,7 +268,9 @@ class LocksOut(Conflict, reason="LOCKS_OUT"):
 
 
 class Unavailable(KdirError, reason="UNREACHABLE", code="UNAVAILABLE"):
-    """No answer for now. The only class that is retried blindly."""
+    """No answer for now, or a file of this machine that cannot be read now. The only class that is
+    retried blindly.
+    """
 
 
 class Unreachable(Unavailable, reason="UNREACHABLE"):

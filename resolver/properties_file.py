@@ -13,12 +13,11 @@ def read_settings(file: str) -> dict[str, str]:
     """Returns the settings in a file (see ``parse_settings``).
 
     Raises:
-        ValueError: the file cannot be read, or a line is invalid; names the file.
+        OSError: the file cannot be read.
+        ValueError: a line is invalid; names the file.
     """
     try:
         text = pathlib.Path(file).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ValueError(f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ValueError(f"{file}: not text in UTF-8") from None
     try:

@@ -25,13 +25,14 @@ inline tables), the file is written again without comments.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, NoReturn
 
-from resolver.errors import InvalidArgument
+from resolver.errors import InvalidArgument, KdirError, Unavailable
 from resolver.printable import cut_shown
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "load_contexts",
     "parse_servers",
     "remove_context",
+    "unreadable_file_error",
     "write_context",
     "write_current",
 ]
@@ -271,7 +273,8 @@ def load_contexts() -> Contexts:
     """Returns the contexts in ``config_file()``; none if the file does not exist.
 
     Raises:
-        InvalidArgument: the file cannot be read or is invalid; names the key and what is expected.
+        InvalidArgument: the file may not be read or is invalid; names the key and what is expected.
+        Unavailable: the file cannot be read now.
     """
     name = config_file()
     try:
@@ -280,8 +283,28 @@ def load_contexts() -> Contexts:
     except FileNotFoundError:
         return NO_CONTEXTS
     except OSError as error:
-        raise InvalidArgument(f"{name}: cannot be read: {error.strerror}") from error
+        raise unreadable_file_error(error, name) from error
     return _parse(content, name)
+
+
+_OF_THE_CALLER: Final = frozenset(
+    {
+        *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR),
+        *(errno.ENAMETOOLONG, errno.ELOOP),
+    }
+)
+
+
+def unreadable_file_error(error: OSError, file: str, field: str = "") -> KdirError:
+    """Returns the error for a file that was named and cannot be read. A file that is not there, is
+    none or may not be read is the caller's to correct; anything else, such as a failing disk, is no
+    wrong command line, and may pass (docs/reference/errors.md#exit-codes).
+    """
+    where = f"{field}: {file}" if field else file
+    message = f"{where}: cannot be read: {os.strerror(error.errno or 0)}"
+    if error.errno in _OF_THE_CALLER:
+        return InvalidArgument(message, metadata={"field": field} if field else {})
+    return Unavailable(message, file=file)
 
 
 def _parse(content: bytes, name: str) -> Contexts:

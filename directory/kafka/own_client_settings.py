@@ -132,6 +132,9 @@ class ClientProperties:
     def _filed(self) -> dict[str, str]:
         try:
             return read_settings(self.file)
+        except OSError as error:
+            why = f"{self.file}: cannot be read: {error.strerror}"
+            raise ConfigError(f"{self.table}.properties_file: {why}") from None
         except ValueError as error:
             raise ConfigError(f"{self.table}.properties_file: {error}") from None
 

@@ -15,6 +15,7 @@ from resolver.cli.session import PathArgument, parse_path_argument
 from resolver.confirmation import confirm, is_interactive
 from resolver.errors import InvalidArgument
 from resolver.printable import cut_shown
+from resolver.user_config import unreadable_file_error
 
 if TYPE_CHECKING:
     from kdir.v1 import admin_pb2
@@ -174,8 +175,9 @@ def read_rules(file: str) -> list[admin_pb2.MappingRule]:
     """Reads ``[[rule]]`` tables of a TOML file; ``-`` is stdin.
 
     Raises:
-        InvalidArgument: the file is unreadable or invalid; names the rule, the key and what is
+        InvalidArgument: the file may not be read or is invalid; names the rule, the key and what is
             expected.
+        Unavailable: the file cannot be read now.
     """
     import sys
     import tomllib
@@ -186,7 +188,7 @@ def read_rules(file: str) -> list[admin_pb2.MappingRule]:
         content.encode()  # stdin may have bytes that are no text
         table = tomllib.loads(content)
     except OSError as error:
-        raise InvalidArgument(f"{file}: cannot be read: {error.strerror}") from error
+        raise unreadable_file_error(error, file) from error
     except (ValueError, RecursionError) as error:  # of an integer of too many digits, too
         raise InvalidArgument(f"{file}: is not TOML: {error}") from error
     rules = table.pop("rule", [])

@@ -22,6 +22,7 @@ from resolver.errors import KdirError
 from resolver.message_values import plain
 from resolver.path import Path
 from resolver.printable import cut_shown
+from resolver.user_config import unreadable_file_error
 
 if TYPE_CHECKING:
     from kdir.v1 import access_pb2, entry_pb2
@@ -135,7 +136,7 @@ def _load(file: str) -> Iterator[tuple[int, Any]]:
     try:
         text = sys.stdin.read() if file == "-" else FilePath(file).read_text("utf-8")
     except OSError as error:
-        raise UsageError(f"{file}: cannot be read: {error.strerror}", verb="apply") from None
+        raise unreadable_file_error(error, file) from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{file}: is not UTF-8: {error}", verb="apply") from None
     try:

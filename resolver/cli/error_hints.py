@@ -113,13 +113,19 @@ def hints(error: KdirError) -> Iterator[str]:
             yield f"who changed it: kdir history {facts['path']}; then the same command again"
         case AlreadyExists() if "path" in facts:
             yield f"existing entry: kdir stat {facts['path']}"
-        case Unavailable() if "index" in facts:  # no server was asked
-            yield "an index elsewhere: --table DIR, or KDIR_INDEX"
+        case Unavailable() if facts.keys() & {"index", "file"}:
+            yield from _machine_hints(facts)
         case _:
             for kind, hint in _HINTS.items():
                 if isinstance(error, kind):
                     yield hint
                     return
+
+
+def _machine_hints(facts: Mapping[str, str]) -> Iterator[str]:
+    """Yields what to try where no server was asked, but a table or a file of this machine."""
+    if "index" in facts:
+        yield "an index elsewhere: --table DIR, or KDIR_INDEX"
 
 
 def _route_hints(facts: Mapping[str, str]) -> Iterator[str]:

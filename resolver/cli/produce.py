@@ -19,6 +19,7 @@ from resolver.cli.parser import Argument, Arguments, Option, UsageError, Verb
 from resolver.cli.session import parse_path_argument
 from resolver.errors import InvalidArgument, KafkaUnavailable
 from resolver.properties_file import read_settings
+from resolver.user_config import unreadable_file_error
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
@@ -103,6 +104,8 @@ def own_settings(arguments: Arguments) -> dict[str, str]:
     if file:
         try:
             settings |= read_settings(file)
+        except OSError as error:
+            raise unreadable_file_error(error, file) from None
         except ValueError as error:
             raise InvalidArgument(str(error)) from None
     for text in arguments.many("X"):

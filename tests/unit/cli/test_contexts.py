@@ -8,9 +8,10 @@ import pytest
 from resolver import user_config
 from resolver.cli.output import Output
 from resolver.cli.parser import UsageError, parse
+from resolver.cli.produce import own_settings
 from resolver.cli.registry import load_verb
 from resolver.cli.session import Session
-from resolver.errors import InvalidArgument
+from resolver.errors import InvalidArgument, Unavailable
 from resolver.user_config import Context, LoginSettings
 from tests.support.command_line import run
 
@@ -45,6 +46,49 @@ def _session(*arguments: str, verb: str = "ls", **environ: str) -> Session:
 def test_without_a_file_there_are_none(config: Path) -> None:
     assert user_config.load_contexts() == user_config.NO_CONTEXTS
     assert _session().servers() == ("127.0.0.1:7420",)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["ls", "/la"],
+        ["apply", "FILE", "--at", "127.0.0.1:1"],
+        ["adopt", "/la", "--map", "FILE", "--at", "127.0.0.1:1"],
+        ["ls", "/la", "--at", "127.0.0.1:1"],
+    ],
+    ids=["config", "documents", "rules", "token"],
+)
+def test_a_file_that_an_error_of_the_machine_keeps_from_being_read_is_no_usage_error(
+    config: Path, line: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable = config if "--at" not in line else config.with_name("unreadable")
+    if line[1:] == ["/la", "--at", "127.0.0.1:1"]:
+        monkeypatch.setenv("KDIR_TOKEN_FILE", str(unreadable))
+    arguments = [part.replace("FILE", str(unreadable)) for part in line]
+    unreadable.symlink_to("/proc/self/mem")  # reading it is an EIO
+    failed = run(arguments)
+    assert failed.code == 3
+    assert f"{unreadable}: cannot be read: Input/output error" in failed.err
+    assert "doctor" not in failed.err, "no server was asked"
+    unreadable.unlink()
+    unreadable.mkdir()
+    wrong = run(arguments)
+    assert wrong.code == 2
+    assert f"{unreadable}: cannot be read: Is a directory" in wrong.err
+
+
+def test_properties_that_an_error_of_the_machine_keeps_from_being_read_are_no_usage_error(
+    tmp_path: Path,
+) -> None:
+    found = load_verb("produce")
+    assert found is not None
+    for file, error in (
+        ("/proc/self/mem", Unavailable),
+        (str(tmp_path), InvalidArgument),
+        (str(tmp_path / "no"), InvalidArgument),
+    ):
+        with pytest.raises(error, match=f"{file}: cannot be read: "):
+            own_settings(parse(found, ["/la/t", "--properties", file]))
 
 
 def test_they_are_read(config: Path) -> None:
