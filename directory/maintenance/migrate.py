@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -44,10 +44,17 @@ from directory.store.base import (
     MOVED_TO,
     Identity,
     IncompatibleStore,
+    KeyEquals,
+    Put,
     Store,
     StoreChanged,
+    StoreUnreachable,
+    Transaction,
 )
-from directory.store.event_rows import FLOOR_KEY, floor_in, published_in
+from directory.store.base import (
+    Row as StoredRow,
+)
+from directory.store.event_rows import FLOOR_KEY, floor_in, noted_in, published_in
 from resolver.units import plural
 
 __all__ = ["Migration", "Stage", "abort", "migrate", "plan_abort", "plan_migration"]
@@ -171,10 +178,7 @@ def _refuse_oversized(one: Migration) -> None:
 
 def _waiting_commits(store: Store) -> int:
     """Returns how many commits wait for the change log, if there is one."""
-    loading = store.load((CHANGE_LOG,))
-    rows = dict(row for page in loading.pages() for row in page)
-    incarnation = store.identity.incarnation
-    published = published_in(rows.get(CHANGE_LOG), rows.get(CHANGE_LOG_SKIP), incarnation)
+    _, published = _published(store)
     if published is None:
         return 0
     # A store that was filled from another one has rows that were there before.
@@ -185,6 +189,15 @@ def _waiting_commits(store: Store) -> int:
         count += sum(row.revision > published for row in page)
         after = page[-1].key
     return count
+
+
+def _published(store: Store) -> tuple[StoredRow | None, int | None]:
+    """Returns the note of the change log, and the revision up to which no commit waits for it."""
+    rows = {row.key: row for row in store.read(CHANGE_LOG)}
+    values = {key: row.value for key, row in rows.items()}
+    incarnation = store.identity.incarnation
+    published = published_in(values.get(CHANGE_LOG), values.get(CHANGE_LOG_SKIP), incarnation)
+    return rows.get(CHANGE_LOG), published
 
 
 def plan_abort(source: str, target: str) -> Migration:
@@ -381,9 +394,27 @@ def abort(one: Migration, report: Callable[[str], None] = lambda _: None) -> Ide
                 report(f"{target.describe()} is empty")
             identity = source.identity
             if one.stage is not Stage.NEW:
+                note, published = _published(source)
                 identity = source.unseal(expected=sealed)
+                _note_published(source, note, published or 0)
         report(f"{source.describe()} takes changes")
         return identity
+
+
+def _note_published(source: Store, before: StoredRow | None, published: int) -> None:
+    """Notes in the new incarnation how far the change log is, unless a publisher has: its history
+    has what it had, which does not wait. If that fails, the publisher notes it once it begins.
+    """
+    with suppress(StoreUnreachable):
+        note, _ = _published(source)
+        state = noted_in(note.value) if note is not None else None
+        if before is None or note is None or state is None or not published:
+            return
+        state.incarnation = source.refresh_identity().incarnation
+        # A new incarnation may give all rows higher revisions.
+        state.revision = published + note.revision - before.revision
+        again = Put(CHANGE_LOG, state.SerializeToString(deterministic=True))
+        source.commit(Transaction((KeyEquals(CHANGE_LOG, before.value),), (again,)))
 
 
 def _clear(one: Migration, source: Store, target: Store) -> None:

@@ -335,6 +335,35 @@ def test_the_history_that_came_with_a_migration_does_not_wait_for_the_change_log
         plan_migration(target, next_target)
 
 
+@pytest.mark.parametrize("way", WAYS[:2], indirect=True, ids="-to-".join)
+def test_the_history_does_not_wait_for_the_change_log_after_a_migration_was_aborted(
+    way: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = way
+    fill(source, ROWS)
+    with closing(open_store(source, "la")) as store:
+        history = tuple(Put(event_key(str(number)), b"") for number in range(3))
+        done = store.commit(Transaction((), history))
+        assert isinstance(done, Committed)
+        noted = watch_pb2.ChangeLogState(
+            incarnation=store.identity.incarnation, generation=7, revision=done.revision
+        )
+        store.commit(Transaction((), (Put(CHANGE_LOG, noted.SerializeToString()),)))
+    with monkeypatch.context() as cut:
+        cut.setattr(migrating, "open_store", cutting(6))
+        with pytest.raises(CutOff):
+            migrating.migrate(plan_migration(source, target))
+    identity = abort(plan_abort(source, target))
+    assert identity.incarnation != noted.incarnation
+    assert plan_migration(source, target).stage is Stage.NEW
+    carried = watch_pb2.ChangeLogState.FromString(held(source)[CHANGE_LOG])
+    assert (carried.incarnation, carried.generation) == (identity.incarnation, 7)
+    with closing(open_store(source, "la")) as store:
+        store.commit(Transaction((), (Put(event_key("4"), b""),)))
+    with pytest.raises(RestoreRefused, match="1 commit waits for the change log"):
+        plan_migration(source, target)
+
+
 def logged(folder: Path) -> tuple[str, str]:
     """Returns the addresses of a filled store that keeps a change log, and of one not made yet."""
     addresses = addresses_of("sqlite", None, folder)  # type: ignore[arg-type]
