@@ -108,6 +108,24 @@ def test_the_states_of_health_are_those_of_the_docs() -> None:
     assert set(re.findall(r"\b[a-z-]+\b", reported.partition(": ")[2])) == arguments
 
 
+def test_commits_that_fail_are_noticed_where_writes_are_rare() -> None:
+    """A full or read-only store is followed as ever: only a write shows it, and the next one may
+    come much later. Of a store that does not answer, the replica's age shows it without one.
+    """
+    hours = {
+        outcome
+        for where, expression in expressions()
+        if where.startswith("alert ")
+        for outcomes in re.findall(
+            r'kdir_store_commit_duration_seconds_count\{outcome=~?"([^"]*)"\}\[1h\]', expression
+        )
+        for outcome in outcomes.split("|")
+    }
+    assert hours == {"unavailable", "full", "error", "committed"}
+    [away] = [one for where, one in expressions() if where == "alert KdirStoreAway"]
+    assert away.startswith("kdir_replica_age_seconds >")
+
+
 def test_alerts_say_how_bad_it_is_and_what_to_do() -> None:
     rules: list[dict[str, Any]] = [
         rule
