@@ -27,7 +27,7 @@ from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
 from directory.api.visible_tree import OpenTree, Wanted
 from directory.namespace.entry import Kind
-from directory.namespace.lookup import DirectoryAt
+from directory.namespace.lookup import DirectoryAt, Unreadable
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.wire.entry_codec import record_to_proto
@@ -96,6 +96,8 @@ class ScanService(Service):
             scan = self._held_scan(path, token, newest, call) if token is not None else None
             scan = scan or self._begun(path, newest, call)
         if scan is None:
+            if isinstance(newest.lookup(path, Kind.DIRECTORY), Unreadable):
+                newest.require_entry(path, Kind.DIRECTORY)  # it raises the error (S21)
             raise newest.absent_error(path)
         snapshot = scan.tree.snapshot
         response = scan_pb2.ScanTopicsResponse(

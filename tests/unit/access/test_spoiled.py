@@ -21,7 +21,14 @@ from directory.namespace.entry import Kind
 from directory.namespace.keys import INHERITED, entry_key
 from directory.server.health import State, health_of
 from directory.store.base import Put
-from resolver.errors import Absent, InvalidArgument, InvalidNamespace, NotReady, UnreadableRecord
+from resolver.errors import (
+    Absent,
+    AlreadyExists,
+    InvalidArgument,
+    InvalidNamespace,
+    NotReady,
+    UnreadableRecord,
+)
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 
 STORES = ("sqlite", "etcd")
@@ -243,6 +250,47 @@ def test_S21_what_may_have_been_closed_is_not_counted_by_open_access(house: Make
     # A topic hides nothing but by its grants, which have rows of their own.
     damage(la, "/la/a", Kind.TOPIC, "t")
     assert (counts("bob"), counts("eve"), counts(ADMIN)) == ([2] * 4, [1] * 4, [2] * 4)
+
+
+def answers_by_name(house: House, who: str, path: str) -> set[str]:
+    """Returns the reasons of the errors with which the methods that read by name answer a path."""
+    try:
+        answered = {house.outcome(who, path).upper()}
+    except UnreadableRecord as error:
+        answered = {error.reason}
+    for method, request in (
+        ("GetEntry", directory_pb2.GetEntryRequest(path=path)),
+        ("ListEntries", directory_pb2.ListEntriesRequest(path=path)),
+        ("ScanTopics", scan_pb2.ScanTopicsRequest(path=path)),
+    ):
+        answered.add(house.refusal(who, method, request).reason)
+    return answered
+
+
+def test_S21_A12_open_access_answers_the_name_of_what_may_have_been_closed_and_counts_it_not(
+    house: Make,
+) -> None:
+    """Decision 0035: who names it would believe that it is absent; who does not learns nothing."""
+    la = house("open")
+    la.mkdir("/la/a/secret", closed=True)
+    la.mkdir("/la/denied/in")
+    la.mkdir("/la/shut", closed=True)
+    la.mkdir("/la/shut/in", ADMIN)
+    la.grant("bob", "-describe", "/la/denied/in")
+    for parent, name in (("/la/a", "secret"), ("/la/denied", "in"), ("/la/shut", "in")):
+        damage(la, parent, Kind.DIRECTORY, name)
+    unreadable = {"UNREADABLE_RECORD"}
+    for path in ("/la/a/secret", "/la/a/secret/x"):
+        for who in (ADMIN, "bob", ""):
+            assert answers_by_name(la, who, path) == unreadable, (who, path)
+    assert listed(la, "bob", "/la/a") == ([], 0)
+    # That the name is taken is what whoever may create there learns, too.
+    new = directory_pb2.CreateEntryRequest(path="/la/a/secret", entry={"directory": {}})
+    assert isinstance(la.refusal("bob", "CreateEntry", new), AlreadyExists)
+    # What is hidden by something that can be read stays absent.
+    for path in ("/la/denied/in", "/la/denied/in/x", "/la/shut/in"):
+        assert answers_by_name(la, ADMIN, path) == unreadable, path
+        assert answers_by_name(la, "bob", path) == {"ABSENT"}, path
 
 
 def test_S21_without_super_users_open_access_counts_all_that_cannot_be_read(house: Make) -> None:
