@@ -1,6 +1,7 @@
-"""Order of the rows of a listing, page by page: whatever a server sends, its pages come to an end.
+"""Order of the rows of a listing, page by page: no row comes twice, so pages that a server repeats
+come to an end. Rows that it invents in order do not (docs/security.md#calls-streams-and-answers).
 
-A page token says nothing about that: each may be new, and lead to the same rows again.
+A page token does not show that: each may be new, and lead to the same rows again.
 """
 
 from __future__ import annotations
