@@ -9,11 +9,12 @@ an error.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from heapq import heapify, heappop, heappush
 from typing import Any, Final
 
 import grpc
@@ -242,9 +243,34 @@ class _CrawlTarget:
     age_seconds: float = 0.0
 
 
+_NO_TARGET: Final = _CrawlTarget(())
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Answer of one server for one cluster, with the clusters that it leads to."""
+
+    found: ReachableCluster
+    listed: list[_CrawlTarget]
+    """The rows of its mount table, which has clusters that are not below it, too."""
+    above: list[_CrawlTarget]
+    """Its referral for ``/``."""
+
+    @property
+    def endpoint(self) -> str:
+        """The server that answered."""
+        return self.found.endpoints[0]
+
+
 @dataclass(slots=True)
 class _ClusterCrawl:
-    """State of a running discovery."""
+    """State of a running discovery.
+
+    A server may report any clusters, ids and epochs. So a cluster's place and endpoints are those
+    that the cluster mounted above it lists, from the caller's servers and their parents downwards
+    (R5). What others report counts for clusters that none of these lists: a child has the whole
+    mount table from its parent, and leads to its siblings where the parent does not answer.
+    """
 
     ask_seconds: float
     clock: Callable[[], datetime]
@@ -254,6 +280,11 @@ class _ClusterCrawl:
     """Decides which endpoints besides ``named`` may be asked."""
     started_at: datetime = field(init=False)
     answered: dict[str, ReachableCluster] = field(default_factory=dict)
+    """By cluster id: the answer that counts; chosen when all are there."""
+    answers: dict[str, list[_Answer]] = field(default_factory=dict)
+    trusted: set[tuple[str, str]] = field(default_factory=set)
+    """Endpoints that the caller named, without a cluster id, and those of the clusters above them,
+    as each returned its parent."""
     targets: dict[str, _CrawlTarget] = field(default_factory=dict)
     failed: dict[str, KdirError] = field(default_factory=dict)
     nameless: dict[str, UnreachableCluster] = field(default_factory=dict)
@@ -262,13 +293,14 @@ class _ClusterCrawl:
 
     def __post_init__(self) -> None:
         self.started_at = self.clock()
+        self.trusted |= {("", server) for server in self.named}
 
     def crawl(self, servers: Sequence[str]) -> None:
         """Asks the servers, then all clusters that an answer names, until none is new."""
         seeds = [_CrawlTarget((server,)) for server in dict.fromkeys(servers)]
         refused: list[str] = []
         with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE, "kdir-discovery") as pool:
-            pending: dict[Future[tuple[ReachableCluster, list[_CrawlTarget]]], _CrawlTarget] = {}
+            pending: dict[Future[_Answer], _CrawlTarget] = {}
 
             def submit(targets: Iterable[_CrawlTarget]) -> None:
                 for target in targets:
@@ -281,18 +313,116 @@ class _ClusterCrawl:
                 for future in done:
                     target = pending.pop(future)
                     try:
-                        answer, others = future.result()
+                        answer = future.result()
                     except KdirError as error:
                         refused.append(f"{','.join(target.endpoints)}: {error.message}")
                         self.failed[target.cluster_id] = error
                         self._keep_nameless(target, error)
                         continue
-                    known = self.answered.get(answer.state.cluster_id)
-                    if known is None or _is_fresher(answer, known):
-                        self.answered[answer.state.cluster_id] = answer
-                    submit(others)
-        if not self.answered:
+                    submit([*answer.listed, *answer.above])
+                    self._keep_answer(answer)
+        if not self.answers:
             raise Unreachable(f"no directory answered: {'; '.join(refused)}")
+        self._choose_answers()
+
+    def _keep_answer(self, answer: _Answer) -> None:
+        """Records an answer, of its mount table only what is below its own mount."""
+        mount = answer.found.mount
+        below = [
+            row
+            for row in answer.listed
+            if (place := _path(row.mount)) is not None and _above(mount, place)
+        ]
+        answer = replace(answer, listed=below)
+        self.answers.setdefault(answer.found.state.cluster_id, []).append(answer)
+        if self._is_trusted(answer):
+            self._trust(answer.above)
+
+    def _trust(self, targets: Iterable[_CrawlTarget]) -> None:
+        """Trusts clusters at these endpoints, and the clusters that they return as parents."""
+        for target in targets:
+            for endpoint in target.endpoints:
+                if (target.cluster_id, endpoint) not in self.trusted:
+                    self.trusted.add((target.cluster_id, endpoint))
+                    for answer in self.answers.get(target.cluster_id, ()):
+                        if answer.endpoint == endpoint:
+                            self._trust(answer.above)
+
+    def _is_trusted(self, answer: _Answer) -> bool:
+        found = answer.found.state.cluster_id
+        return not self.trusted.isdisjoint({("", answer.endpoint), (found, answer.endpoint)})
+
+    def _choose_answers(self) -> None:
+        """Chooses the answer and the place that count of each cluster, from the highest mount
+        downwards.
+        """
+        places: dict[str, tuple[_CrawlTarget, ReachableCluster]] = {}
+        waiting = [
+            (len(one.found.mount), cluster_id)
+            for cluster_id, answers in self.answers.items()
+            for one in answers
+            if self._is_trusted(one)
+        ]
+        heapify(waiting)
+        while waiting:
+            _, cluster_id = heappop(waiting)
+            if cluster_id in self.answered:
+                continue
+            row, lister = places.get(cluster_id, (_NO_TARGET, None))
+            valid = [
+                one
+                for one in self.answers.get(cluster_id, ())
+                if self._is_trusted(one)
+                or (
+                    one.endpoint in row.endpoints
+                    and lister is not None
+                    and _above(lister.mount, one.found.mount)
+                )
+            ]
+            if not valid:
+                continue
+            answer = _freshest(valid)
+            self.answered[cluster_id] = found = self._without_others(answer.found, row)
+            for listed in answer.listed:
+                place, known = Path.parse(listed.mount), places.get(listed.cluster_id)
+                if known is None or (
+                    _above(found.mount, Path.parse(known[0].mount)) and not found.state.stale
+                ):
+                    places[listed.cluster_id] = listed, found
+                    heappush(waiting, (len(place), listed.cluster_id))
+        for cluster_id, (row, lister) in places.items():
+            self.targets[cluster_id] = row
+            if cluster_id not in self.answered:
+                for one in self.answers.get(cluster_id, ())[:1]:
+                    self.failed.setdefault(cluster_id, _not_listed(one, row, lister))
+        self._add_unlisted(places)
+
+    def _without_others(self, found: ReachableCluster, row: _CrawlTarget) -> ReachableCluster:
+        """Returns the answer without endpoints that only others report."""
+        kept = tuple(
+            one
+            for one in found.endpoints
+            if one == found.endpoints[0]
+            or one in (*self.named, *row.endpoints)
+            or (found.state.cluster_id, one) in self.trusted
+        )
+        return replace(found, endpoints=kept)
+
+    def _add_unlisted(self, places: Container[str]) -> None:
+        """Adds the clusters that no cluster above them lists, unless they take the place of one
+        that was chosen.
+        """
+        taken = {one.mount for one in self.answered.values()}
+        for cluster_id, answers in self.answers.items():
+            if cluster_id not in self.answered and cluster_id not in places:
+                found = _freshest(answers).found
+                if found.mount not in taken:
+                    self.answered[cluster_id] = found
+                self.targets.pop(cluster_id, None)
+        for cluster_id, target in list(self.targets.items()):
+            is_chosen = cluster_id in self.answered or cluster_id in places
+            if not is_chosen and _path(target.mount) in taken:
+                del self.targets[cluster_id]
 
     def _keep_nameless(self, target: _CrawlTarget, error: KdirError) -> None:
         mount = _path(target.mount) if target.mount else None
@@ -307,17 +437,17 @@ class _ClusterCrawl:
             known = self.targets.get(target.cluster_id)
             if known is None or _newer(target, known):
                 self.targets[target.cluster_id] = target
-            answered = self.answered.get(target.cluster_id)
-            if answered is not None and not answered.state.stale:
-                return False
+            for answer in self.answers.get(target.cluster_id, ()):
+                if answer.endpoint in target.endpoints and not answer.found.state.stale:
+                    return False
         key = (target.cluster_id, target.endpoints)
         fresh = key not in self.asked
         self.asked.add(key)
         return fresh
 
-    def _send_request(self, target: _CrawlTarget) -> tuple[ReachableCluster, list[_CrawlTarget]]:
-        """Returns the answer of the first endpoint that gives one, and the clusters that it names.
-        A stale answer counts only if no other endpoint gives a fresher one.
+    def _send_request(self, target: _CrawlTarget) -> _Answer:
+        """Returns the answer of the first endpoint that gives one. A stale answer counts only if no
+        other endpoint gives a fresher one.
 
         Raises:
             KdirError: no endpoint answers; the error of the last one.
@@ -330,7 +460,7 @@ class _ClusterCrawl:
             else:
                 allowed.append(endpoint)
         target = replace(target, endpoints=tuple(allowed))
-        best: tuple[ReachableCluster, list[_CrawlTarget]] | None = None
+        best: _Answer | None = None
         for endpoint in allowed:
             try:
                 found = self._ask_at(endpoint, target)
@@ -339,17 +469,15 @@ class _ClusterCrawl:
             except KdirError as refusal:
                 error = refusal
             else:
-                if best is None or _is_fresher(found[0], best[0]):
+                if best is None or _is_fresher(found.found, best.found):
                     best = found
-                if not best[0].state.stale:
+                if not best.found.state.stale:
                     break
         if best is None:
             raise error
         return best
 
-    def _ask_at(
-        self, endpoint: str, target: _CrawlTarget
-    ) -> tuple[ReachableCluster, list[_CrawlTarget]]:
+    def _ask_at(self, endpoint: str, target: _CrawlTarget) -> _Answer:
         with channel_to(endpoint, target.cluster_id, self.named) as channel:
             try:
                 status = admin_pb2_grpc.AdminServiceStub(channel).GetStatus(
@@ -364,9 +492,11 @@ class _ClusterCrawl:
             listed = federation_pb2_grpc.FederationServiceStub(channel).ListMounts(
                 federation_pb2.ListMountsRequest(), timeout=self.ask_seconds
             )
-            others = [_target(row) for row in listed.rows]
-            if status.parent.configured and status.parent.cluster_id not in self.answered:
-                others += self._upwards(channel, endpoint, status.authority.cluster.cluster_id)
+            above: list[_CrawlTarget] = []
+            if status.parent.configured and not any(
+                map(self._is_trusted, self.answers.get(status.parent.cluster_id, ()))
+            ):
+                above = self._upwards(channel, endpoint, status.authority.cluster.cluster_id)
         now = self.clock()
         answer = ReachableCluster(
             state=replace(
@@ -380,7 +510,7 @@ class _ClusterCrawl:
             named=tuple(one for one in (endpoint, *target.endpoints) if one in self.named),
             has_all_mounts=status.authority.cluster.cluster_id not in listed.incomplete_cluster_ids,
         )
-        return answer, others
+        return _Answer(answer, [_target(row) for row in listed.rows], above)
 
     def _upwards(self, channel: grpc.Channel, endpoint: str, cluster_id: str) -> list[_CrawlTarget]:
         """Returns the target of the server's referral for ``/``: its parent, which its mount
@@ -543,6 +673,21 @@ def _above(upper: Path, lower: Path) -> bool:
 
 def _newer(one: _CrawlTarget, other: _CrawlTarget) -> bool:
     return (one.epoch, -one.age_seconds) > (other.epoch, -other.age_seconds)
+
+
+def _freshest(answers: Sequence[_Answer]) -> _Answer:
+    best = answers[0]
+    for one in answers[1:]:
+        if _is_fresher(one.found, best.found):
+            best = one
+    return best
+
+
+def _not_listed(answer: _Answer, row: _CrawlTarget, lister: ReachableCluster) -> Lame:
+    return Lame(
+        f"{answer.endpoint} answers as {row.cluster or row.cluster_id} at {answer.found.mount}; "
+        f"{lister.state.cluster} lists it at {row.mount}, with {', '.join(row.endpoints) or 'none'}"
+    )
 
 
 def _is_fresher(one: ReachableCluster, other: ReachableCluster) -> bool:

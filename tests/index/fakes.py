@@ -62,6 +62,7 @@ class FakeCluster:
     parent: "FakeCluster | None" = None
     hosts_parent: bool = False
     """Whether its process hosts its parent, too; the parent must not be started then."""
+    epoch: int = 1
     revision: int = 1
     unchanged_since: int = 0
     """Revision since which its topics are the same; 0: it does not say."""
@@ -165,7 +166,7 @@ class FakeCluster:
                 mount=mount,
                 cluster_id=one.cluster_id,
                 cluster=one.cluster,
-                epoch=1,
+                epoch=one.epoch,
                 endpoints=[each.endpoint for each in (one, *one.other_servers) if each.port],
             )
             for mount, one in sorted({**self.known, **self.children}.items())

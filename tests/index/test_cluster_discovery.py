@@ -1,6 +1,7 @@
 """Which clusters are found, from where, and what is said of those that do not answer."""
 
 import socket
+import time
 from collections.abc import Iterator
 
 import grpc
@@ -10,7 +11,7 @@ from kdir.v1 import admin_pb2
 from resolver.errors import InvalidArgument, NotReady, Unreachable
 from resolver.index.cluster_discovery import FederationClusters, discover_clusters
 from resolver.path import Path
-from tests.index.fakes import FakeCluster, abort, federation
+from tests.index.fakes import FakeCluster, abort, federation, topic
 from tests.support.tcp import TcpServer
 
 TREE = {
@@ -216,6 +217,67 @@ def test_S21_a_cluster_whose_mount_its_owner_cannot_read_is_still_of_the_tree(
         found_clusters = discover_clusters([tree["/"].endpoint])
         assert "kc-ny-tracking" not in {*found_clusters.answered, *found_clusters.silent}
         assert "kc-other" in found_clusters.answered
+
+
+def impostor(tree: dict[str, FakeCluster], claimed: str, mount: str = "") -> FakeCluster:
+    """Starts a server below /evil that answers as another cluster; the server of /evil lists it."""
+    evil = FakeCluster("/evil", parent=tree["/"])
+    evil.start()
+    other = FakeCluster(mount or claimed, cluster_id=tree[claimed].cluster_id)
+    other.epoch = 9
+    other.topics = [topic("/ny/x")] * 7
+    other.start()
+    tree["/"].children["/evil"] = evil
+    evil.children[mount or claimed] = other
+    return other
+
+
+@pytest.mark.parametrize("start", ["/", "/la"])
+@pytest.mark.parametrize("claimed", ["/ny", "/ny/tracking", "/"])
+def test_R5_a_child_takes_no_place_of_another_cluster(
+    tree: dict[str, FakeCluster], monkeypatch: pytest.MonkeyPatch, start: str, claimed: str
+) -> None:
+    answer = FakeCluster.GetStatus
+
+    def get_status(
+        one: FakeCluster, request: admin_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.GetStatusResponse:
+        if one is tree[claimed]:
+            time.sleep(0.3)
+        return answer(one, request, context)
+
+    monkeypatch.setattr(FakeCluster, "GetStatus", get_status)
+    other = impostor(tree, claimed)
+    found_clusters = discover_clusters([tree[start].endpoint])
+    answered = found_clusters.answered[tree[claimed].cluster_id]
+    assert (answered.endpoints, answered.topic_count) == (
+        (tree[claimed].endpoint,),
+        len(tree[claimed].topics),
+    )
+    assert found(found_clusters) == ({*TREE, "/evil"}, set())
+    tree[claimed].stop()
+    if claimed != start:
+        silent = discover_clusters([tree[start].endpoint]).silent
+        assert claimed == "/" or str(silent[tree[claimed].cluster_id].mount) == claimed
+    other.stop()
+
+
+def test_R5_a_child_moves_no_other_cluster_that_is_down(tree: dict[str, FakeCluster]) -> None:
+    impostor(tree, "/ny", "/evil/ny").stop()
+    impostor(tree, "/la", "/").stop()
+    tree["/ny"].stop()
+    tree["/la"].stop()
+    found_clusters = discover_clusters([tree["/"].endpoint])
+    assert found(found_clusters) == ({*TREE, "/evil"} - {"/ny", "/la"}, {"/ny", "/la"})
+
+
+def test_R5_a_child_that_claims_the_root_is_silent_where_the_root_lists_it(
+    tree: dict[str, FakeCluster],
+) -> None:
+    tree["/ny"].mount = "/"
+    found_clusters = discover_clusters([tree["/la"].endpoint])
+    assert found(found_clusters) == (set(TREE) - {"/ny"}, {"/ny"})
+    assert "lists it at /ny" in found_clusters.silent["kc-ny"].reason
 
 
 def test_a_server_of_another_cluster_at_a_known_address_is_named_so(
