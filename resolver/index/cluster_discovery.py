@@ -9,6 +9,7 @@ an error.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -61,6 +62,12 @@ __all__ = [
 ASK_SECONDS: Final = 2.0
 """How long one endpoint may take for one answer about itself."""
 _MOST_ASKED_AT_ONCE: Final = 32
+_MOST_CLUSTERS: Final = 10_000
+"""Clusters of a federation: the default of ``limits.table_mounts``."""
+_MOST_BELOW: Final = 2_000
+"""Clusters that one child, and those that it leads to, may add: the default of
+``limits.child_mounts``.
+"""
 _MOST_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """A page of 10,000 topics with long observed configs; gRPC's own limit is 4 MiB."""
 _MOST_AGE_SECONDS: Final = 10.0**9
@@ -287,6 +294,10 @@ class _ClusterCrawl:
     as each returned its parent."""
     targets: dict[str, _CrawlTarget] = field(default_factory=dict)
     failed: dict[str, KdirError] = field(default_factory=dict)
+    added: Counter[str] = field(default_factory=Counter)
+    """Clusters that a child, by its id, led to: itself, or by those that it led to."""
+    full: set[str] = field(default_factory=set)
+    """Children that lead to more clusters than they may."""
     nameless: dict[str, UnreachableCluster] = field(default_factory=dict)
     """By mount: parents without a known id that did not answer."""
     asked: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
@@ -300,18 +311,20 @@ class _ClusterCrawl:
         seeds = [_CrawlTarget((server,)) for server in dict.fromkeys(servers)]
         refused: list[str] = []
         with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE, "kdir-discovery") as pool:
-            pending: dict[Future[_Answer], _CrawlTarget] = {}
+            pending: dict[Future[_Answer], tuple[_CrawlTarget, str]] = {}
 
-            def submit(targets: Iterable[_CrawlTarget]) -> None:
+            def submit(targets: Iterable[_CrawlTarget], child: str = "") -> None:
                 for target in targets:
-                    if self._is_new(target):
-                        pending[pool.submit(self._send_request, target)] = target
+                    if self._has_room(target, child) and self._is_new(target):
+                        self.added[child] += bool(child)
+                        asked = pool.submit(self._send_request, target)
+                        pending[asked] = target, child or target.cluster_id
 
             submit(seeds)
             while pending:
                 done, _ = wait(pending, return_when=FIRST_COMPLETED)
                 for future in done:
-                    target = pending.pop(future)
+                    target, child = pending.pop(future)
                     try:
                         answer = future.result()
                     except KdirError as error:
@@ -319,7 +332,8 @@ class _ClusterCrawl:
                         self.failed[target.cluster_id] = error
                         self._keep_nameless(target, error)
                         continue
-                    submit([*answer.listed, *answer.above])
+                    is_trusted = self._is_trusted(answer)
+                    submit([*answer.above, *answer.listed], "" if is_trusted else child)
                     self._keep_answer(answer)
         if not self.answers:
             raise Unreachable(f"no directory answered: {'; '.join(refused)}")
@@ -331,7 +345,9 @@ class _ClusterCrawl:
         below = [
             row
             for row in answer.listed
-            if (place := _path(row.mount)) is not None and _above(mount, place)
+            if row.cluster_id in self.targets
+            and (place := _path(row.mount)) is not None
+            and _above(mount, place)
         ]
         answer = replace(answer, listed=below)
         self.answers.setdefault(answer.found.state.cluster_id, []).append(answer)
@@ -430,6 +446,26 @@ class _ClusterCrawl:
             self.nameless[target.mount] = UnreachableCluster(
                 "", target.cluster, mount, error.message
             )
+
+    def _has_room(self, target: _CrawlTarget, child: str) -> bool:
+        """Returns whether a target that ``child`` led to may be asked. Of those that may not, the
+        child's first is a result, with the reason, and the others are left out.
+        """
+        if (target.cluster_id, target.endpoints) in self.asked:
+            return True
+        if len(self.asked) < 2 * _MOST_CLUSTERS and (
+            not child or (self.added[child] < _MOST_BELOW and self.added.total() < _MOST_CLUSTERS)
+        ):
+            return True
+        if child not in self.full and target.cluster_id not in self.targets:
+            self.full.add(child)
+            self.targets[target.cluster_id] = target
+            by = f"cluster {child}" if child else "the servers"
+            self.failed[target.cluster_id] = BadReferral(
+                f"it and others were not asked: {by} and those below lead to too many clusters; "
+                f"expected at most {_MOST_BELOW} below a child, and {_MOST_CLUSTERS} in all"
+            )
+        return False
 
     def _is_new(self, target: _CrawlTarget) -> bool:
         """Records a target unless a newer one is known; returns whether it is still to be asked."""

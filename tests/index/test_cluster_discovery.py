@@ -1,14 +1,16 @@
 """Which clusters are found, from where, and what is said of those that do not answer."""
 
+import itertools
 import socket
 import time
 from collections.abc import Iterator
 
 import grpc
 import pytest
-from kdir.v1 import admin_pb2
+from kdir.v1 import admin_pb2, federation_pb2
 
 from resolver.errors import InvalidArgument, NotReady, Unreachable
+from resolver.index import cluster_discovery
 from resolver.index.cluster_discovery import FederationClusters, discover_clusters
 from resolver.path import Path
 from tests.index.fakes import FakeCluster, abort, federation, topic
@@ -278,6 +280,73 @@ def test_R5_a_child_that_claims_the_root_is_silent_where_the_root_lists_it(
     found_clusters = discover_clusters([tree["/la"].endpoint])
     assert found(found_clusters) == (set(TREE) - {"/ny"}, {"/ny"})
     assert "lists it at /ny" in found_clusters.silent["kc-ny"].reason
+
+
+@pytest.mark.parametrize("start", ["/", "/la"])
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_R5_a_child_that_leads_to_ever_more_clusters_ends_no_discovery(
+    tree: dict[str, FakeCluster], monkeypatch: pytest.MonkeyPatch, start: str, is_stale: bool
+) -> None:
+    monkeypatch.setattr(cluster_discovery, "_MOST_BELOW", 20)
+    evil = FakeCluster("/evil", parent=tree["/"], store_away_seconds=60 * is_stale)
+    evil.start()
+    tree["/"].children["/evil"] = evil
+    count = itertools.count(1)
+
+    def get_status(
+        one: FakeCluster, request: admin_pb2.GetStatusRequest, context: grpc.ServicerContext
+    ) -> admin_pb2.GetStatusResponse:
+        found = answer(one, request, context)
+        if one is evil and request.cluster:
+            found.authority.cluster.cluster_id = request.cluster
+            if request.cluster != one.cluster_id:
+                found.authority.cluster.mount = f"/evil/{request.cluster}"
+        return found
+
+    def list_mounts(
+        one: FakeCluster, request: federation_pb2.ListMountsRequest, context: grpc.ServicerContext
+    ) -> federation_pb2.ListMountsResponse:
+        number = next(count) if one is evil else 0
+        if number > 500:
+            abort(context, InvalidArgument("the discovery does not end"))
+        found = listed(one, request, context)
+        if number:
+            name, ends = f"m{number}", [one.endpoint]
+            found.rows.add(mount=f"/evil/{name}", cluster_id=name, cluster=name, endpoints=ends)
+            ends = [one.endpoint, f"127.0.0.1:{10_000 + number}"]
+            found.rows.add(mount="/ny", cluster_id="kc-ny", cluster="ny", endpoints=ends)
+        return found
+
+    answer, listed = FakeCluster.GetStatus, FakeCluster.ListMounts
+    monkeypatch.setattr(FakeCluster, "GetStatus", get_status)
+    monkeypatch.setattr(FakeCluster, "ListMounts", list_mounts)
+    found_clusters = discover_clusters([tree[start].endpoint])
+    evil.stop()
+    assert next(count) < 30
+    answered, silent = found(found_clusters)
+    assert {*TREE, "/evil"} <= answered
+    assert silent == set()
+
+
+def test_of_too_many_clusters_below_a_child_one_is_named(
+    tree: dict[str, FakeCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_discovery, "_MOST_BELOW", 3)
+    every = {f"/la/many/m{number}": FakeCluster(f"/la/many/m{number}") for number in range(9)}
+    many = FakeCluster("/la/many", parent=tree["/la"], children=every)
+    for one in (many, *every.values()):
+        one.start()
+    tree["/"].children["/la/many"] = tree["/la"].children["/la/many"] = many
+    found_clusters = discover_clusters([tree["/"].endpoint])
+    for one in (many, *every.values()):
+        one.stop()
+    asked = {"/la/many/m0", "/la/many/m1", "/la/many/m2"}
+    assert found(found_clusters) == ({*TREE, "/la/many", *asked}, {"/la/many/m3"})
+    [left_out] = found_clusters.silent.values()
+    assert left_out.reason == (
+        "it and others were not asked: cluster kc-la-many and those below lead to too many "
+        "clusters; expected at most 3 below a child, and 10000 in all"
+    )
 
 
 def test_a_server_of_another_cluster_at_a_known_address_is_named_so(
