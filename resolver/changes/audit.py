@@ -152,6 +152,8 @@ class LogRange:
     log: LogLocation
     begin: int
     end: int
+    topic_id: str = ""
+    """Kafka's id of the topic; empty = it was not asked for, or Kafka has none."""
 
     def split(self, most_offsets: int) -> list[LogRange]:
         """Returns the range in parts of at most ``most_offsets`` offsets each."""
@@ -208,6 +210,7 @@ def find_ranges(
     *,
     ask_seconds: float = ASK_SECONDS,
     kafka_seconds: float = KAFKA_SECONDS,
+    with_topic_ids: bool = False,
 ) -> tuple[list[LogRange], list[UnreadLog]]:
     """Finds the change logs of the clusters that are mounted at or below the wanted path, and of
     the cluster that owns it, from ``servers`` on. Returns the range of each history topic, from the
@@ -216,6 +219,7 @@ def find_ranges(
 
     Args:
         properties: the caller's own, for the connection to the brokers.
+        with_topic_ids: ask for the topic ids, too: one more request for each log.
 
     Raises:
         NoRoute: no cluster that the servers lead to has this path.
@@ -233,7 +237,14 @@ def find_ranges(
     ]
 
     def find(one: ReachableCluster) -> tuple[list[LogRange], list[str]]:
-        return _find_range(one, wanted.seek_ms, properties, ask_seconds, kafka_seconds)
+        return _find_range(
+            one,
+            wanted.seek_ms,
+            properties,
+            ask_seconds,
+            kafka_seconds,
+            with_topic_id=with_topic_ids,
+        )
 
     ranges: list[LogRange] = []
     with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE, "kdir-change-logs") as pool:
@@ -253,6 +264,8 @@ def _find_range(
     properties: Mapping[str, str],
     ask_seconds: float,
     kafka_seconds: float,
+    *,
+    with_topic_id: bool,
 ) -> tuple[list[LogRange], list[str]]:
     """Returns the range of a cluster's history, if it can be read, and why changes are missing."""
     try:
@@ -279,10 +292,12 @@ def _find_range(
         reasons.append(f"its change log waits, with {waiting}: {answer.state.message}")
     try:
         with closing(_reader(log, log.history, properties, kafka_seconds)) as reader:
+            # Before the bounds: those of a topic that is made again meanwhile are of no older id.
+            topic_id = reader.topic_id() if with_topic_id else ""
             begin, end = reader.bounds()
             if since_ms is not None:
                 begin = max(begin, min(end, reader.offset_at(since_ms)))
-            return [LogRange(log, begin, end)], reasons
+            return [LogRange(log, begin, end, topic_id)], reasons
     except KafkaUnavailable as error:
         return [], [*reasons, error.message]
 

@@ -130,6 +130,26 @@ class TopicReader:
             raise self._unavailable(error) from error
         return int(found[_TOMBSTONES].value) / 2000
 
+    def topic_id(self) -> str:
+        """Returns Kafka's id of the topic, which a topic that is made again under the same name
+        does not keep; empty where the brokers have no topic ids.
+
+        Raises:
+            KafkaUnavailable
+        """
+        from confluent_kafka import KafkaException, TopicCollection, Uuid
+        from confluent_kafka.admin import AdminClient
+
+        try:
+            client = AdminClient(dict(self._properties))
+            asked = client.describe_topics(
+                TopicCollection([self._topic]), request_timeout=self._timeout
+            )
+            found = asked[self._topic].result(self._timeout).topic_id
+        except (KafkaException, TimeoutError) as error:
+            raise self._unavailable(error) from error
+        return "" if found is None or found == Uuid(0, 0) else str(found)
+
     def offset_at(self, time_ms: int) -> int:
         """Returns the first offset whose record has a Kafka timestamp of ``time_ms`` (Unix
         milliseconds) or later; the end if all are older.

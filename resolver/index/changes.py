@@ -8,9 +8,9 @@ reads a range of offsets of one history. A cluster or a part of a history that c
 row of scope ``unread`` with the reason (``failures=row``), left out (``failures=skip``), or an
 error (``failures=raise``).
 
-A stream's position is an offset for each cluster, by cluster id. If the brokers or the schema
-registry do not answer, a stream fails, whatever ``failures`` is: its position moves on, and the
-changes would be lost.
+A stream's position is an offset and the topic's id for each cluster, by cluster id. If the brokers
+or the schema registry do not answer, a stream fails, whatever ``failures`` is: its position moves
+on, and the changes would be lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import time as day_time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resolver.changes.audit import (
     CHANGE_COLUMNS,
@@ -118,7 +118,9 @@ class ChangesOptions:
             poll_seconds=positive_option(options, "poll_seconds", _POLL_SECONDS),
         )
 
-    def find_ranges(self) -> tuple[list[LogRange], list[UnreadLog]]:
+    def find_ranges(
+        self, *, with_topic_ids: bool = False
+    ) -> tuple[list[LogRange], list[UnreadLog]]:
         """Returns the ranges that the histories hold now, and the clusters with missing changes
         that get a row.
 
@@ -132,6 +134,7 @@ class ChangesOptions:
             self.properties,
             ask_seconds=self.ask_seconds,
             kafka_seconds=self.kafka_seconds,
+            with_topic_ids=with_topic_ids,
         )
         return ranges, _reported(unread, self.failures)
 
@@ -207,6 +210,30 @@ class ChangesReader(DataSourceReader):
                 raise TypeError(f"not a partition of this source: {partition!r}")
 
 
+class _Position(NamedTuple):
+    """Offset up to which one history is read, and Kafka's id of its topic."""
+
+    offset: int
+    topic_id: str = ""
+    """Empty = not known: of a checkpoint of before, or of brokers without topic ids."""
+
+    @classmethod
+    def parse(cls, value: Any) -> _Position:
+        """Reads what ``as_json`` returned."""
+        return cls(value) if isinstance(value, int) else cls(value["offset"], value["topic_id"])
+
+    def as_json(self) -> Any:
+        """Returns the position for a checkpoint."""
+        return self._asdict() if self.topic_id else self.offset
+
+    def is_of_another(self, other: _Position) -> bool:
+        """True if the topic was made again between the two."""
+        return bool(self.topic_id and other.topic_id and self.topic_id != other.topic_id)
+
+
+_NO_POSITION: Final = _Position(-1)
+
+
 class ChangesStreamReader(DataSourceStreamReader):
     """Reader of a stream. It plans in the driver, which has one reader, and reads in the executors,
     which have copies.
@@ -214,50 +241,59 @@ class ChangesStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: ChangesOptions) -> None:
         self.options = options
-        self._ends: dict[str, int] = {}
+        self._ends: dict[str, _Position] = {}
         """Newest position, by cluster id: of ``latestOffset``, or from Spark after a restart."""
         self._logs: dict[str, LogLocation] = {}
         self._begins: dict[str, int] = {}
         """First offset of each history, by cluster id, for clusters without a position."""
         self._asked_at: float | None = None
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return {}
 
-    def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         now = time.monotonic()
         if self._asked_at is None or now - self._asked_at >= self.options.poll_seconds:
             self._ask()
             self._asked_at = now
-        return dict(sorted(self._ends.items()))
+        return {key: position.as_json() for key, position in sorted(self._ends.items())}
 
     def _ask(self) -> None:
-        ranges, _ = self.options.find_ranges()
+        ranges, _ = self.options.find_ranges(with_topic_ids=True)
         for part in ranges:
-            key = part.log.cluster_id
+            key, found = part.log.cluster_id, _Position(part.end, part.topic_id)
             reached = self._ends.get(key)
-            if reached is not None and part.end < reached:
-                raise InvalidArgument(
-                    f"{part.log.mount} ({part.log.cluster}): {part.log.history} ends at offset "
-                    f"{part.end}, and the stream has read it up to {reached}: the topic was made "
-                    f"again; begin with a new checkpoint"
-                )
+            if reached is not None and found.offset < reached.offset:
+                raise _made_again(part.log, f"ends at offset {found.offset}", reached)
+            if reached is not None and found.is_of_another(reached):
+                raise _made_again(part.log, f"has the topic id {found.topic_id}", reached)
             self._logs[key] = part.log
             self._begins[key] = part.begin
-            self._ends[key] = part.end
+            self._ends[key] = found
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begun = {key: _Position.parse(value) for key, value in start.items()}
+        wanted: dict[str, _Position] = {}
         # After a restart Spark plans the ranges up to its last position before any others.
-        for key, offset in end.items():
-            self._ends[key] = max(offset, self._ends.get(key, 0))
-        wanted = {key: offset for key, offset in end.items() if start.get(key, -1) < offset}
+        for key, value in end.items():
+            position = _Position.parse(value)
+            known = self._ends.get(key, _NO_POSITION)
+            if known.offset <= position.offset and not known.is_of_another(position):
+                self._ends[key] = position._replace(topic_id=position.topic_id or known.topic_id)
+            if begun.get(key, _NO_POSITION).offset < position.offset:
+                wanted[key] = position
         if not wanted.keys() <= self._begins.keys():
             self._ask()
         parts: list[InputPartition] = []
-        for key, offset in wanted.items():
+        for key, (offset, topic_id) in wanted.items():
             log = self._logs.get(key)
             if log is not None:
-                part = LogRange(log, start.get(key, self._begins[key]), offset)
+                reached = begun.get(key, _Position(self._begins[key]))
+                for one in (reached, _Position(offset, topic_id)):
+                    if one.is_of_another(self._ends[key]):
+                        has = f"has the topic id {self._ends[key].topic_id}"
+                        raise _made_again(log, has, one)
+                part = LogRange(log, reached.offset, offset)
                 parts += map(RangePartition, part.split(self.options.shard_offsets))
             elif self.options.failures != "skip":
                 raise Unavailable(
@@ -270,6 +306,14 @@ class ChangesStreamReader(DataSourceStreamReader):
         if not isinstance(partition, RangePartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
         yield from _read(self.options, partition.part, must_read=True)
+
+
+def _made_again(log: LogLocation, found: str, reached: _Position) -> InvalidArgument:
+    of_id = f" of the topic id {reached.topic_id}" if reached.topic_id else ""
+    return InvalidArgument(
+        f"{log.mount} ({log.cluster}): {log.history} {found}, and the stream has read it up to "
+        f"{reached.offset}{of_id}: the topic was made again; begin with a new checkpoint"
+    )
 
 
 def _read(

@@ -6,11 +6,14 @@ The directories are fakes that know where the logs are, and the tests write the 
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -41,6 +44,7 @@ from tests.conftest import SharedBroker
 from tests.index.fakes import FakeCluster, federation
 from tests.support.change_logs import WrittenLog
 from tests.support.command_line import run
+from tests.support.waiting import eventually
 
 NOBODY = "127.0.0.1:1"
 """An address at which no broker listens."""
@@ -310,7 +314,7 @@ def test_the_same_batch_of_a_stream_has_the_same_rows(logged: Logged) -> None:
     logged.logs["/la"].add("/la/b")
     assert reader.latestOffset() == first, "the clusters are not asked all the time"
 
-    def paths(one: ChangesStreamReader, start: dict[str, int], end: dict[str, int]) -> list[str]:
+    def paths(one: ChangesStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[str]:
         parts = one.partitions(start, end)
         return [path for p in parts for b in one.read(p) for path in b["path"].to_pylist()]
 
@@ -318,7 +322,7 @@ def test_the_same_batch_of_a_stream_has_the_same_rows(logged: Logged) -> None:
     assert paths(again, {}, first) == paths(reader, {}, first) == ["/la/a"]
     second = again.latestOffset()
     assert paths(again, first, second) == ["/la/b"]
-    beyond = {key: offset + 1 for key, offset in second.items()}
+    beyond = {key: one["offset"] + 1 for key, one in second.items()}
     shrunk = ChangesStreamReader(options)
     assert shrunk.partitions(beyond, beyond) == []
     with pytest.raises(InvalidArgument, match="the topic was made again"):
@@ -326,6 +330,59 @@ def test_the_same_batch_of_a_stream_has_the_same_rows(logged: Logged) -> None:
     gone = ChangesStreamReader(options)
     with pytest.raises(Unavailable, match="failures=skip"):
         gone.partitions({}, {"kc-gone": 4})
+
+
+def test_a_stream_whose_topic_was_made_again_and_is_longer_now_ends_with_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = LogLocation("kc-la", "la", "/la", ("a:1",), "h", "s")
+    found = [LogRange(log, 0, 1000, "id-1")]
+    monkeypatch.setattr("resolver.index.changes.find_ranges", lambda *_, **__: (found, []))
+    options = ChangesOptions.parse({"servers": NOBODY, "poll_seconds": "0.001"})
+    first = ChangesStreamReader(options)
+    position = first.latestOffset()
+    assert json.loads(json.dumps(position)) == {"kc-la": {"offset": 1000, "topic_id": "id-1"}}
+    found[:] = [LogRange(log, 0, 1500, "id-2")]
+    time.sleep(0.002)
+    message = "h has the topic id id-2, and the stream has read it up to 1000 of the topic id id-1"
+    with pytest.raises(InvalidArgument, match=message):
+        first.latestOffset()
+    planned_again, after_commit = (ChangesStreamReader(options) for _ in range(2))
+    with pytest.raises(InvalidArgument, match=message):
+        planned_again.partitions({}, position)
+    end = after_commit.latestOffset()
+    with pytest.raises(InvalidArgument, match=message):
+        after_commit.partitions(position, end)
+    [part] = ChangesStreamReader(options).partitions({"kc-la": 1000}, end)  # from before
+    assert isinstance(part, RangePartition)
+    assert (part.part.begin, part.part.end) == (1000, 1500)
+
+
+def test_the_topic_id_of_a_history_is_kafkas(logged: Logged) -> None:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    wanted = ChangeFilter(TreePath.parse("/la"))
+
+    def find_range() -> LogRange | None:
+        ranges, _ = find_ranges([logged.servers], wanted, {}, with_topic_ids=True)
+        return ranges[0] if ranges else None
+
+    def is_made() -> bool:
+        with suppress(KafkaException):
+            admin.create_topics([NewTopic(history_topic, 1, 1)])[history_topic].result(30)
+            return True
+        return False
+
+    part = eventually(find_range)
+    assert part is not None
+    history_topic = part.log.history
+    admin = AdminClient({"bootstrap.servers": part.log.brokers[0], "log_level": 0})
+    admin.delete_topics([history_topic])[history_topic].result(30)
+    eventually(is_made)
+    again = eventually(find_range)
+    assert again is not None
+    assert len({part.topic_id, again.topic_id, ""}) == 3
 
 
 class FramedReader:
