@@ -58,6 +58,9 @@ _FINGERPRINT_BYTES: Final = 8
 _REGISTRY_MAGIC: Final = b"\0"
 _ID_BYTES: Final = 4
 _INT_LIMIT: Final = 2**31
+_FIRST_MS: Final = -62_135_596_800_000
+"""The years 1 to 9999, as a ``google.protobuf.Timestamp``, and ``datetime``, have them."""
+_LAST_MS: Final = 253_402_300_799_999
 CHECKPOINT: Final = "c"
 INHERITED: Final = "i"
 
@@ -385,6 +388,8 @@ class Schemas:
             found: Any = self._read_value(io.BytesIO(value[end:]), written, read_as)
             if not -_INT_LIMIT <= found["position"] < _INT_LIMIT:
                 raise ValueError(f"an int of more than 32 bits: {found['position']}")
+            if not _FIRST_MS <= found["time"] <= _LAST_MS:
+                raise ValueError(f"a time that is none: {found['time']} ms")
         except Exception as error:  # noqa: BLE001 - fastavro raises many types for damaged bytes
             raise UndecodableRecord(f"{type(error).__name__}: {error}") from None
         return found  # type: ignore[no-any-return]

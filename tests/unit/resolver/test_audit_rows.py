@@ -172,6 +172,27 @@ def test_a_query_reaches_no_file_no_net_and_no_setting(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("time", [2**62, -(2**62), 9 * 10**15, 253_402_300_800_000])
+def test_P18_a_record_with_a_time_that_is_none_is_counted(
+    monkeypatch: pytest.MonkeyPatch, time: int
+) -> None:
+    """It ended the audit of all clusters."""
+    times = [1_790_000_000_123, time, 253_402_300_799_999, -62_135_596_800_000]
+    values = [record.encode(change(time=one)) for one in times]
+    monkeypatch.setattr(BreakingReader, "most", 10)
+    monkeypatch.setattr(record, "encode", lambda one: values[one.revision])
+    monkeypatch.setattr(audit, "TopicReader", BreakingReader)
+    reading = HistoryReading(LogRange(LOG, 0, 4), {}, ChangeFilter())
+    with AuditDatabase() as database:
+        for batch in reading.batches():
+            database.add_changes(batch)
+        pages = database.query("SELECT time FROM changes ORDER BY time")
+        assert sum(len(rows) for _, rows in pages) == 3
+    [problem] = reading.problems()
+    assert "1 record could not be decoded, the first at offset 1: " in problem.reason
+    assert f"a time that is none: {time} ms" in problem.reason
+
+
 class BreakingReader:
     """Reader of a topic of ten records that breaks off after some of them, each time."""
 
