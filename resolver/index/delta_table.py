@@ -15,6 +15,7 @@ those jars reads the table like any other.
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 import time
@@ -279,6 +280,33 @@ class IndexTable:
             for path in paths:
                 with suppress(OSError, DeltaError):
                     files.delete_file(path)
+
+    def missing_files(self, files: Sequence[DataFile]) -> list[DataFile]:
+        """Returns those of the files that storage does not have; none if it cannot be listed."""
+        import pyarrow.fs
+
+        folder = self.folder
+        if folder is not None:
+            return [one for one in files if not os.path.lexists(folder / one.path)]
+        every = pyarrow.fs.FileSelector("", allow_not_found=True, recursive=True)
+        try:
+            kept = {one.path for one in self._files().get_file_info(every)}
+        except OSError:
+            return []
+        return [one for one in files if one.path not in kept]
+
+    def first_unreadable(self, files: Iterable[DataFile]) -> tuple[DataFile, Exception] | None:
+        """Returns the first of the files that cannot be read as topics, with the reason."""
+        import pyarrow as pa
+        import pyarrow.parquet
+
+        storage = self._files()
+        for one in files:
+            try:
+                pyarrow.parquet.read_table(one.path, filesystem=storage)
+            except (pa.ArrowException, OSError) as error:
+                return one, error
+        return None
 
     def _files(self) -> pyarrow.fs.FileSystem:
         import pyarrow.fs

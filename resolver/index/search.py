@@ -14,16 +14,15 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any, Final
 
-from resolver.errors import InvalidArgument
+from resolver.errors import InvalidArgument, KdirError, Unreachable
 from resolver.glob import Glob
-from resolver.index.delta_table import ClusterFiles, IndexTable, clusters_of
+from resolver.index.delta_table import ClusterFiles, IndexTable, clusters_of, one_sentence
 from resolver.index.row_schema import ClusterState, cluster_values
 from resolver.index.spark_session import require
 from resolver.path import Path
 
 if TYPE_CHECKING:
     import duckdb
-    import pyarrow as pa
     from deltalake import DeltaTable
 
 __all__ = [
@@ -120,10 +119,13 @@ class Snapshot:
 
         Raises:
             InvalidArgument: files of this version were vacuumed away.
+            Unreachable: storage fails, or a file is damaged.
         """
         if not clusters:
             return []
         import duckdb
+        import pyarrow as pa
+        from deltalake.exceptions import DeltaError
 
         with duckdb.connect() as database:
             database.execute("SET TimeZone = 'UTC'")
@@ -131,11 +133,22 @@ class Snapshot:
                 self._register(database, clusters)
                 found: pa.Table = database.sql(sql, params=list(values)).to_arrow_table()
                 return list(found.to_pylist())
-            except (duckdb.IOException, FileNotFoundError) as error:
-                raise InvalidArgument(
-                    f"version {self.version} of {self.index.location} cannot be read: files of it "
-                    f"are gone ({str(error).partition(chr(10))[0]})"
-                ) from error
+            except (duckdb.Error, pa.ArrowException, OSError, DeltaError) as error:
+                raise self._unreadable(clusters, error) from error
+
+    def _unreadable(self, clusters: Sequence[ClusterFiles], error: Exception) -> KdirError:
+        """Returns why a query failed: that files are gone, or the first that cannot be read."""
+        files = [file for one in clusters for file in one.files]
+        failed = f"version {self.version} of {self.index.location} cannot be read"
+        if missing := self.index.missing_files(files):
+            return InvalidArgument(f"{failed}: files of it are gone ({missing[0].path})")
+        damaged = self.index.first_unreadable(files)
+        named = f"{damaged[0].path}: " if damaged else ""
+        return Unreachable(
+            f"{failed}: {named}{one_sentence(damaged[1] if damaged else error)}; if a file is "
+            f"damaged, write all again: kdir index build --full --table {self.index.location}",
+            index=self.index.location,
+        )
 
     def _register(
         self, database: duckdb.DuckDBPyConnection, clusters: Sequence[ClusterFiles]

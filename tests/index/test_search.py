@@ -1,5 +1,6 @@
 """`kdir find` and `kdir index report` on a small table that no Spark made."""
 
+import itertools
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resolver.cli.web_pages import Pages
-from resolver.errors import InvalidArgument
+from resolver.errors import InvalidArgument, Unreachable
 from resolver.glob import Glob
 from resolver.index.arrow_rows import topic_batch
 from resolver.index.delta_table import FilePlacement, IndexTable, TableState
@@ -233,11 +234,48 @@ class TestAsOf:
         with pytest.raises(InvalidArgument, match="begins at 2026-11-01 12:00:00 UTC"):
             find(history.location, "", as_of="2026-10-01")
 
-    def test_files_that_were_vacuumed_are_an_error_that_says_so(self, history: IndexTable) -> None:
+    @pytest.mark.parametrize("scheme", ["", "file://"])
+    def test_files_that_were_vacuumed_are_an_error_that_says_so(
+        self, history: IndexTable, scheme: str
+    ) -> None:
         history.open().vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
-        with pytest.raises(InvalidArgument, match="files of it are gone"):
-            find(history.location, "", as_of="2026-11-01T12:00:00Z")
-        assert paths(find(history.location, "")) == ["/la/tracking/c"]
+        location = f"{scheme}{history.location}"
+        with pytest.raises(InvalidArgument, match=r"files of it are gone .cluster_id=.*parquet"):
+            find(location, "", as_of="2026-11-01T12:00:00Z")
+        assert paths(find(location, "")) == ["/la/tracking/c"]
+
+    @pytest.mark.parametrize(
+        ("scheme", "damage"),
+        [
+            *itertools.product(["", "file://"], ["half", "empty", "replaced"]),
+            ("", "folder"),
+            ("", "loop"),
+        ],
+    )
+    def test_a_file_that_cannot_be_read_is_named_with_the_way_out(
+        self, history: IndexTable, scheme: str, damage: str
+    ) -> None:
+        ((file,),) = (one.files for one in history.load().clusters.values())
+        place = Path(history.location, file.path)
+        whole = place.read_bytes()
+        place.unlink()
+        match damage:
+            case "half":
+                place.write_bytes(whole[: len(whole) // 2])
+            case "empty":
+                place.write_bytes(b"")
+            case "replaced":
+                place.write_bytes(whole[:50] + b"X" * 30 + whole[80:])
+            case "folder":
+                place.mkdir()
+            case _:
+                place.symlink_to(place)
+        location = f"{scheme}{history.location}"
+        with pytest.raises(Unreachable) as failed:
+            find(location, "")
+        assert file.path in failed.value.message
+        assert f"kdir index build --full --table {location}" in failed.value.message
+        assert "\n" not in failed.value.message
 
     def test_a_date_is_the_end_of_that_day_here(self) -> None:
         end = datetime(2026, 11, 1, 23, 59, 59, 999999).astimezone()
