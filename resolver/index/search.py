@@ -9,7 +9,9 @@ case of letters. All values reach DuckDB as parameters, never as SQL.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any, Final
@@ -227,13 +229,13 @@ def open_index(table: str, as_of: str | date | datetime | None = None) -> Snapsh
         Unreachable: the table cannot be read.
     """
     require("pyarrow", "deltalake", "duckdb")
-    from deltalake import DeltaTable
-
+    moment = None if as_of is None else parse_as_of(as_of)
     index = IndexTable.at(table)
     opened = index.open()
-    if as_of is not None:
-        opened = DeltaTable(index.location, version=_version_at(opened, table, parse_as_of(as_of)))
-    return Snapshot(index, opened, clusters_of(opened))
+    with index.reachable():
+        if moment is not None:
+            opened = _table_at(opened, index.location, moment)
+        return Snapshot(index, opened, clusters_of(opened))
 
 
 def parse_as_of(
@@ -333,17 +335,37 @@ def _searched(index: Snapshot, cluster: str | None) -> list[ClusterFiles]:
     return chosen
 
 
-def _version_at(table: DeltaTable, location: str, moment: datetime) -> int:
+def _table_at(table: DeltaTable, location: str, moment: datetime) -> DeltaTable:
+    """Returns the newest version that was made at ``moment`` or before it.
+
+    Raises:
+        InvalidArgument: it is not kept.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    def opened(version: int) -> DeltaTable | None:
+        """Returns a version; None if it is not kept: the log has commits that were made before the
+        oldest checkpoint, too, without those that they build on.
+        """
+        with suppress(DeltaError):
+            return DeltaTable(location, version=version)
+        return None
+
     moment_ms = int(moment.timestamp() * 1000)
-    commits = [(int(commit["version"]), int(commit["timestamp"])) for commit in table.history()]
+    commits = sorted((int(one["version"]), int(one["timestamp"])) for one in table.history())
     versions = [version for version, at_ms in commits if at_ms <= moment_ms]
-    if not versions:
-        oldest = datetime.fromtimestamp(min(at_ms for _, at_ms in commits) / 1000, UTC)
-        raise InvalidArgument(
-            f"the index at {location} begins at {oldest:%Y-%m-%d %H:%M:%S} UTC; it cannot say how "
-            f"it was at {moment:%Y-%m-%d %H:%M:%S} UTC"
-        )
-    return max(versions)
+    if versions and (found := opened(versions[-1])) is not None:
+        return found
+    later = [commit for commit in commits if commit[1] > moment_ms]
+    oldest = bisect_left(later, 1, key=lambda commit: opened(commit[0]) is not None)
+    begins = ""
+    if oldest < len(later):
+        begun = datetime.fromtimestamp(later[oldest][1] / 1000, UTC)
+        begins = f" begins at {begun:%Y-%m-%d %H:%M:%S} UTC; it"
+    raise InvalidArgument(
+        f"the index at {location}{begins} cannot say how it was at {moment:%Y-%m-%d %H:%M:%S} UTC"
+    )
 
 
 def _topic(row: Mapping[str, Any], state: ClusterState) -> FoundTopic:

@@ -234,6 +234,37 @@ class TestAsOf:
         with pytest.raises(InvalidArgument, match="begins at 2026-11-01 12:00:00 UTC"):
             find(history.location, "", as_of="2026-10-01")
 
+    def test_a_version_whose_log_is_not_kept_is_an_error_that_names_the_first(
+        self, history: IndexTable
+    ) -> None:
+        DeltaTable(history.location, version=1).create_checkpoint()
+        log = Path(history.location, "_delta_log")
+        (log / f"{0:020}.json").rename(log / "away")
+        assert paths(find(history.location, "", as_of="2026-11-02T12:00:00Z")) == ["/la/tracking/b"]
+        with pytest.raises(InvalidArgument, match="begins at 2026-11-02 12:00:00 UTC"):
+            find(history.location, "", as_of="2026-11-01T12:00:00Z")
+
+    def test_a_commit_without_those_that_it_builds_on_is_not_kept(
+        self, history: IndexTable
+    ) -> None:
+        history.open().create_checkpoint()
+        log = Path(history.location, "_delta_log")
+        (log / f"{0:020}.json").rename(log / "away")
+        assert [one["version"] for one in history.open().history()] == [2, 1]
+        with pytest.raises(InvalidArgument, match="begins at 2026-11-03 12:00:00 UTC"):
+            find(history.location, "", as_of="2026-11-02T12:00:00Z")
+        assert paths(find(history.location, "", as_of="2026-11-03T12:00:00Z")) == ["/la/tracking/c"]
+
+    def test_a_table_that_cannot_be_read_for_a_time_is_unreachable(
+        self, history: IndexTable, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(_: DeltaTable) -> None:
+            raise OSError("Generic S3 error\n  ↳ 503 Slow Down")
+
+        monkeypatch.setattr(DeltaTable, "history", fail)
+        with pytest.raises(Unreachable, match="503 Slow Down"):
+            find(history.location, "", as_of="2026-11-01T12:00:00Z")
+
     @pytest.mark.parametrize("scheme", ["", "file://"])
     def test_files_that_were_vacuumed_are_an_error_that_says_so(
         self, history: IndexTable, scheme: str
