@@ -493,10 +493,13 @@ def _messages(
         return
     consumer.assign([TopicPartition(topic, one, offset) for one, offset in begins.items()])
     yielded = 0
+    known_positions: dict[int, int] = {}
     received = time.monotonic()
     while follow or ends:
         message = consumer.poll(0.2)
-        _drop_reached(consumer, topic, ends)
+        positions = _drop_reached(consumer, topic, ends)
+        if positions != known_positions:  # also beyond what aborted transactions left
+            known_positions, received = positions, time.monotonic()
         if message is None:
             if follow and reason.is_all_down:  # else it would wait in silence
                 text = f"{found.path}: no broker is reachable"
@@ -573,22 +576,23 @@ def _check(error: KafkaError) -> None:
         raise KafkaException(error)
 
 
-def _drop_reached(consumer: Any, topic: str, ends: dict[int, int]) -> None:
+def _drop_reached(consumer: Any, topic: str, ends: dict[int, int]) -> dict[int, int]:
     """Drops the partitions whose end, as it was at the start, has been reached: newer messages of
-    one are not fetched while others are not at their ends.
+    one are not fetched while others are not at their ends. Returns the positions, by partition.
 
     By the position, not by the last message: compaction and markers leave gaps (P20).
     """
     from confluent_kafka import TopicPartition
 
     if not ends:
-        return
+        return {}
     places = consumer.position([TopicPartition(topic, partition) for partition in ends])
     reached = [one.partition for one in places if one.offset >= ends[one.partition]]
     for partition in reached:
         del ends[partition]
     if reached:
         consumer.incremental_unassign([TopicPartition(topic, one) for one in reached])
+    return {one.partition: one.offset for one in places}
 
 
 LISTENER: Final = Option(("--listener",), "which listener (default: the first)", "NAME")

@@ -205,6 +205,33 @@ def test_a_partition_without_a_leader_ends_the_wait_while_another_gets_messages(
     assert [one["offset"] for one in done.objects] == list(range(10))
 
 
+class AbortedConsumer(BusyConsumer):
+    """Consumer whose partition 1 has aborted messages before the last one; 0 is at its end."""
+
+    def assign(self, partitions: list[Any]) -> None:
+        self.read = {0: 10, 1: 0}
+
+    def poll(self, timeout: float) -> Any:
+        if self.read[1] == 9:
+            return super().poll(timeout)
+        time.sleep(timeout)
+        self.read[1] += 1
+        return None
+
+
+def test_P20_aborted_transactions_for_longer_than_the_timeout_end_no_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("confluent_kafka.Consumer", AbortedConsumer)
+    with MemoryDirectory() as directory:
+        endpoint = directory.cluster("/la", bootstrap_servers="la:9092")
+        directory.topic("/la/orders")
+        arguments = ["--at", endpoint, "consume", "-o", "json", "--timeout", "0.5", "/la/orders"]
+        done = run(arguments, directory.transport)
+    assert (done.code, done.err) == (0, "")
+    assert [one["offset"] for one in done.objects] == [9]
+
+
 UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE = 3, 5
 """UNKNOWN_TOPIC_OR_PARTITION of Kafka's protocol, and what follows it while a topic is made."""
 PARTITION_EOF, TRANSPORT, ALL_BROKERS_DOWN = -191, -195, -187
