@@ -202,12 +202,20 @@ class Producer:
 
     def close(self, timeout: float = 30.0) -> int:
         """Flushes as ``flush``, closes the connections, and returns how many messages were not
-        delivered. ``produce`` raises ``Closed`` from then on.
+        delivered. ``produce`` raises ``Closed`` from then on. An open transaction is aborted.
         """
+        self._same_process()
         self._is_closed = True
+        deadline = deadline_after(timeout)
         try:
             return self.flush(timeout)
         finally:
+            if self._in_transaction is not None:
+                left = -1 if deadline == math.inf else max(0.0, deadline - time.monotonic())
+                # Until Kafka's own timeout, an open transaction would hold up its readers.
+                with suppress(KafkaException):
+                    self._in_transaction.abort_transaction(left)
+            self._open_transaction, self._in_transaction = False, None
             self._clients.clear()
             self._last.clear()
 

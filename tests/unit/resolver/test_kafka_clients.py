@@ -252,6 +252,33 @@ class FencedProducer(CountedProducer):
         super().commit_transaction(*timeout)
 
 
+@pytest.mark.parametrize("timeout", [30.0, -1])
+@pytest.mark.parametrize("is_fenced", [False, True])
+def test_a_producer_that_is_closed_aborts_its_transaction_and_keeps_no_client(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, timeout: float, *, is_fenced: bool
+) -> None:
+    aborted: list[object] = []
+
+    class Aborting(CountedProducer):
+        def abort_transaction(self, *timeout: float) -> None:
+            super().abort_transaction(*timeout)
+            aborted.extend(timeout)
+            if is_fenced:
+                raise KafkaException(KafkaError(KafkaError._FENCED, fatal=True))
+
+    monkeypatch.setattr(producer_module, "KafkaProducer", Aborting)
+    monkeypatch.setattr(CountedProducer, "alive", weakref.WeakSet())
+    producer = Producer(tree.resolver(max_entries=0), {**MOCK, "transactional.id": "t"})
+    producer.begin_transaction()
+    producer.produce("/la/x", b"1")
+    assert producer.close(timeout) == 0
+    assert len(aborted) == 1
+    assert not CountedProducer.alive
+    assert producer.close(timeout) == 0
+    with pytest.raises(InvalidArgument, match="no transaction is open"):
+        producer.commit_transaction()
+
+
 def test_a_producer_drops_the_clients_that_no_path_has_any_more(
     tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
