@@ -35,7 +35,7 @@ class _Growth(NamedTuple):
     """A topic that would get more partitions."""
 
     path: str
-    cluster: str
+    cluster_id: str
     before: int
     etag: str
     """Of the entry as it was shown: what changed since then is not overwritten."""
@@ -49,7 +49,7 @@ class _Candidate(NamedTuple):
     """A topic at or below the path."""
 
     path: str
-    cluster: str
+    cluster_id: str
     partitions: int
     etag: str
 
@@ -62,20 +62,20 @@ class _Report:
     failed_count: int = 0
     exit_code: int = 0
     _silent: dict[str, KdirError] = field(default_factory=dict)
-    """The error of each cluster that did not answer: its other topics are not tried."""
+    """By cluster id, the error of each that did not answer: its other topics are not tried."""
 
     def set_partitions(
-        self, path: str, cluster: str, count: int, etag: str, *, validate_only: bool
+        self, path: str, cluster_id: str, count: int, etag: str, *, validate_only: bool
     ) -> directory_pb2.UpdateEntryResponse | None:
         """Sets a topic's partitions; None where that fails, which is reported."""
-        error = self._silent.get(cluster)
+        error = self._silent.get(cluster_id)
         if error is None:
             try:
                 return _set_partitions(self.session, path, count, etag, validate_only=validate_only)
             except KdirError as raised:
                 error = raised
                 if isinstance(error, Unavailable | DeadlineExceeded):
-                    self._silent[cluster] = error
+                    self._silent[cluster_id] = error
         self.failed_count += 1
         self.exit_code = self.exit_code or error.exit_code
         self.session.out.note(f"not grown: {path}: {error}", "bad")
@@ -172,7 +172,9 @@ def _grow_each(growing: Sequence[_Growth], count: int, report: _Report) -> list[
     grown: list[_Growth] = []
     try:
         for one in growing:
-            if report.set_partitions(one.path, one.cluster, count, one.etag, validate_only=False):
+            if report.set_partitions(
+                one.path, one.cluster_id, count, one.etag, validate_only=False
+            ):
                 grown.append(one)  # noqa: PERF401 - kept where a later one is interrupted
     finally:
         out, every = report.session.out, len(growing)
@@ -198,12 +200,14 @@ def _growths(
     for one in _candidates(session, where):
         if one.partitions >= count:
             continue
-        planned = report.set_partitions(one.path, one.cluster, count, one.etag, validate_only=True)
+        planned = report.set_partitions(
+            one.path, one.cluster_id, count, one.etag, validate_only=True
+        )
         if planned is not None:
             calls = planned.plan.kafka_calls
             name = next((call.resource for call in calls if call.operation == GROW_CALL), "")
             left = "" if name else _why_left(where, planned)
-            yield _Growth(one.path, one.cluster, one.partitions, one.etag, name, left)
+            yield _Growth(one.path, one.cluster_id, one.partitions, one.etag, name, left)
 
 
 def _why_left(where: PathArgument, planned: directory_pb2.UpdateEntryResponse) -> str:
@@ -245,7 +249,7 @@ def _candidates(session: Session, where: PathArgument) -> list[_Candidate]:
         for gap in listing.not_listed:
             session.not_listed(gap.path, gap.error)
     return sorted(
-        _Candidate(path, authority.cluster.cluster, entry.topic.partitions, entry.etag)
+        _Candidate(path, authority.cluster.cluster_id, entry.topic.partitions, entry.etag)
         for path, entry, authority in topics
     )
 

@@ -670,6 +670,22 @@ def test_grow_tries_no_more_topics_of_a_cluster_that_does_not_answer(kdir: Kdir)
     assert len({one.path for one in kdir.calls if not one.validate_only}) == 1
 
 
+def test_grow_tries_topics_of_another_cluster_of_the_same_name(kdir: Kdir) -> None:
+    endpoint = kdir.tree.cluster("/search/eu", "other")
+    kdir.tree.topic("/search/eu/clicks")
+    other = kdir.tree.at("/search/eu")
+    other.name = kdir.tree.at("/").name
+    silent = {"DirectoryService.UpdateEntry": errors.Unreachable("nobody listens there")}
+    kdir.tree.transport.serve(endpoint, answering(silent, other.answer, []))
+    kdir.answers["DirectoryService.UpdateEntry"] = _grown
+    kdir.tree.topic("/search/z.clicks")
+    ran = kdir("grow", "/search", "--to", "8", "--yes")
+    assert ran.code == errors.Unreachable.exit_code
+    assert ran.err.count("not grown: ") == 1
+    assert "not grown: /search/eu/clicks: nobody listens there" in ran.err
+    assert "armed: 2 topics are being grown" in ran.err
+
+
 def test_grow_that_is_interrupted_sums_up(kdir: Kdir) -> None:
     def update(request: directory_pb2.UpdateEntryRequest) -> directory_pb2.UpdateEntryResponse:
         if not request.validate_only:
