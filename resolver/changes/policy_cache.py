@@ -391,7 +391,11 @@ class PolicyCache:
                     cluster.users.add(use)
             if cluster is not None and self._has_left(cluster_id, cluster, deadline):
                 self._release(cluster, use)
-                cluster = None
+                with self._lock:
+                    # The same log from other brokers, once that is loaded: no server is needed.
+                    cluster = self._clusters.get(cluster_id)
+                    if cluster is not None:
+                        cluster.users.add(use)
             if cluster is None:
                 if owner is None:
                     raise _Elsewhere

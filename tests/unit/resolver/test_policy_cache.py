@@ -273,6 +273,30 @@ def test_a_log_goes_on_until_it_is_loaded_from_a_list_of_other_brokers(
         assert ("other brokers" in found.trouble) is (answer is answers[1])
 
 
+def test_a_log_that_is_loaded_from_other_brokers_answers_while_no_directory_does(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[Any] = []
+
+    class Reader(state_reader.StateReader):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            loaded.append(self)
+
+    monkeypatch.setattr(policy_cache, "_LOG_SECONDS", 0.0)
+    monkeypatch.setattr(policy_cache, "StateReader", Reader)
+    logged.cache.effective("/a/t")
+    logged.log_answer = change_log_answer(CLUSTER, "/", logged.revision)
+    logged.log_answer.bootstrap_servers[:] = ["c:1"]
+    assert "other brokers" in logged.cache.effective("/a/t").trouble
+    _, successor = loaded
+    successor.loaded(10)
+    logged.directory.stop("/")
+    found = logged.cache.effective("/a/t", timeout_seconds=0.5)
+    assert (found.revision, found.trouble) == (1, "")
+    assert logged.cache.cluster_ids == {CLUSTER}
+
+
 def test_a_log_that_its_publisher_does_not_go_on_with_is_trouble(
     logged: Logged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
