@@ -156,6 +156,7 @@ class ConfluentAdmin:
         self._made_at = 0.0
         self._reason = LastReason()
         self._open_to_all = True
+        self._refusal = ""
         self._settings_read_at = -inf
 
     # -- what is there -----------------------------------------------------------------------------
@@ -249,11 +250,12 @@ class ConfluentAdmin:
             shown = self._wait(client.describe_acls(everything, request_timeout=self._timeout))
         found = (_acl_binding(one) for one in shown)
         bindings = frozenset(one for one in found if one is not None)
-        return ObservedAcls(bindings, len(shown), self._open_to_all)
+        return ObservedAcls(bindings, len(shown), self._open_to_all, self._refusal)
 
     def _check_authorizer(self) -> None:
-        """Checks that brokers keep ACLs and let them be read, and notes whether a resource without
-        ACLs is open to all. Brokers show the names of their authorizer's settings, and no values.
+        """Checks that brokers keep ACLs and let them be read, and notes whether they let them be
+        changed, and whether a resource without ACLs is open to all. Brokers show the names of their
+        authorizer's settings, and no values.
         """
         now = self._clock()
         if now - self._settings_read_at < _SETTINGS_SECONDS:
@@ -264,8 +266,10 @@ class ConfluentAdmin:
         settings = self._broker_settings([str(node.id) for node in cluster.nodes])
         if any(one is not None and not one.get(_AUTHORIZER, "?") for one in settings):
             raise self._acls_refused(_NO_AUTHORIZER)
-        if not any(one.name == "DESCRIBE" for one in cluster.authorized_operations or ()):
+        allowed = {one.name for one in cluster.authorized_operations or ()}
+        if "DESCRIBE" not in allowed:
             raise self._acls_refused(_CLUSTER_DENIED)
+        self._refusal = "" if "ALTER" in allowed else self._acls_refused(_CLUSTER_DENIED).message
         self._open_to_all = any(one is None or _OPEN in one for one in settings)
         self._settings_read_at = now
 

@@ -266,6 +266,8 @@ class ObservedAcls:
     """Of all ACLs, also of those left out above."""
     open_to_all: bool
     """A resource without ACLs is open to all (``allow.everyone.if.no.acl.found``), or may be."""
+    refusal: str = ""
+    """Kafka's message, if it does not let ACLs be changed."""
 
 
 class KafkaAdmin(Protocol):

@@ -186,6 +186,9 @@ def _left(
         )
     except Absent as error:
         return "" if one.is_below else error.message
+    except KafkaRejected as error:
+        # It keeps no ACLs, or does not let kdir read what it has: nothing is applied.
+        return KafkaRejected(f"{one.cluster}: {error.message}")
     calls = [call for call in plan.calls if is_ours(call)]
     names = list(dict.fromkeys(call.resource.removeprefix("topic ") for call in calls))
     more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""

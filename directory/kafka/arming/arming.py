@@ -17,7 +17,14 @@ from types import MappingProxyType
 from typing import Final
 
 from directory.federation.unloaded_policies import why_inherited_missing
-from directory.kafka.admin_contract import KafkaAdmin, KafkaCall, KafkaTopic, Rejected, format_value
+from directory.kafka.admin_contract import (
+    KafkaAdmin,
+    KafkaCall,
+    KafkaTopic,
+    ObservedAcls,
+    Rejected,
+    format_value,
+)
 from directory.kafka.adoption.pinned_kafka import (
     NOT_KNOWN,
     NOT_ON_RECORD,
@@ -25,6 +32,7 @@ from directory.kafka.adoption.pinned_kafka import (
     without_manager,
 )
 from directory.kafka.applying.acl_diff import (
+    AclDiff,
     AclDiffOptions,
     AclDiffs,
     FoundAcls,
@@ -377,10 +385,11 @@ class ArmingService:
             revert_external_changes=True, released=True, open_to_all=view.open_to_all
         )
         scope = arming_scope(snapshot, mount, start, expired=expired, assume=assume)
-        found = FoundAcls(view.bindings)
-        diffs = AclDiffs(snapshot, desired_set).diffs(found, lambda _: rules, scope)
+        found, survey = FoundAcls(view.bindings), AclDiffs(snapshot, desired_set)
+        diffs = survey.diffs(found, lambda _: rules, scope)
         changes = [(one.resource, one.add, one.remove) for one in diffs]
         calls = tuple(ordered_calls(changes, {one.resource for one in diffs if one.opens}))
+        calls = self._with_refusals(calls, diffs, survey, view)
         made = [one for one in diffs if asked.takeover or not one.opens]
         after = view.count + sum(one.growth for one in made)
         if after > limit and after > view.count:
@@ -393,6 +402,32 @@ class ArmingService:
         plan = asked.plan_hash(calls, f"takeover: {asked.takeover}")
         acls = AclPlan(calls, view.count, after, limit)
         return ArmingPlan(plan, calls, asked.entry, asked.place, acls)
+
+    def _with_refusals(
+        self,
+        calls: tuple[KafkaCall, ...],
+        diffs: Sequence[AclDiff],
+        survey: AclDiffs,
+        view: ObservedAcls,
+    ) -> tuple[KafkaCall, ...]:
+        """Returns the calls, with Kafka's message those that it refused and is not asked for again
+        by itself: without a plan, what waits or was removed by another client is no such call.
+        """
+        applied = AclDiffOptions(
+            revert_external_changes=self._context.settings.revert_external_changes,
+            open_to_all=view.open_to_all,
+        )
+        refused = [one.resource for one in diffs if one.before.refused]
+        again = survey.diffs(FoundAcls(view.bindings), lambda _: applied, refused)
+        asked = {one.resource: one.asked for one in again}
+
+        def refusal(call: KafkaCall) -> str:
+            record = asked.get(call.binding.resource) if call.binding is not None else None
+            if view.refusal or record is None or call.binding is None:
+                return view.refusal
+            return "" if call.binding.acl in record.held | record.lost else record.refused
+
+        return tuple(replace(call, rejected=refusal(call)) for call in calls)
 
     def _check(self, snapshot: Snapshot, aspect: str) -> None:
         if aspect not in ASPECTS:

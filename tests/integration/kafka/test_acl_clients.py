@@ -372,6 +372,8 @@ def test_a_kdir_that_is_no_super_user_needs_what_the_docs_say(
     refused = armed(server, "/la/search", code=3)
     assert "authorization failed" in (refused.out + refused.err).lower()
     assert kafka.acls("search.clicks") == set()
+    refused = kdir(server, "grant", "bob", "write", "/la/search", "--wait", code=5)
+    assert "needs DESCRIBE and ALTER on the cluster" in refused.err
     kafka.put(on_cluster("keeper", "ALTER"))
     armed(server, "/la/search")
     eventually(lambda: kafka.writes("alice", "search.clicks"))

@@ -11,9 +11,17 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
-from kdir.v1 import admin_pb2, directory_pb2, entry_pb2, policies_pb2, resolve_pb2
+from kdir.v1 import (
+    access_pb2,
+    admin_pb2,
+    directory_pb2,
+    entry_pb2,
+    policies_pb2,
+    resolve_pb2,
+)
 
 from resolver import errors
+from resolver.access_requests import grants_of
 from resolver.cli.create import is_likely_typo
 from resolver.cli.parser import YES
 from resolver.cli.registry import every_verb
@@ -740,6 +748,28 @@ def test_wait_ends_at_once_where_kafka_refused_all_that_is_left(kdir: Kdir) -> N
     assert time.monotonic() - started < 10
     assert ran.code == 5
     assert f"error: la: 1 topic (orders): {refused} (KAFKA_REJECTED)" in ran.err
+
+
+@pytest.mark.parametrize("verb", ["grant", "revoke"])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_wait_for_acls_ends_at_once_where_kafka_refused_them(
+    kdir: Kdir, verb: str, is_whole: bool
+) -> None:
+    refused = "topic orders: no such principal"
+    left = policies_pb2.PlanArmingResponse()
+    call = left.calls.add(operation="CreateAcls", resource="topic orders", rejected=refused)
+    call.acl.principal = "User:alice"
+    grants = grants_of("alice", ["read"])
+    kdir.answers |= {
+        "AccessService.AddGrants": access_pb2.AddGrantsResponse(added=grants),
+        "AccessService.RemoveGrants": access_pb2.RemoveGrantsResponse(removed=grants),
+        "PolicyService.PlanArming": errors.KafkaRejected(refused) if is_whole else left,
+    }
+    started = time.monotonic()
+    ran = kdir(verb, "alice", "read", "/orders", "--wait")
+    assert time.monotonic() - started < 10
+    assert ran.code == errors.KafkaRejected.exit_code, ran.err
+    assert f"{refused} (KAFKA_REJECTED)" in ran.err
 
 
 @pytest.mark.parametrize(

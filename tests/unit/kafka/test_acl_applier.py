@@ -855,6 +855,25 @@ def test_what_kafka_refuses_is_not_asked_again_until_a_person_does(
     assert counts(here) == (2, 0, 0, 0)
 
 
+def test_a_plan_has_the_refusal_of_what_is_not_asked_again(here: World, kafka: Kafka) -> None:
+    def left() -> dict[str, str]:
+        where = MOUNT.join(["search"])
+        plan = here.reconciler.arming_service.plan(where, "acls", armed_only=True)
+        return {one.key: one.rejected for one in plan.calls}
+
+    grant(here, "search/clicks", "allow mallory read")
+    arm(here, "search")
+    kafka.bindings -= on(CLICKS, "allow mallory read")
+    refuse(here, kafka, "search/clicks", "allow alice read")
+    alice, mallory = "ALLOW User:alice READ from *", "ALLOW User:mallory READ from *"
+    assert left() == {alice: "no such principal", mallory: ""}, "another client removed that one"
+    grant(here, "search/clicks", "allow bob read")
+    bob = "ALLOW User:bob READ from *"
+    assert left() == {alice: "", mallory: "", bob: ""}, "these are asked for now"
+    here.settle()
+    assert left() == {alice: "no such principal", mallory: ""}
+
+
 @pytest.mark.parametrize("lost", ["answer", "request"])
 def test_what_kafka_did_not_answer_is_asked_again_beside_what_it_refused(
     here: World, kafka: Kafka, lost: str

@@ -131,12 +131,14 @@ class Client:
             name: {"authorizer.class.name": SimpleNamespace(value="Standard")} for name in "123"
         }
         """By broker or topic; or what its request fails with."""
+        self.operations = ["DESCRIBE", "ALTER"]
+        """Those that kdir's user is allowed on the cluster."""
         self.is_late = False
         """Whether a request fails only once its time is over."""
 
     def describe_cluster(self, **_: object) -> Future[Any]:
         nodes = [SimpleNamespace(id=int(name)) for name in self.settings if name.isdigit()]
-        operations = [SimpleNamespace(name="DESCRIBE")]
+        operations = [SimpleNamespace(name=one) for one in self.operations]
         return answered(SimpleNamespace(nodes=nodes, authorized_operations=operations))
 
     def describe_configs(
@@ -194,6 +196,13 @@ def test_an_authorizer_is_missed_though_another_broker_does_not_answer(client: C
     }
     with pytest.raises(KafkaRejected, match="keeps no ACLs"):
         ConfluentAdmin(["unused:1"]).acls()
+
+
+def test_acls_that_may_be_read_and_not_changed_have_the_reason(client: Client) -> None:
+    assert ConfluentAdmin(["unused:1"]).acls().refusal == ""
+    client.operations.remove("ALTER")
+    refusal = ConfluentAdmin(["unused:1"]).acls().refusal
+    assert "needs DESCRIBE and ALTER on the cluster" in refusal
 
 
 @pytest.mark.parametrize("unanswered", UNANSWERED)
