@@ -37,7 +37,7 @@ from directory.federation.link_records import is_path
 from directory.kafka.adoption.pinned_kafka import without_manager
 from directory.kafka.adoption.recorded_topics import recorded_at
 from directory.kafka.applying.desired_configs import DesiredConfigs
-from directory.kafka.arming.drift import NOT_ARMED, Drift, topic_drift, topic_issues
+from directory.kafka.arming.drift import NOT_ARMED, Drift, difference_states, topic_drift
 from directory.maintenance.backup_stream import backup_of
 from directory.maintenance.verify_copies import Summary, compare_kafka, compare_rows
 from directory.maintenance.verify_store import Difference
@@ -445,7 +445,7 @@ def _known(snapshot: Snapshot, mount: Path, path: Path) -> Mapping[str, str]:
     node = traverse(snapshot, relative[:-1]).node
     place = node.entry_id, relative[-1]
     topic = snapshot.topic(*place)
-    return {} if topic is None else topic_issues(snapshot, mount, place, topic)
+    return {} if topic is None else difference_states(snapshot, mount, place, topic)
 
 
 _M = TypeVar("_M")

@@ -20,7 +20,7 @@ from directory.federation import inheritance, parent_state
 from directory.federation.federation_state import unix_ms
 from directory.federation.unloaded_policies import why_inherited_missing
 from directory.kafka.applying.desired_configs import DesiredConfigs
-from directory.kafka.arming.drift import NOT_ARMED, topic_issues
+from directory.kafka.arming.drift import NOT_ARMED, difference_states
 from directory.kafka.kafka_context import ACLS
 from directory.namespace.effective_policies import (
     ExplainedValue,
@@ -30,7 +30,7 @@ from directory.namespace.effective_policies import (
     path_levels,
     set_fields,
 )
-from directory.namespace.entry import Directory, Kind, Policies, Stamp, Topic
+from directory.namespace.entry import Directory, Kind, Policies, Provision, Stamp, Topic
 from directory.namespace.lookup import DirectoryAt, TopicAt
 from directory.namespace.quotas import QUOTAS, Quota, topic_amount
 from directory.namespace.snapshot import Node, Snapshot
@@ -189,7 +189,7 @@ class PolicyService(Service):
         if isinstance(entry, Topic):
             observed = _observed(entry)
             place = node.entry_id, path.name
-            noted = topic_issues(snapshot, tree.mount, place, entry)
+            noted = difference_states(snapshot, tree.mount, place, entry)
         armed = isinstance(desired_config, Directory) or DesiredConfigs(snapshot).for_topic(
             node.entry_id, desired_config
         )
@@ -263,7 +263,11 @@ def _topics_changed(
 
 
 def _observed(topic: Topic) -> Mapping[str, str]:
-    """Returns the values that Kafka had when last observed, for the fields that exist in Kafka."""
+    """Returns the values that Kafka had when last observed, for the fields that exist in Kafka;
+    none of a topic that Kafka does not have.
+    """
+    if topic.provision is not Provision.ACTIVE:
+        return {}
     found = {f"topic_config[{key}]": value for key, value in topic.observed_config.items()}
     found["partitions"] = str(topic.partitions) if topic.partitions else ""
     found["replication_factor"] = str(topic.replication_factor) if topic.replication_factor else ""

@@ -46,6 +46,9 @@ __all__ = ["VERBS", "is_same_change"]
 
 _BESIDES: Final = frozenset({"acl", "topic_id"})
 """What drifts of a topic and is no policy."""
+_DRIFT: Final = "drift"
+_UNKNOWN: Final = "unknown"
+"""State of a difference from what Kafka had when it was last read, where it does not answer now."""
 
 
 def _set(session: Session, arguments: Arguments) -> int:
@@ -291,16 +294,20 @@ def _effective(session: Session, arguments: Arguments) -> int:
     compares = arguments.flag("diff") and not changes
     drifts = _topic_drift(session, where) if compares else []
     out = session.out
+    has_unstated = any(_differs(one) and not one.kafka_state for one in values)
+    is_asked = compares or (has_unstated and not out.structured)
+    notes = kafka_notes_at(session, where.path) if is_asked else []
+    unstated = _unstated(notes)
     in_kafka = any(one.HasField("kafka_value") for one in answer.values)
     if out.structured:
         for one in values:
             out.record({**plain(one), **unconfirmed})
     else:
         table = Table(out, _COLUMNS if in_kafka else _COLUMNS[:-1])
-        table.rows([_table_row(out, one, where.path, in_kafka=in_kafka) for one in values])
-    _show_drift(out, [(one, unconfirmed) for one in drifts])
-    if compares:
-        _note_outdated(session, kafka_notes_at(session, where.path))
+        in_last = unstated if in_kafka else ""
+        table.rows([_table_row(out, one, where.path, in_last) for one in values])
+    _show_drift(out, [_Difference(one, unconfirmed) for one in drifts])
+    _note_outdated(session, notes, is_compared=compares)
     if not answer.values and not drifts:
         out.note(f"no policy applies to {where}: none is set on it or above it")
     for ancestor in answer.ancestors[:1]:
@@ -316,7 +323,8 @@ def _effective(session: Session, arguments: Arguments) -> int:
     if arguments.flag("diff") and not (values or drifts or session.partial):
         is_directory = bool(changes) and _is_directory(session, where)
         out.note(_no_difference(in_kafka=in_kafka, is_directory=is_directory))
-    return _EXIT_DIFFERENT if arguments.flag("diff") and (values or drifts) else 0
+    known = drifts or any((one.kafka_state or unstated) != _UNKNOWN for one in values)
+    return _EXIT_DIFFERENT if arguments.flag("diff") and known else 0
 
 
 def _no_difference(*, in_kafka: bool, is_directory: bool) -> str:
@@ -327,10 +335,19 @@ def _no_difference(*, in_kafka: bool, is_directory: bool) -> str:
     return "no drift: nothing is set that Kafka could have otherwise"
 
 
-def _note_outdated(session: Session, notes: Sequence[KafkaNote]) -> None:
+def _unstated(notes: Sequence[KafkaNote]) -> str:
+    """Returns the state of a difference of which the server returned none: whether a value that was
+    set since Kafka was last read has drifted is not known.
+    """
+    return _UNKNOWN if any(note.is_missing for note in notes) else _DRIFT
+
+
+def _note_outdated(
+    session: Session, notes: Sequence[KafkaNote], *, is_compared: bool = True
+) -> None:
     """Reports why what is known of a cluster's Kafka is outdated, or may be."""
     for note in notes:
-        if note.is_missing:
+        if note.is_missing and is_compared:
             session.missing(note.text)
         else:
             session.out.note(note.text, "warn")
@@ -454,13 +471,14 @@ def _drift_below(session: Session, where: PathArgument) -> int:
             return error
         return _Compared(answer, kafka_notes_at(session, Path.parse(one.mount)))
 
-    drifts: list[tuple[admin_pb2.Drift, dict[str, float]]] = []
+    drifts: list[_Difference] = []
     without: dict[str, InvalidArgument] = {}
     omitted = compared = 0
     for one, answer in zip(every, query_each(session, every, compare), strict=True):
         if isinstance(answer, _Compared):
             unconfirmed = session.unconfirmed_fields(one.cluster_id)
-            drifts += [(drift, unconfirmed) for drift in answer.listed.drifts]
+            unstated = _unstated(answer.notes)
+            drifts += [_Difference(one, unconfirmed, unstated) for one in answer.listed.drifts]
             omitted += answer.listed.omitted_count
             compared += 1
             _note_outdated(session, answer.notes)
@@ -479,33 +497,49 @@ def _drift_below(session: Session, where: PathArgument) -> int:
         session.out.note(_NO_DRIFT)
     if omitted:
         session.out.note(f"and {omitted:,} more: name a path further below", "warn")
-    return _EXIT_DIFFERENT if drifts else 0
+    return _EXIT_DIFFERENT if any(one.state != _UNKNOWN for one in drifts) else 0
 
 
-def _show_drift(out: Output, drifts: Sequence[tuple[admin_pb2.Drift, dict[str, float]]]) -> None:
-    """Shows differences, each with the fields of JSON for how long its cluster is unconfirmed."""
+class _Difference(NamedTuple):
+    """One difference, and for how long its cluster is unconfirmed, as fields of JSON."""
+
+    drift: admin_pb2.Drift
+    unconfirmed: dict[str, float]
+    unstated: str = _DRIFT
+    """State of a policy of which the server returned none."""
+
+    @property
+    def state(self) -> str:
+        """Why Kafka has it otherwise."""
+        is_policy = self.drift.field.partition(" ")[0] not in _BESIDES
+        return self.drift.kafka_state or (self.unstated if is_policy else _DRIFT)
+
+
+def _show_drift(out: Output, drifts: Sequence[_Difference]) -> None:
     if out.structured:
-        for one, unconfirmed in drifts:
-            out.record({**plain(one), **unconfirmed})
+        for one in drifts:
+            out.record({**plain(one.drift), **one.unconfirmed})
     elif drifts:
         columns = [Column(name) for name in ("PATH", "FIELD", "VALUE", "IN KAFKA")]
-        Table(out, columns).rows([_drift_row(one, human=out.human) for one, _ in drifts])
+        Table(out, columns).rows([_drift_row(one, human=out.human) for one in drifts])
 
 
-def _drift_row(one: admin_pb2.Drift, *, human: bool) -> list[str | Styled]:
+def _drift_row(difference: _Difference, *, human: bool) -> list[str | Styled]:
+    one = difference.drift
     field = one.field.removeprefix("config[").removesuffix("]")
     shown = units.retention if human and field.endswith(".ms") else str
     return [
         one.path,
         field,
         shown(one.expected),
-        Styled(f"{shown(one.actual)}  {one.kafka_state or 'drift'}", "warn"),
+        Styled(f"{shown(one.actual)}  {difference.state}", "warn"),
     ]
 
 
 def _table_row(
-    out: Output, one: policies_pb2.EffectiveValue, path: Path, *, in_kafka: bool
+    out: Output, one: policies_pb2.EffectiveValue, path: Path, unstated: str
 ) -> list[str | Styled]:
+    """Returns the row of a value, without the column IN KAFKA where ``unstated`` is empty."""
     key = policy_key(one.field)
     shown = units.retention if out.human and key.endswith(".ms") else str
     with_use = _with_use if out.human else _bare
@@ -521,8 +555,8 @@ def _table_row(
         )
         or "-",
     ]
-    if in_kafka:
-        row.append(_in_kafka(one, shown))
+    if unstated:
+        row.append(_in_kafka(one, shown, unstated))
     return row
 
 
@@ -547,13 +581,15 @@ def _differs(one: policies_pb2.EffectiveValue) -> bool:
     return one.HasField("kafka_value") and one.kafka_value != one.value
 
 
-def _in_kafka(one: policies_pb2.EffectiveValue, shown: Callable[[str], str]) -> str | Styled:
+def _in_kafka(
+    one: policies_pb2.EffectiveValue, shown: Callable[[str], str], unstated: str
+) -> str | Styled:
     if not one.HasField("kafka_value"):
         return "n/a"
     if not _differs(one):
         return "="
     found = shown(one.kafka_value) if one.kafka_value else "default"
-    return Styled(f"{found}  {one.kafka_state or 'drift'}", "warn")
+    return Styled(f"{found}  {one.kafka_state or unstated}", "warn")
 
 
 _EXIT_DIFFERENT: Final = 5
@@ -634,7 +670,8 @@ VERBS: Final = (
         details=(
             "Each policy with its value, the path that set it (. = the entry itself), who set it,\n"
             "when, and what it overrides. For a topic, IN KAFKA compares with the last look: = no\n"
-            "difference; else Kafka's value, or default, and the reason: drift;\n"
+            "difference; else Kafka's value, or default, and the reason: drift; pending (not\n"
+            "applied yet); unknown (Kafka does not answer: it may have the value by now);\n"
             "needs-approval (may delete data: kdir arm); contested (another writer keeps\n"
             "reverting it); rejected (by Kafka); quota-exceeded; not-armed (no armed path covers\n"
             "it); if set (with --if: kdir would apply it). n/a: nothing of Kafka's to compare.\n"

@@ -39,6 +39,7 @@ __all__ = [
     "RecordedTopic",
     "directories_at",
     "is_under_way",
+    "unapplied_configs",
 ]
 
 NO_ROOM: Final = "quota-exceeded"
@@ -90,20 +91,29 @@ def is_under_way(
     snapshot: Snapshot, topic: Topic, desired_config: DesiredTopicConfig | None
 ) -> bool:
     """True if the applier has yet to deal with some desired config: that is late, not drifted."""
+    names = unapplied_configs(snapshot, topic, desired_config)
+    return bool(names) and not load_applied_configs(snapshot, topic.entry_id).refused
+
+
+def unapplied_configs(
+    snapshot: Snapshot, topic: Topic, desired_config: DesiredTopicConfig | None
+) -> Sequence[str]:
+    """Returns the names of the desired configs that Kafka does not have yet, as far as is on
+    record, and that neither wait for approval nor are contested.
+    """
     if desired_config is None:
-        return False
+        return ()
     try:
         known = load_applied_configs(snapshot, topic.entry_id)
     except ValueError:
-        return False  # nobody pushes it
-    if known.refused:
-        return False
+        return ()  # nobody pushes it
+    found = []
     for key, value in desired_config.configs.items():
         push = known.settings.get(key)
         done = push is not None and push.done and same_value(key, push.value, value)
         if not done and key not in known.held and key not in known.contested:
-            return True
-    return False
+            found.append(key)
+    return found
 
 
 class DesiredConfigs:

@@ -26,6 +26,7 @@ from directory.kafka.applying.desired_configs import (
     DesiredTopicConfig,
     PartitionQuota,
     RecordedTopic,
+    unapplied_configs,
 )
 from directory.kafka.applying.last_applied import (
     AppliedRecord,
@@ -52,6 +53,7 @@ __all__ = [
     "acl_state",
     "acl_states_below",
     "count_issues_below",
+    "difference_states",
     "drifted_settings",
     "topic_drift",
     "topic_issues",
@@ -218,6 +220,8 @@ def _differences(
 
 NOT_ARMED: Final = "not-armed"
 """Reported issue of a desired value that will not reach Kafka, since it is not armed."""
+_PENDING: Final = "pending"
+"""State of a desired value that kdir has yet to apply to Kafka: no drift, and no issue."""
 
 
 def topic_issues(
@@ -240,6 +244,19 @@ def topic_issues(
             if not quota.try_reserve(place, topic, desired.partitions):
                 found[PARTITIONS] = NO_ROOM
     return found
+
+
+def difference_states(
+    snapshot: Snapshot, mount: Path, place: tuple[int, str], topic: Topic
+) -> Mapping[str, str]:
+    """Returns the settings of one topic of which it is on record why Kafka may have another value,
+    each with its state: ``pending``, or its issue.
+    """
+    desired = DesiredConfigs(snapshot).for_topic(place[0], topic)
+    found = dict.fromkeys(unapplied_configs(snapshot, topic, desired), _PENDING)
+    if desired is not None and desired.partitions > topic.partitions:
+        found[PARTITIONS] = _PENDING
+    return {**found, **topic_issues(snapshot, mount, place, topic)}
 
 
 def count_issues_below(snapshot: Snapshot, node: Node, budget: TimeBudget) -> Mapping[str, int]:

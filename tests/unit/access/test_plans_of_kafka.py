@@ -18,6 +18,7 @@ from directory.kafka.applying.last_applied import (
     AppliedSetting,
     ArmedRecord,
     acls_to_write,
+    configs_to_write,
 )
 from directory.kafka.arming.releases import Released, armed_plan, inherited_basis, release_writes
 from directory.namespace.command import UpdateEntry
@@ -176,6 +177,48 @@ def test_a_plan_removes_acls_of_kdir_and_adds_none_that_kafka_would_not_get(
     refused = replace(made, refused="no", refused_calls=acl_calls_hash([dave], []))
     la.put(acls_to_write(resource, refused))
     assert not plan_grant(la, "dave", "read", "/la/armed/u").kafka_calls
+
+
+def test_what_kdir_has_yet_to_apply_is_pending_and_no_drift(la: House) -> None:
+    def states(path: str) -> dict[str, str]:
+        request = policies_pb2.GetEffectivePoliciesRequest(path=path)
+        values = la.ask(ADMIN, "GetEffectivePolicies", request).values
+        shown = {one.field: one.kafka_state for one in values if one.HasField("kafka_value")}
+        drifts = la.ask(ADMIN, "ListDrift", admin_pb2.ListDriftRequest(path=path)).drifts
+        listed = {one.field.replace("config[", "topic_config["): one.kafka_state for one in drifts}
+        differing = {one.field for one in values if one.kafka_value != one.value}
+        assert listed.keys() == shown.keys() & differing
+        assert all(shown[field] == state for field, state in listed.items())
+        return shown
+
+    snapshot = la.cluster.replica.snapshot
+    armed = snapshot.find_directory(("armed",))
+    assert armed is not None
+    known = snapshot.topic(armed, "u")
+    assert known is not None
+    done = AppliedRecord(MappingProxyType({"retention.ms": AppliedSetting(OLD)}))
+    la.put(configs_to_write(known.entry_id, done))
+    field = "topic_config[retention.ms]"
+    assert states("/la/armed/u") == {field: ""}
+    changed = setting("/la/armed/u", plan=False, topic_config={"retention.ms": NEW}, partitions=5)
+    la.ask(ADMIN, "UpdateEntry", changed)
+    assert states("/la/armed/u") == {field: "pending", "partitions": "pending"}
+    done = AppliedRecord(MappingProxyType({"retention.ms": AppliedSetting(NEW)}))
+    la.put(configs_to_write(known.entry_id, done))
+    assert states("/la/armed/u") == {field: "", "partitions": "pending"}, "another client's doing"
+    la.put(configs_to_write(known.entry_id, replace(done, contested=frozenset({"retention.ms"}))))
+    assert states("/la/armed/u")[field] == "contested"
+
+
+@pytest.mark.parametrize("provision", [Provision.PENDING, Provision.MISSING, Provision.REPLACED])
+def test_of_a_topic_that_kafka_does_not_have_no_value_is_compared(
+    la: House, provision: Provision
+) -> None:
+    topic(la, "/la/armed/new", provision=provision)
+    request = policies_pb2.GetEffectivePoliciesRequest(path="/la/armed/new")
+    values = la.ask(ADMIN, "GetEffectivePolicies", request).values
+    assert [one.field for one in values if one.field.startswith("topic_config")]
+    assert not any(one.HasField("kafka_value") for one in values)
 
 
 def test_drift_of_an_acl_of_a_group_is_listed_at_the_mount_where_that_is_armed(la: House) -> None:

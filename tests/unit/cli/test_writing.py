@@ -1154,6 +1154,39 @@ def test_without_an_answer_of_kafka_there_is_no_claim_of_no_drift(kdir: Kdir, pa
     assert kdir("effective", "--diff", path) == Ran(0, "", "no drift: Kafka matches every value\n")
 
 
+@pytest.mark.parametrize("path", ["/orders", "/search"])
+def test_what_a_kafka_that_does_not_answer_has_is_unknown_and_no_drift(
+    kdir: Kdir, path: str
+) -> None:
+    entry = directory_pb2.GetEntryResponse()
+    if path == "/search":
+        entry.entry.directory.SetInParent()
+    kdir.answers["DirectoryService.GetEntry"] = entry
+    kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse(
+        values=[
+            policies_pb2.EffectiveValue(
+                field="topic_config[x.ms]", value="9", kafka_value="8", source_path="/orders"
+            )
+        ]
+    )
+    settings = [
+        admin_pb2.Drift(path=path, field="config[x.ms]", expected="9", actual="8"),
+        admin_pb2.Drift(path=path, field="acl", expected="x", actual="(missing)"),
+    ]
+    kdir.answers["AdminService.ListDrift"] = admin_pb2.ListDriftResponse(drifts=settings)
+    kdir.answers["AdminService.GetStatus"] = _status(**AWAY)
+    ran = kdir("effective", "--diff", path)
+    found = [line.split("\t")[-1] for line in ran.lines]
+    assert (ran.code, found) == (5, ["8  unknown", "(missing)  drift"])
+    assert "what is known is of 6m ago" in ran.err
+    ran = kdir("effective", "/orders")
+    assert (ran.code, ran.lines[0].split("\t")[-1]) == (0, "8  unknown")
+    assert "what is known is of 6m ago" in ran.err
+    kdir.answers["AdminService.GetStatus"] = _status(leader=True, reachable=True)
+    found = [line.split("\t")[-1] for line in kdir("effective", "--diff", path).lines]
+    assert found == ["8  drift", "(missing)  drift"]
+
+
 def test_whether_kafka_answers_is_asked_of_the_elected_server(kdir: Kdir) -> None:
     kdir.answers["DirectoryService.GetEntry"] = directory_pb2.GetEntryResponse()
     kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
