@@ -194,12 +194,15 @@ def show_kafka(session: Session, arguments: Arguments, *, groups: bool) -> None:
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient
 
-    from resolver.kafka.client_errors import client_error
+    from resolver.kafka.client_errors import LastReason, client_error
 
+    reason = LastReason()
+    properties: dict[str, Any] = {**settings, "error_cb": reason.on_error}
     try:
-        reader = TopicReader(session, AdminClient({**settings}), found)
+        admin = AdminClient(properties)
     except KafkaException as error:
         raise InvalidArgument(f"confluent-kafka: {_text(error)}") from error
+    reader = TopicReader(session, admin, found)
     try:
         partitions = reader.partitions()
         if groups:
@@ -213,8 +216,14 @@ def show_kafka(session: Session, arguments: Arguments, *, groups: bool) -> None:
                 f"{found.path}: {found.cluster} has no topic {found.topic} in Kafka; "
                 f"its entry: kdir stat {found.path}"
             ) from error
+        admin.poll(0)
         raise client_error(
-            error.args[0], str(found.path), settings, for_writes=False, operation="describe"
+            error.args[0],
+            str(found.path),
+            settings,
+            for_writes=False,
+            operation="describe",
+            reason=reason,
         ) from error
 
 

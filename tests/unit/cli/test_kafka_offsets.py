@@ -17,7 +17,7 @@ from resolver.cli.kafka_offsets import PartitionOffsets, TopicReader
 from resolver.cli.parser import UsageError, parse
 from resolver.cli.session import Session
 from resolver.cli.stat import VERBS
-from resolver.errors import Absent, KdirError, PermissionDenied
+from resolver.errors import Absent, KafkaUnavailable, KdirError, PermissionDenied
 
 FOUND: Any = SimpleNamespace(path="/la/orders", topic="orders", cluster="la")
 LEADERLESS, DENIED = 2, "secret"
@@ -60,6 +60,9 @@ class Admin:
             )
 
         return {"orders": future(described)}
+
+    def poll(self, _seconds: float) -> None:
+        pass
 
     def list_offsets(self, asked: Mapping[Any, Any], request_timeout: float) -> dict[Any, Any]:
         assert request_timeout > 0
@@ -207,6 +210,18 @@ def test_an_absent_topic_and_a_denial_are_different_errors(
 ) -> None:
     with pytest.raises(kind, match=text):
         shown("/la/orders --groups", Admin(code), monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("option", ["--partitions", "--groups"])
+def test_a_kafka_that_does_not_answer_has_the_reason_of_its_client(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}
+    monkeypatch.setattr(produce, "client_settings", lambda *_, **__: (FOUND, settings))
+    (verb,) = VERBS
+    arguments = parse(verb, ["/la/orders", option, "--timeout", "1"])
+    with pytest.raises(KafkaUnavailable, match=r"^/la/orders: .*127\.0\.0\.1:1.*refused"):
+        verb.run(Session(arguments, environ={}), arguments)
 
 
 @pytest.mark.parametrize(
