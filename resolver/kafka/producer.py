@@ -49,6 +49,9 @@ _SWITCH_SECONDS: Final = 30.0
 _LOOK_SECONDS: Final = 0.5
 """Longest time for asking, after a commit, which settings the paths have: in it another producer
 could get the transactional id, which a client with new settings would fence."""
+_LEAST_SECONDS: Final = 1.0
+"""With less time left after a commit, no client is replaced: Kafka may still take up a request that
+the new one has given up, which fences the former one."""
 _REPORT_SECONDS: Final = 1.0
 """How long a client after a fatal error may take to report on its messages."""
 
@@ -254,8 +257,8 @@ class Producer:
     def commit_transaction(self, timeout: float = 30.0) -> None:
         """Commits the transaction; a KafkaException has whether to retry or to abort.
 
-        If policies changed meanwhile, a client with the new settings then replaces the cluster's.
-        A negative ``timeout`` is no limit, as for Kafka's client.
+        If policies changed meanwhile, a client with the new settings then replaces the cluster's,
+        within the same time. A negative ``timeout`` is no limit, as for Kafka's client.
         """
         deadline = deadline_after(timeout)
         former = self._in_transaction
@@ -266,8 +269,9 @@ class Producer:
             self._refused = None
             return
         changed = self._changed_settings(former, deadline - time.monotonic())
-        if changed is not None:
-            self._replace(former, *changed)
+        seconds_left = deadline - time.monotonic()
+        if changed is not None and seconds_left >= _LEAST_SECONDS:
+            self._replace(former, *changed, min(seconds_left, _SWITCH_SECONDS))
 
     def abort_transaction(self, timeout: float = 30.0) -> None:
         """Aborts the transaction: none of its messages becomes visible."""
@@ -359,13 +363,18 @@ class Producer:
         return changed
 
     def _replace(
-        self, former: KafkaProducer, found: TopicLocation, key: _Key, settings: Mapping[str, str]
+        self,
+        former: KafkaProducer,
+        found: TopicLocation,
+        key: _Key,
+        settings: Mapping[str, str],
+        seconds: float,
     ) -> None:
         """Replaces the client whose transaction Kafka has just committed. At any other time another
         producer could have its id by now, and the new client would fence that one.
         """
         try:
-            self._open(found, key, settings)
+            self._open(found, key, settings, seconds)
         except KafkaUnavailable:
             return  # the transaction is committed; the former client goes on until the next one
         except KdirError as error:
@@ -383,7 +392,13 @@ class Producer:
         with suppress(KafkaException):
             flush_deliveries(former, _REPORT_SECONDS)
 
-    def _open(self, found: TopicLocation, key: _Key, settings: Mapping[str, str]) -> KafkaProducer:
+    def _open(
+        self,
+        found: TopicLocation,
+        key: _Key,
+        settings: Mapping[str, str],
+        seconds: float = _SWITCH_SECONDS,
+    ) -> KafkaProducer:
         try:
             client = KafkaProducer({**settings, **self._callbacks})
         except KafkaException as error:
@@ -392,7 +407,7 @@ class Producer:
             ) from error
         if self._transactional:
             try:
-                client.init_transactions(_SWITCH_SECONDS)
+                client.init_transactions(seconds)
             except KafkaException as error:
                 raise client_error(error.args[0], found.path, settings, for_writes=True) from error
         self._clients[key] = client

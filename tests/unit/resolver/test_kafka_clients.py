@@ -132,6 +132,26 @@ def test_a_transaction_is_committed_before_it_is_asked_which_settings_its_paths_
         assert steps == ["commit", "commit", "ask for 2"]
 
 
+@pytest.mark.parametrize(("timeout", "most"), [(5.0, 5.0), (-1, 30.0), (0.9, 0.0)])
+def test_a_replacement_takes_no_longer_than_the_commit_has_left(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, timeout: float, most: float
+) -> None:
+    given: list[float] = []
+
+    class Timed(KafkaProducer):
+        def init_transactions(self, *timeout: float) -> None:
+            given.extend(timeout)
+            super().init_transactions(*timeout)
+
+    monkeypatch.setattr(producer_module, "KafkaProducer", Timed)
+    with closing(Producer(tree.resolver(max_entries=0), {**MOCK, "transactional.id": "t"})) as one:
+        produce_in_transaction(one, "/la/x")
+        tree.linger_ms["/la/x"] = "20"
+        produce_in_transaction(one, "/la/x", timeout=timeout)
+    assert len(given) == (2 if most else 1), "a request that is given up may fence the former one"
+    assert all(0 < seconds <= most for seconds in given[1:])
+
+
 def test_a_replacement_that_kafka_refuses_is_tried_once_and_reported(
     tree: Tree, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
