@@ -920,6 +920,38 @@ def test_a_kafka_without_authorizer_stops_only_acls(here: World, kafka: Kafka) -
     assert here.reconciler.status().message == ""
 
 
+@pytest.mark.parametrize("answer", [KafkaUnavailable("away"), KafkaRejected("ALTER is missing")])
+def test_calls_are_counted_whatever_comes_of_a_later_request(
+    here: World, kafka: Kafka, answer: Exception
+) -> None:
+    """Kafka's client makes requests of 250; what it raises for one is not about those before."""
+    acls = [f"allow u{number} read" for number in range(300)]
+    grant(here, "search/clicks", *acls)
+    add_acls, given = kafka.add_acls, list[AclBinding]()
+
+    def add(bindings: Sequence[AclBinding], still: Still = always) -> Mapping[AclBinding, Outcome]:
+        outcomes: dict[AclBinding, Outcome] = {}
+        for start in range(0, len(bindings), 250):
+            if len(given) == 250:
+                given.append(bindings[start])
+                raise answer
+            some = bindings[start : start + 250]
+            outcomes |= add_acls(some, still)
+            given.extend(some)
+        return outcomes
+
+    kafka.add_acls = add  # type: ignore[method-assign]
+    begin_arming(here, "search", aspect="acls")
+    here.reconciler.run_once()
+    assert len(kafka.bindings) == 250
+    assert counts(here)[0] == 250, "they are on record at once"
+    here.now += 60
+    here.settle()
+    assert kafka.bindings == on(CLICKS, *acls)
+    (mark,) = armed_records(here.replica.snapshot, "acls")
+    assert (mark.pending, mark.made) == (False, 300)
+
+
 def test_sweeps_keep_their_pace_while_pushing_fails(
     here: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
