@@ -176,7 +176,8 @@ class ConfluentAdmin:
         listing = self.list_all()
         shown = self.describe(list(listing.partitions))
         topics = {name: seen for name, seen in shown.items() if isinstance(seen, KafkaTopic)}
-        return KafkaMetadata(listing.cluster_id, topics)
+        refused = {name for name, seen in shown.items() if isinstance(seen, Rejected)}
+        return KafkaMetadata(listing.cluster_id, topics, refused)
 
     def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic | Rejected]:
         found: dict[str, KafkaTopic | Rejected] = {}

@@ -174,7 +174,9 @@ class KafkaMetadata:
     cluster_id: str
     topics: Mapping[str, KafkaTopic]
     unsettled: AbstractSet[str] = frozenset()
-    """Names of topics that were made a moment ago: not among ``topics``, but they may exist."""
+    """Names of topics that may exist, though they are not among ``topics``: they were made a moment
+    ago, or Kafka refuses to describe them.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from directory.kafka.admin_contract import (
     KafkaTopic,
     Outcome,
     OutcomeUnknown,
+    Rejected,
     Still,
     Succeeded,
     TopicToCreate,
@@ -60,7 +61,7 @@ class Ledger(Kafka):
         self._answer()
         return KafkaMetadata(self.kafka_id, dict(self.topics))
 
-    def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic]:
+    def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic | Rejected]:
         self._answer()
         shown = {name: self.topics[name] for name in names if name in self.topics}
         for name in self.electing & shown.keys():

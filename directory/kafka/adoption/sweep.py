@@ -139,8 +139,13 @@ class KafkaSweep:
         self.backlog: AdoptionBacklog | None = None
         """Topics that wait to be adopted, where they are too many for one go."""
         self._unread: dict[str, str] = {}  # name → why its configs could not be read
-        self.note = ""
+        self._undescribed: dict[str, str] = {}  # name → why it could not be described
+
+    @property
+    def note(self) -> str:
         """What Kafka did not let us see, as it reported; empty = we see all."""
+        unread = _unread_text("configs of", self._unread, "read")
+        return unread or _unread_text("topic", self._undescribed, "described")
 
     @property
     def look_due(self) -> float:
@@ -211,7 +216,7 @@ class KafkaSweep:
         started = self._clock()
         # Also when it fails: how soon it is tried again then is the caller's to say.
         self.due = started + self._settings.sweep_interval_seconds
-        self._shown = admin.describe_all()
+        self._shown, self._undescribed = admin.describe_all(), {}
         self.survey = self._acknowledged.correct_metadata(self._shown)
         now = self._clock()
         self.due = now + max(self._settings.sweep_interval_seconds, (now - started) * _SHARE)
@@ -224,9 +229,12 @@ class KafkaSweep:
         what the one that was asked for the names does not, or not yet.
         """
         assert self._shown is not None  # noqa: S101 - it was just read
-        described = admin.describe(names).items()
-        found = {name: seen for name, seen in described if isinstance(seen, KafkaTopic)}
-        self._shown = replace(self._shown, topics={**self._shown.topics, **found})
+        described = admin.describe(names)
+        self._shown = replace(
+            self._shown,
+            topics={**self._shown.topics, **_topics(described)},
+            unsettled=self._shown.unsettled | self._note_refused(described),
+        )
         self.survey = self._acknowledged.correct_metadata(self._shown)
         return self.survey
 
@@ -249,14 +257,28 @@ class KafkaSweep:
         changed |= known.keys() - listing.partitions.keys()
         described = admin.describe(sorted(changed)) if changed else {}
         topics = {name: seen for name, seen in shown.topics.items() if name not in changed}
-        topics |= {name: seen for name, seen in described.items() if isinstance(seen, KafkaTopic)}
+        topics |= _topics(described)
         if topics == shown.topics and self.survey is self._committed:
             return None
-        self._shown = replace(shown, topics=topics)
+        self._undescribed = {
+            name: why for name, why in self._undescribed.items() if name not in changed
+        }
+        unsettled = (shown.unsettled - changed) | self._note_refused(described)
+        self._shown = replace(shown, topics=topics, unsettled=unsettled)
         self.survey = self._acknowledged.correct_metadata(self._shown)
         for name in changed:
             self._configs_read.pop(name, None)
         return self.survey
+
+    def _note_refused(self, described: Mapping[str, KafkaTopic | Rejected]) -> AbstractSet[str]:
+        """Notes, and returns, the topics that Kafka refuses to describe: they may exist."""
+        refused = {
+            name: intern(seen.message)  # often the same for all topics
+            for name, seen in described.items()
+            if isinstance(seen, Rejected)
+        }
+        self._undescribed = {**self._undescribed, **refused}  # read by other threads
+        return refused.keys()
 
     def _is_over(self, held: PinnedKafka, survey: KafkaMetadata, commits: TopicCommits) -> bool:
         """True if a stop ended by itself: the pinned Kafka is back at its address."""
@@ -404,17 +426,20 @@ class KafkaSweep:
                 known = self._acknowledged.correct_configs(topic.topic_id, configs)
                 news.append(config_news(RecordedTopic(path, topic, desired_config), known))
         self._unread = unread
-        self.note = _unread_text(unread)
         commits.record([one for one in news if one is not None])
 
 
-def _unread_text(unread: Mapping[str, str]) -> str:
-    """Returns that configs cannot be read, of one topic and the number of the others."""
+def _topics(described: Mapping[str, KafkaTopic | Rejected]) -> Mapping[str, KafkaTopic]:
+    return {name: seen for name, seen in described.items() if isinstance(seen, KafkaTopic)}
+
+
+def _unread_text(what: str, unread: Mapping[str, str], how: str) -> str:
+    """Returns what cannot be seen of one topic, and the number of the others; empty = of none."""
     if not unread:
         return ""
     name, why = next(iter(unread.items()))
     others = f" and {plural(len(unread) - 1, 'other topic')}" if len(unread) > 1 else ""
-    return f"configs of {name}{others} cannot be read: {why}"
+    return f"{what} {name}{others} cannot be {how}: {why}"
 
 
 def _gone_armings(snapshot: Snapshot) -> list[tuple[Sequence[Guard], Sequence[Write]]]:

@@ -146,7 +146,7 @@ class AcknowledgedChanges:
 
     def correct_metadata(self, survey: KafkaMetadata) -> KafkaMetadata:
         """Returns all topics as every broker will show them: without those that were deleted. Those
-        that were made and are not shown are ``unsettled``: neither there nor gone.
+        that were made and are not shown are ``unsettled``, too: neither there nor gone.
         """
         made, deleted, changed = self._made.live(), self._deleted.live(), self._changed.live()
         self._asked.live()
@@ -158,7 +158,8 @@ class AcknowledgedChanges:
             for name, seen in survey.topics.items()
             if seen.topic_id not in deleted
         }
-        return replace(survey, topics=topics, unsettled=made.keys() - topics.keys())
+        unsettled = survey.unsettled | (made.keys() - topics.keys())
+        return replace(survey, topics=topics, unsettled=unsettled)
 
     def note_changes(self, diffs: Sequence[ConfigDiff]) -> None:
         """Notes one batch of changes that Kafka acknowledged."""

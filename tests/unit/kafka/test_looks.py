@@ -29,6 +29,8 @@ class Kafka(Ledger):
         self.sweeps = 0
         self.described: list[str] = []
         self.unlisted: frozenset[str] = frozenset()
+        self.denied: frozenset[str] = frozenset()
+        """Topics that kdir may not describe: not listed, either."""
         self.before_listing: Callable[[], object] = lambda: None
         self.read: list[str] = []
         self.set_on: dict[str, Mapping[str, str] | Rejected] = {}
@@ -38,18 +40,22 @@ class Kafka(Ledger):
         self.before_listing()
         shown = super().list_all()
         self.sweeps -= 1  # that one was made of all
-        counts = {name: n for name, n in shown.partitions.items() if name not in self.unlisted}
+        left_out = self.unlisted | self.denied
+        counts = {name: n for name, n in shown.partitions.items() if name not in left_out}
         return KafkaListing(shown.cluster_id, counts)
 
     def describe_all(self) -> KafkaMetadata:
         self.sweeps += 1
         shown = super().describe_all()
-        topics = {name: one for name, one in shown.topics.items() if name not in self.unlisted}
+        left_out = self.unlisted | self.denied
+        topics = {name: one for name, one in shown.topics.items() if name not in left_out}
         return replace(shown, topics=topics)
 
-    def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic]:
+    def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic | Rejected]:
         self.described += names
-        return super().describe(names)
+        refused = Rejected("Topic authorization failed.")
+        denied = {name: refused for name in names if name in self.denied}
+        return {**super().describe(names), **denied}
 
     def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
         self.read += names
@@ -98,6 +104,31 @@ def test_where_nothing_changed_only_the_names_are_listed(here: World, kafka: Kaf
         look(here, kafka)
     assert kafka.described == []
     assert here.replica.snapshot is before
+
+
+@pytest.mark.parametrize("is_sweep", [False, True])
+def test_a_topic_that_kafka_refuses_to_describe_is_not_gone(
+    here: World, kafka: Kafka, is_sweep: bool
+) -> None:
+    """Of 20 topics these are enough for the guard, if they were gone."""
+    kafka.denied = frozenset({"t1", "t2", "t3", "t4"})
+    kafka.add("new")
+    for _ in range(2):
+        here.sweep() if is_sweep else look(here, kafka)
+        assert not here.stopped
+        assert set(here.states().values()) == {"ACTIVE"}
+    assert "new" in here.topics()
+    status = here.reconciler.status()
+    why = "topic t1 and 3 other topics cannot be described: Topic authorization failed."
+    assert (status.message, status.message_names_topics) == (why, True)
+    del kafka.topics["t1"]
+    kafka.denied = frozenset({"t2"})
+    here.sweep()
+    assert [path for path, state in here.states().items() if state == "MISSING"] == ["t1"]
+    kafka.denied = frozenset()
+    here.sweep()
+    assert here.states()["t2"] == "ACTIVE"
+    assert here.reconciler.status().message == ""
 
 
 def test_a_topic_that_one_broker_does_not_list_and_another_one_shows_is_there(
