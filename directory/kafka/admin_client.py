@@ -105,6 +105,7 @@ _UNKNOWN_ERROR: Final = -1
 _UNKNOWN_TOPIC: Final = 3
 _CLUSTER_DENIED: Final = 31
 _TOPIC_EXISTS: Final = 36
+_INVALID_PARTITIONS: Final = 37
 _NO_AUTHORIZER: Final = 54
 # Those after which nobody can say whether the request had an effect, or which pass by themselves:
 # an unknown server error, no leader, not the leader, timed out, broker or replica or network not
@@ -336,7 +337,9 @@ class ConfluentAdmin:
             grown = [admin.NewPartitions(name, partitions[name]) for name in names]
             return client.create_partitions(grown, **self._deadlines)
 
-        return self._change(list(partitions), still, ask, _failure)
+        # It has so many, or more, which a broker that is behind did not show.
+        failure = partial(_failure, already=_INVALID_PARTITIONS)
+        return self._change(list(partitions), still, ask, failure)
 
     def add_acls(self, bindings: Sequence[AclBinding], still: Still = always) -> AclOutcomes:
         def ask(client: AdminClient, batch: Sequence[AclBinding]) -> _AclFutures:

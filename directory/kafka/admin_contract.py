@@ -205,7 +205,9 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyDone:
-    """Outcome of nothing to do: the topic is there already (create), or is not there (delete)."""
+    """Outcome of nothing to do: the topic is there already (create), is not there (delete), or has
+    so many partitions (grow).
+    """
 
 
 @dataclass(frozen=True, slots=True)

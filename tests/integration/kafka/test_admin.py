@@ -95,6 +95,16 @@ def test_each_topic_has_its_own_outcome_in_kafkas_message(
     assert "no.such.config" in arguments[".unknown"]
 
 
+def test_a_topic_that_has_as_many_partitions_is_not_refused_to_grow(
+    admin: ConfluentAdmin, prefix: str
+) -> None:
+    name = f"{prefix}grows"
+    make(admin, name)
+    assert admin.create_partitions({name: 4}) == {name: Succeeded()}
+    for count in (4, 3):
+        assert admin.create_partitions({name: count}) == {name: AlreadyDone()}
+
+
 def test_a_number_that_the_client_itself_refuses_spoils_no_other_topic(
     admin: ConfluentAdmin, prefix: str
 ) -> None:

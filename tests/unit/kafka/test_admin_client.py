@@ -21,10 +21,12 @@ from directory.kafka.admin_client import ConfluentAdmin
 from directory.kafka.admin_contract import (
     Acl,
     AclBinding,
+    AlreadyDone,
     ConfigChange,
     Outcome,
     Rejected,
     Resource,
+    Succeeded,
     TopicToCreate,
 )
 from directory.server.toml_table import ConfigError
@@ -154,6 +156,9 @@ class Client:
             return {resources[0]: future}
         return {one: answered(self.settings[one.name]) for one in resources}
 
+    def create_partitions(self, grown: Sequence[Any], **_: object) -> dict[str, Future[Any]]:
+        return {one.topic: answered(self.settings.get(one.topic)) for one in grown}
+
     def describe_acls(self, *_: object, **__: object) -> Future[Any]:
         return answered([])
 
@@ -210,6 +215,26 @@ def test_brokers_of_which_none_answers_are_away(client: Client, unanswered: Exce
     client.settings = dict.fromkeys("123", unanswered)
     with pytest.raises(KafkaUnavailable):
         ConfluentAdmin(["unused:1"]).acls()
+
+
+def test_a_topic_that_has_grown_already_is_not_refused(client: Client) -> None:
+    """A broker that is behind shows fewer partitions than an earlier request brought, whose answer
+    was lost.
+    """
+    invalid = KafkaError.INVALID_PARTITIONS
+    policy = KafkaError.POLICY_VIOLATION
+    client.settings |= {
+        "a": failure(invalid, "Topic already has 6 partition(s)."),
+        "b": failure(invalid, "The topic b currently has 9 partition(s); 6 would not be more."),
+        "c": failure(policy, "no more than 4"),
+        "d": None,
+    }
+    assert ConfluentAdmin(["unused:1"]).create_partitions(dict.fromkeys("abcd", 6)) == {
+        "a": AlreadyDone(),
+        "b": AlreadyDone(),
+        "c": Rejected("no more than 4"),
+        "d": Succeeded(),
+    }
 
 
 @pytest.mark.parametrize("code", [-1, 40])
