@@ -90,7 +90,7 @@ class CachedAnswer(NamedTuple):
     """
 
     def is_fresh(self, now: float) -> bool:
-        """True if it may be used unchanged."""
+        """True if the answer may be used without another query."""
         return self.until > now or (self.followed is not None and self.followed.until > now)
 
     def reaches(self, wanted: Mapping[str, Position], now: float) -> bool:

@@ -338,7 +338,7 @@ class Resolver:
         """Returns the owner of a path, also of one where nothing exists yet.
 
         Raises:
-            KdirError: as ``resolve``, but for Absent.
+            KdirError: the errors of ``resolve``, except Absent.
         """
         wanted = LookupOptions(0, no_follow, for_writes)
         return self._owners.owner_of(as_path(path), wanted, self._deadline(timeout_seconds))

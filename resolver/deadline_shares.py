@@ -23,8 +23,8 @@ LEAST_SECONDS: Final = 0.01
 
 
 def time_share(servers: int) -> float:
-    """Returns the part of the remaining time for the first of so many servers; of many it is no
-    smaller than of a few, since most of them answer or fail quickly.
+    """Returns the share of the remaining time for the first of ``servers`` servers. The share has
+    a lower limit, since most servers answer or fail quickly.
     """
     return 1 / min(servers, _MOST_SHARES)
 

@@ -350,7 +350,7 @@ def _one_after_another(parts: list[Iterator[ListedEntry]]) -> Iterator[ListedEnt
 
 
 def _merged(parts: list[Iterator[ListedEntry]]) -> Iterator[ListedEntry]:
-    # Of equal names the earlier part's comes first: heapq.merge is stable.
+    # heapq.merge is stable: if two parts have an equal name, the earlier part comes first.
     return heapq.merge(*parts, key=_order)
 
 

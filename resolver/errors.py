@@ -264,7 +264,7 @@ class UnreadableRecord(KdirError, reason="UNREADABLE_RECORD", code="DATA_LOSS"):
 
 
 class LocksOut(Conflict, reason="LOCKS_OUT"):
-    """The change would take from the caller what it takes to undo it; nothing was done."""
+    """The change would take from the caller the rights to undo it; nothing was changed."""
 
 
 class Unavailable(KdirError, reason="UNREACHABLE", code="UNAVAILABLE"):

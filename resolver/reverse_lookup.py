@@ -280,7 +280,9 @@ class _Search:
             one for one in first_endpoints(referral.endpoints) if one not in self._asked
         )
         if referral.endpoints and not endpoints:
-            raise errors.ReferralLoop(f"{endpoint} refers {referral.shown}, which was asked before")
+            raise errors.ReferralLoop(
+                f"{endpoint} refers {referral.shown}; all servers named there were asked before"
+            )
         if why:
             raise errors.BadReferral(
                 f"{endpoint}, mounted at {mount}, refers {referral.shown}: {why}"

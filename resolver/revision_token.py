@@ -147,8 +147,8 @@ class ReadPositions(NamedTuple):
             merged = dict(self.positions)
             for cluster_id, place in other.positions.items():
                 known = merged.get(cluster_id)
-                # Of two incarnations neither revision says anything about the other: the first
-                # that was read stays, since what was read in it may be gone.
+                # Revisions of two incarnations cannot be compared: the position that was read first
+                # stays, since the later incarnation may lack what was read in the earlier one.
                 if known is None or (
                     known.incarnation == place.incarnation and place.revision < known.revision
                 ):

@@ -448,7 +448,7 @@ class MemoryCluster:
             (segments, is_container, entry)
             for segments, is_container, entry in found
             if wanted.passes(entry)
-            # Of what is below a system entry nothing is listed either.
+            # Entries below a system entry are not listed, either.
             and (request.include_system or not any(map(is_system, segments[len(path) :])))
         ]
         response = directory_pb2.ListEntriesResponse(

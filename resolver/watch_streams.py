@@ -443,8 +443,8 @@ class CacheRefresher:
         self._threads = {}
 
     def close(self, timeout_seconds: float) -> None:
-        """Ends all streams, and waits for their threads, for each at most ``timeout_seconds``: the
-        transport is closed afterwards. A thread that is finding an owner ends after that.
+        """Ends all streams, and waits at most ``timeout_seconds`` for each of their threads. To be
+        called before the transport is closed, which ends a thread that is still finding an owner.
         """
         with self._lock:
             self._closed = True

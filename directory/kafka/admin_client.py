@@ -107,7 +107,7 @@ _CLUSTER_DENIED: Final = 31
 _TOPIC_EXISTS: Final = 36
 _INVALID_PARTITIONS: Final = 37
 _NO_AUTHORIZER: Final = 54
-# Those after which nobody can say whether the request had an effect, or which pass by themselves:
+# Codes after which it is unknown whether the request had an effect, or which pass by themselves:
 # an unknown server error, no leader, not the leader, timed out, broker or replica or network not
 # there, coordinators that load or move, too few replicas, not the controller, throttled.
 _PASSING: Final = frozenset({-1, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 89})
@@ -504,8 +504,8 @@ class ConfluentAdmin:
     def _unavailable(self, message: str, client: AdminClient) -> KafkaUnavailable:
         # What librdkafka knows of the reason waits in its queue of events.
         client.poll(0)
-        # The address may lead to another broker by now, and the old client would go on dialling one
-        # that is away in the background: the next call makes a new client.
+        # The next call makes a new client: the address may lead to another broker now, and the old
+        # client would keep dialling the unreachable one in the background.
         reason = self._reason.text or message
         self._give_up()
         return KafkaUnavailable(

@@ -148,7 +148,7 @@ class KafkaTopic:
     partitions: int
     """0 while Kafka cannot say, right after the topic was made."""
     replication_factor: int
-    """Of the partition that has fewest: a reassignment shows more for a while."""
+    """Replicas of the partition with fewest: during a reassignment, partitions have more."""
     internal: bool = False
     """Kafka's own: consumer offsets, transaction state and the like."""
 
@@ -219,7 +219,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class OutcomeUnknown:
-    """No answer, or one that passes by itself: it may have happened, or may happen later."""
+    """No answer, or a temporary error: Kafka may have made the change, or may make it later."""
 
     message: str
 
@@ -230,11 +230,11 @@ Outcomes = Mapping[str, Outcome]
 AclOutcomes = Mapping[AclBinding, Outcome]
 
 Still = Callable[[], None]
-"""Raises where something must not be asked of Kafka any more."""
+"""Raises if a request must not be sent to Kafka any more."""
 
 
 def always() -> None:
-    """Returns at once: a ``Still`` that has no objections."""
+    """Returns at once: a ``Still`` that allows every request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +265,7 @@ class ObservedAcls:
     """All ACLs that Kafka shows, at about one moment."""
 
     bindings: frozenset[AclBinding]
-    """Of topics, groups and transactional ids, with operations that are known here."""
+    """ACLs of topics, groups and transactional ids, with operations that this version knows."""
     count: int
     """Of all ACLs, also of those left out above."""
     open_to_all: bool
@@ -310,7 +310,7 @@ class KafkaAdmin(Protocol):
         """Changes configs of topics, many in one request."""
 
     def create_partitions(self, partitions: Mapping[str, int], still: Still = always) -> Outcomes:
-        """Gives topics more partitions, so many in all."""
+        """Grows topics; ``partitions`` has the total number for each."""
 
     def acls(self) -> ObservedAcls:
         """Returns all ACLs. An authorizer that is off, or that does not let them be read, is
@@ -318,7 +318,7 @@ class KafkaAdmin(Protocol):
         """
 
     def add_acls(self, bindings: Sequence[AclBinding], still: Still = always) -> AclOutcomes:
-        """Adds ACLs, many in one request. One that is there is done."""
+        """Adds ACLs, many in one request. An existing ACL counts as ``Succeeded``."""
 
     def remove_acls(self, bindings: Sequence[AclBinding], still: Still = always) -> AclOutcomes:
         """Removes exactly these ACLs."""

@@ -29,7 +29,7 @@ CONFIGS: Final = "configs"
 DELETE: Final = "delete"
 
 _ANSWER_SECONDS: Final = 1.0
-"""So much of a call's time is kept for its answer, if that is no more than ``_ANSWER_SHARE``."""
+"""Time of a call that is reserved for its answer; at most ``_ANSWER_SHARE`` of the call's time."""
 _ANSWER_SHARE: Final = 0.25
 
 

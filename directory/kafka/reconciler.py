@@ -257,7 +257,7 @@ class Reconciler:
             failed = reason
         adopts = self._adopt_on(term, term.admin)
         looks = not adopts and self._clock() >= term.sweeper.look_due
-        # First: where making topics or pushing fails for good, sweeps go on.
+        # Before the other work: if making topics or pushing always fails, sweeps continue.
         if looks:
             self._look(term, term.admin)
         if failed is not None:
@@ -287,7 +287,7 @@ class Reconciler:
         sweeper = term.sweeper
         held = PinnedKafka.load(self._latest())
         if not held.is_working:
-            return False  # sweeps go on: they see whether it is over
+            return False  # sweeps continue: they find out whether the stop is over
         if sweeper.backlog is None:
             change = next(iter(self.requests.under_way()), None)
             if change is None:

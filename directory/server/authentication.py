@@ -372,8 +372,8 @@ def _why(error: Exception) -> str:
 
 
 def read_keys(auth: AuthConfig) -> tuple[TokenKey, ...]:
-    """Returns the keys of the file in ``[auth]``. Of a JWKS: the keys that can verify tokens; there
-    may be none, since a JWKS revokes all keys that it lacks.
+    """Returns the keys of the file in ``[auth]``. From a JWKS, only those that can verify tokens;
+    there may be none, since a JWKS revokes all keys that it lacks.
 
     Raises:
         ConfigError: it is missing, or neither a key nor a set of keys.
@@ -453,7 +453,7 @@ def _entry_key(entry: dict[str, Any]) -> TokenKey:
     kind, named = entry.get("kty"), entry.get("alg")
     try:
         key = jwt.PyJWK(entry).key
-        # Of a private key only the public part is wanted.
+        # Only the public part of a private key is kept.
         key = key.public_key() if hasattr(key, "public_key") else key
     except (jwt.PyJWTError, ValueError, KeyError, TypeError, UnsupportedAlgorithm):
         # The error's own text may hold the key.

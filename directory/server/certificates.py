@@ -194,7 +194,7 @@ class Certificates:
 
 
 def _not_taken(error: Exception) -> None:
-    _log.warning("the new certificate is not taken, the one before stays: %s", error)
+    _log.warning("the new certificate is not taken; the previous one stays in use: %s", error)
 
 
 def _configuration(material: KeyMaterial) -> grpc.ServerCertificateConfiguration:
@@ -231,7 +231,7 @@ def _names(certificate: Certificate) -> CertificateNames:
     from cryptography.x509.oid import NameOID
 
     common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    # Of several common names the last is the most specific one.
+    # If there are several common names, the last one is the most specific.
     common_name = str(common[-1].value) if common else ""
     ends_at = certificate.not_valid_after_utc.timestamp()
     try:

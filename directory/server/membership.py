@@ -306,8 +306,8 @@ class Membership:
         if announcement is None or not announcement.is_alive() or self._is_removed():
             self.announcement = self._announce(value)
             if announcement is not None:
-                # Its row belongs to the new one by now, but its lease or lock would last for ever,
-                # such as when the store began a new incarnation.
+                # The row belongs to the new announcement now. Without this call the lease or lock
+                # of the old one would stay for ever, such as after a new incarnation of the store.
                 announcement.delete()
         elif value != self._notified:
             announcement.update(value)

@@ -464,8 +464,8 @@ def _endpoints(config: ServerConfig, addresses: dict[str, str]) -> tuple[str, ..
 
 
 class ServedAddress:
-    """Clusters that are served at one address, by one gRPC server: a path that one of them owns is
-    not referred to a parent by another.
+    """Clusters that one gRPC server serves at one address. A path that one of them owns is answered
+    there: none of the others refers its client to a parent.
 
     Args:
         configs: configs of the clusters.

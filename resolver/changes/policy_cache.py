@@ -479,7 +479,7 @@ class PolicyCache:
             pass  # such as of servers of another cluster
         owner = self._resolver.owner_of(mount, timeout_seconds=_left(deadline))
         if owner.cluster_id == cluster_id:
-            raise Lame(f"cluster {owner.cluster} did not answer where its change log is")
+            raise Lame(f"cluster {owner.cluster} did not return the address of its change log")
         return None
 
     def _drop(self, cluster_id: str, cluster: _Cluster) -> None:

@@ -39,7 +39,9 @@ _TOO_MANY_REQUESTS: Final = 429
 
 
 class RegistryUnavailable(KafkaUnavailable):
-    """Error of a registry that does not answer, or with 5xx or 429: later it may."""
+    """Error of a registry that does not answer, or answers with status 5xx or 429. A later request
+    may succeed.
+    """
 
 
 class RegistryRefused(Exception):

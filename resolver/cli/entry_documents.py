@@ -74,7 +74,7 @@ class Document:
     grants: Grants | None
     """None = left as they are."""
     cluster: str = ""
-    """Of a mount: the name of its child."""
+    """For a mount: the name of its child."""
 
     @property
     def is_topic(self) -> bool:

@@ -300,9 +300,9 @@ def kafka_notes_at(session: Session, path: Path) -> list[KafkaNote]:
 
 
 def _unread_note(session: Session, status: admin_pb2.GetStatusResponse) -> KafkaNote | None:
-    """Returns why Kafka is not known as it is now, and as of when it is known; None if it is.
+    """Returns why the state of Kafka is outdated, and its age; None if it is current.
 
-    Of several servers only the one that is elected to read Kafka has that.
+    If there are several servers, only the elected one, which reads Kafka, has this state.
     """
     elected = _elected_member(status)
     if not status.kafka.leader and elected is not None:

@@ -34,7 +34,7 @@ class _Exported(NamedTuple):
 
     entry: entry_pb2.Entry
     mounted: str = ""
-    """Of a mount: the name of that cluster."""
+    """For a mount: the name of the mounted cluster."""
 
 
 def _export(session: Session, arguments: Arguments) -> int:

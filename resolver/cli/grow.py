@@ -38,7 +38,7 @@ class _Growth(NamedTuple):
     cluster_id: str
     before: int
     etag: str
-    """Of the entry as it was shown: what changed since then is not overwritten."""
+    """Etag of the entry as it was shown: a later change is not overwritten."""
     name: str
     """Its name in Kafka if it would be grown now; else empty, with the reason in ``left``."""
     left: str

@@ -199,7 +199,7 @@ def _ls_resolved(session: Session, arguments: Arguments, where: PathArgument) ->
         include_system=arguments.flag("all"),
     )
     where.check_listing(listing)
-    # Of a union, one target may be a topic of the directory's path, which is not asked for.
+    # A union may have a topic at the path of the directory itself, which was not requested.
     entries = (one for one in listing if not (where.directory and one.path == where.path))
     _print(session, arguments, map(_item, entries), named_by_path=recursive)
     _say_gaps(session, listing.not_listed)

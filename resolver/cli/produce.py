@@ -52,7 +52,7 @@ _MOST_BYTES: Final = 1_000_000
 """Of a message, by librdkafka's default."""
 _OFFSET_DIGITS: Final = 19
 _PARTITION_DIGITS: Final = 10
-"""Numbers of so many digits are beyond those of Kafka."""
+"""From these numbers of digits on, a number is too large for Kafka."""
 
 
 def client_settings(

@@ -44,7 +44,7 @@ class _Group(NamedTuple):
 
 _WHERES: Final = 3
 _NAMED: Final = 20
-"""So many topics that are not in the tree are named; ``kdir ls --detached`` lists all."""
+"""Most topics outside the tree that are named; ``kdir ls --detached`` lists all."""
 
 
 def _verify(session: Session, arguments: Arguments) -> int:

@@ -120,16 +120,16 @@ def _history(session: Session, arguments: Arguments) -> int:
         since = answer.rights_known_since
         if answer.events and answer.events[-1].revision < since and not noted:
             session.out.note(
-                f"of changes before revision {since} it is not known here who might see them: "
-                f"shown are those of entries that are as they were left"
+                f"the rights of callers before revision {since} are not known here: earlier "
+                f"changes are shown only if their entry has not changed since"
             )
             noted = True
         request.page_token = answer.next_page_token
         if not answer.next_page_token:
             break
     if foreign_count:
-        # Of paths of others it decides nothing (R5). An honest server may have some, too: of the
-        # time before its cluster was mounted here.
+        # A cluster has no authority over paths outside its mount (R5). Its history may have such
+        # changes all the same, from the time before it was mounted here.
         session.missing(
             f"not shown: {units.plural(foreign_count, 'change')} at paths outside {owner.mount}, "
             f"where the cluster {owner.cluster} is mounted"

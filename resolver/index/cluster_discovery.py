@@ -622,8 +622,8 @@ class _ClusterCrawl:
                 mount, why_not = _rebased(away.mount, owner, silent)
                 reason = f"{away.reason}; it {why_not}" if why_not else away.reason
                 silent[cluster_id] = replace(away, mount=mount, reason=reason)
-        # A mount without an id is a guess of a child that was never linked: where another cluster
-        # owns the path, that one knows better.
+        # Without a cluster id it is the parent of a child that was never linked, which only guesses
+        # its mount. It is left out if a cluster that is known owns the path.
         found = FederationClusters(self.started_at, self.answered, dict(silent))
         mounts = {one.mount for one in self.answered.values()}
         mounts |= {one.mount for one in silent.values()}

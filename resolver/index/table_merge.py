@@ -1,8 +1,8 @@
 """Merges the results of a crawl into the table's state: what one commit changes; no I/O.
 
-After a conflict the same results are merged into the table that another crawl has changed. Of two
-results for a cluster the later one counts, as if one crawl had waited for the other. Times are
-compared only then: without a conflict a result counts, also if a clock was ahead once.
+After a conflict the same results are merged into the table that another crawl has changed. If both
+crawls have a result for a cluster, the later one counts. Times are compared only after a conflict:
+otherwise the new result counts, even if an earlier clock was ahead.
 """
 
 from __future__ import annotations

@@ -328,8 +328,9 @@ class Producer:
             return former_key
         differ = sorted({name for name, _ in set(former_key[1]) ^ set(key[1])})
         raise InvalidArgument(
-            f"{found.path}: its policies set another {', '.join(differ)} than this "
-            f"transactional producer has in cluster {found.cluster}: set it in the settings"
+            f"{found.path}: its policies set another {', '.join(differ)} than this producer uses "
+            f"in cluster {found.cluster}, where a transactional producer has one value: set it in "
+            f"the settings"
         )
 
     def _changed_settings(
@@ -424,8 +425,8 @@ class Producer:
             raise self._ended(before, former, error) from error
         if left:
             raise KafkaUnavailable(
-                f"{found.path}: where it is, or its settings, changed, and what was sent before "
-                f"has not arrived within {_SWITCH_SECONDS:g}s"
+                f"{found.path}: its location or its settings changed, and earlier messages were "
+                f"not delivered within {_SWITCH_SECONDS:g}s"
             )
 
     def _drop_unused(self, key: _Key) -> None:

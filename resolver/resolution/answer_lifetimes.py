@@ -66,5 +66,5 @@ def basis_lifetime(referral_seconds: int, answer_seconds: int, *, recursive: boo
 
 
 def limit_by_referrals(seconds: int, referral_seconds: int) -> int:
-    """Returns the lifetime of an answer or a link: at most that of the replies that led to it."""
+    """Returns the lifetime in seconds of an answer or link, limited by the replies before it."""
     return min(seconds, referral_seconds)

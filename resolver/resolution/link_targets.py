@@ -49,8 +49,8 @@ class LinkTargets:
     """True if all targets of a union are wanted."""
     index: int = 0
     trouble: KdirError | None = None
-    """Error of the first target that could not be queried; None if an earlier one has the path. Of
-    a gathered union a failure rather than an earlier NotReady.
+    """Error of the first target that could not be queried; None if an earlier one has the path. In
+    a gathered union, another failure replaces an earlier NotReady.
     """
     absent: AbsentResult | None = None
     partial: United | None = None

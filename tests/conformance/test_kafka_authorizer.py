@@ -592,5 +592,5 @@ def check(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", cases("kafka_authorizer", "kafka_authorizer.json", read, category))
-def test_A1_row(row: Row) -> None:
+def test_A1_decisions_equal_those_of_kafkas_authorizer(row: Row) -> None:
     run(check, row)

@@ -82,7 +82,7 @@ def test_setup_says_in_a_sentence_what_python_lacks(
     assert not (tmp_path / "venv").exists()
 
 
-def test_libraries_of_ones_own_replace_what_maven_brings(tmp_path: Path) -> None:
+def test_own_kafka_libraries_are_used_instead_of_those_from_maven(tmp_path: Path) -> None:
     own = tmp_path / "libs"
     own.mkdir()
     command = [sys.executable, "-m", "deploy.local", "kafka"]

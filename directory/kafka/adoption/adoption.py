@@ -156,13 +156,13 @@ def _take_over(one: RecordedTopic, found: ObservedTopic) -> TakeOverStep:
 
 
 def carry_out(rows: Sequence[AdoptionRow], commits: TopicCommits) -> list[AdoptionRow]:
-    """Carries the rows out; returns them as it went: with the reason, topics that were left out or
-    put elsewhere, and refused moves as kept.
+    """Executes the steps of the rows; returns the rows with their outcomes. A topic that was left
+    out, or got another path, has the reason as its message. A refused move has the action KEEP.
     """
     take_in = [step for row in rows if isinstance(step := row.step, CreateStep)]
     notes = commits.adopt([(step.segments, step.observed) for step in take_in])
     over = [step.news for row in rows if isinstance(step := row.step, TakeOverStep)]
-    if over:  # what was pushed was pushed to the topic of before
+    if over:  # the records of pushed configs are about the previous topics in Kafka
         commits.put_all([configs_to_write(news.entry_id, AppliedRecord()) for news in over])
     commits.record(over)
     moves = [

@@ -38,7 +38,7 @@ __all__ = ["AdoptionResult", "OperatorRequests"]
 _log = logging.getLogger(__name__)
 
 _ANSWER_SECONDS: Final = 2.0
-"""So much of a request's time is kept for its answer."""
+"""Time of a request that is reserved for sending its answer."""
 _LOOK_SECONDS: Final = 0.05
 
 

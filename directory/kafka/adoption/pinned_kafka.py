@@ -78,10 +78,10 @@ class PinnedKafka:
     pinned_at_ms: int = 0
     """Unix milliseconds; 0 = before that was recorded."""
     unmanaged: bool = False
-    """Another cluster manages this Kafka, as far as the elected server put it on record."""
+    """True: by the last record of the elected server, another cluster manages this Kafka."""
     stop: StopReason | None = None
     allowed: int = 0
-    """So many topics may be gone at the next comparison: an operator acknowledged them."""
+    """Number of topics that may be gone at the next comparison, as an operator acknowledged."""
     rules: tuple[MappingRule, ...] = ()
 
     @property

@@ -104,7 +104,7 @@ def place_of(snapshot: Snapshot, mount: Path, one: RecordedTopic) -> tuple[int, 
 
 
 _COMPARED: Final = {Provision.ACTIVE, Provision.MISSING, Provision.REPLACED}
-"""Of topics in other states no drift is listed (``topic_drift``)."""
+"""States in which ``topic_drift`` lists differences of a topic."""
 
 
 def count_topics(snapshot: Snapshot, mount: Path, every: int) -> Iterator[TopicCounts]:

@@ -61,16 +61,16 @@ _log = logging.getLogger(__name__)
 _BATCHES: Final = 8
 """Transactions that adopting may take within a sweep; what needs more becomes the backlog."""
 _SHARE: Final = 20
-"""A sweep that takes a second is made every 20 s at most, whatever the setting says."""
+"""Shortest interval in durations of a sweep, whatever is configured: 20 s for a sweep of 1 s."""
 _LOOKS: Final = 15
-"""So many times from one sweep to the next, what changed is looked for: every 2 s of 30."""
+"""Number of checks for changes between two sweeps: with a sweep every 30 s, one every 2 s."""
 _LOOK_SECONDS: Final = 1.0
-"""From one such look to the next at least."""
+"""Shortest interval between two checks for changes."""
 _LOOK_SHARE: Final = 8
-"""One that takes a second is made every 8 s at most."""
+"""Shortest interval in durations of a check: 8 s for a check of 1 s."""
 _CONFIGS_LOOKS: Final = 2
-"""The configs of all topics are read once in the time of so many looks, or more slowly, as
-``kafka.configs_per_second`` allows."""
+"""Number of checks in whose time the configs of all topics are read once, or more slowly if
+``kafka.configs_per_second`` does not allow it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +158,8 @@ class KafkaSweep:
         return min(self.look_due, self._configs_due)
 
     def run_look(self, admin: KafkaAdmin, commits: TopicCommits) -> Sequence[RecordedTopic]:
-        """Looks at all of Kafka where that is due, else for what changed since: topics that came,
-        went or have more partitions; commits what follows.
+        """Reads all topics of Kafka if a sweep is due; otherwise only which topics were created,
+        deleted or grown since. Commits the effects.
 
         Returns:
             The topics that wait to be made in Kafka.
@@ -225,8 +225,8 @@ class KafkaSweep:
         return self.survey
 
     def _read_unlisted(self, names: Sequence[str], admin: KafkaAdmin) -> KafkaMetadata:
-        """Returns the survey with these topics, as far as there are any: another broker may show
-        what the one that was asked for the names does not, or not yet.
+        """Returns the survey with those of these topics that exist: another broker may show a topic
+        that the broker which listed the names does not show, or not yet.
         """
         assert self._shown is not None  # noqa: S101 - it was just read
         described = admin.describe(names)
@@ -239,9 +239,9 @@ class KafkaSweep:
         return self.survey
 
     def _read_changes(self, admin: KafkaAdmin) -> KafkaMetadata | None:
-        """Returns the last survey with what changed since; None: nothing did, and all that followed
-        from the last one was committed. Only a sweep sees a topic that was deleted and made again
-        with as many partitions.
+        """Returns the last survey with the changes since; None: there are none, and all effects of
+        the last survey are committed. A topic that was deleted and created again with the same
+        number of partitions is found by a sweep only.
         """
         started = self._clock()
         self._look_due = started + self._look_seconds
@@ -297,7 +297,7 @@ class KafkaSweep:
             name, topic_id = row.observed.physical_name, row.observed.topic_id
             key, retired = detached_key(name), retired_key(name)
             if row.action is AdoptionAction.DETACHED and topic_id and snapshot.fact(key) is None:
-                # Else it may have been adopted meanwhile.
+                # The guards fail if the topic was adopted meanwhile.
                 guards = KeyEquals(key, None), KeyEquals(retired, snapshot.fact(retired))
                 changes.append((guards, (Put(key, topic_id),)))
         commits.put_each(changes)
@@ -400,7 +400,7 @@ class KafkaSweep:
         self._configs_due = started + len(chosen) / rate
         found = admin.configs(chosen)
         now = self._clock()
-        # As long as it took, the thread is there for all else.
+        # The thread does other work for at least as long as this read took.
         self._configs_due = max(self._configs_due, now + (now - started))
         self._readings += 1
         self._configs_read = {name: read[name] for name in names if name in read}
@@ -419,7 +419,7 @@ class KafkaSweep:
             if located is None or located.relative is None:
                 continue
             topic = located.topic
-            # Else these are the configs of another topic of that name.
+            # Otherwise these are the configs of another topic of the same name.
             if topic.provision is Provision.ACTIVE and not is_other(topic, topics[name]):
                 path = entry_path(mount, located.relative)
                 desired_config = desired_configs.for_topic(located.parent_id, topic)

@@ -30,7 +30,7 @@ class StopReason:
 
     text: str
     gone: int
-    """So many topics vanished or changed; an acknowledgement covers no more."""
+    """Number of topics that vanished or changed; an acknowledgement covers no more."""
     kafka_id: str = ""
     """Another Kafka's id, which an acknowledgement pins."""
 

@@ -76,7 +76,7 @@ _log = logging.getLogger(__name__)
 _CALLS: Final = 1_000
 """ACLs that one part adds or removes, unless a single resource has more."""
 _FRESH_SECONDS: Final = 3.0
-"""So long after a look at Kafka, parts of its round go on."""
+"""Longest age of a read of Kafka at which the parts of its round continue."""
 _REFUSED_SECONDS: Final = 15.0
 """Until a Kafka that keeps no ACLs, or does not let us change them, is asked again."""
 _SHARE: Final = 2
@@ -94,7 +94,7 @@ class _Release:
     mark: ArmedRecord
     resources: frozenset[Resource]
     released: bool
-    """The plan was made on what holds now: its reader agreed to what waits."""
+    """True: the basis of the plan is still the current one, so its reader approved what waits."""
     made: int = 0
 
 
@@ -148,7 +148,7 @@ class AclApplier(Applier):
         self._had_expired = False
         """Whether inherited allows had ended at the last look at Kafka."""
         self._is_through = True
-        """All that was noted is done; else it goes on, or is tried again, from ``_due`` on."""
+        """True: all dirty entries are handled. False: the work continues at ``_due``."""
         self._releases: dict[bytes, _Release] = {}
         self._round: _AclRound | None = None
         self.foreign: Mapping[Resource, frozenset[Acl]] = {}
@@ -340,7 +340,7 @@ class AclApplier(Applier):
             self._releases[key] = _Release(mark, scope, mark.basis == basis, made)
 
     def _finish(self, one: _AclRound) -> None:
-        """All was looked at, and what followed is done: record it."""
+        """Records the end of a round: its basis, and the outcomes of the armings."""
         if one.guarded:
             self._commits.put_all([Put(ACL_BASIS, one.basis.encode())])
         marks, undone = [], one.tally.undone
@@ -463,7 +463,9 @@ _BLOCKED: Final = OutcomeUnknown("it waits for what was not done before it")
 
 
 def _within_limit(diffs: Iterable[AclDiff], room: int) -> list[AclDiff]:
-    """Holds what would exceed ``max_acls``, or close unasked what was open to all."""
+    """Returns the diffs. One waits if its ACLs would exceed ``max_acls``, or if it would close a
+    resource that is open to all without a request.
+    """
     found = []
     for diff in diffs:
         one = diff.waiting(TAKEOVER) if diff.opens else diff
@@ -495,7 +497,7 @@ def matters(applied: AppliedCommit, write: Write) -> bool:
 
 
 def _relevant(entry: Container | Topic | None) -> object:
-    """Returns what of an entry may change what is desired."""
+    """Returns the parts of an entry on which the desired ACLs depend."""
     match entry:
         case Directory():
             return entry.entry_id, entry.closed, entry.policies.manage.get(ACLS)
@@ -507,7 +509,7 @@ def _relevant(entry: Container | Topic | None) -> object:
 
 
 _LOOK_SECONDS: Final = 5.0
-"""ACLs may be changed for so long after a look at Kafka: a leader that was paused looks again."""
+"""Time after a read of Kafka in which ACLs may be changed; a leader that was paused reads again."""
 
 
 def _ready_acls(
@@ -516,7 +518,7 @@ def _ready_acls(
     diff: AclDiff,
     outcomes: Mapping[AclBinding, Outcome],
 ) -> frozenset[Acl]:
-    """Returns the ACLs of these calls about a resource for which what comes before is done."""
+    """Returns the ACLs of these calls that no unfinished earlier call of the resource blocks."""
     found = {acl: outcomes.get(AclBinding(diff.resource, acl)) for acl in (*diff.add, *diff.remove)}
     left = {acl for acl, one in found.items() if not isinstance(one, Succeeded | AlreadyDone)}
     denies_left = any(acl.permission is Permission.DENY for acl in left & set(diff.add))

@@ -93,7 +93,7 @@ class ObservedResource:
     """A resource as Kafka has it."""
 
     acls: frozenset[Acl] = frozenset()
-    """Of its own."""
+    """ACLs of the resource itself."""
     covered: bool = False
     """Whether other resources' ACLs match all of it: by ``*``, or by a prefix."""
 
@@ -133,7 +133,7 @@ class AclDiff:
 
     @property
     def takes(self) -> bool:
-        """Whether it takes rights from a principal: that goes before what gives some."""
+        """True if it takes rights from a principal; such diffs come before those that give some."""
         return any(one.permission is Permission.DENY for one in self.add) or any(
             one.permission is Permission.ALLOW for one in self.remove
         )
@@ -209,7 +209,7 @@ class _AclDiffer:
 
     @property
     def acls(self) -> frozenset[Acl]:
-        """Those desired; none where nothing is armed any more."""
+        """Desired ACLs; empty if the resource is no longer armed."""
         return self.desired.acls if self.desired is not None else frozenset()
 
     @property
@@ -295,8 +295,8 @@ class _AclDiffer:
         self.lost.add(acl)
 
     def _judge_unwished(self, acl: Acl) -> None:
-        # Also where Kafka does not show it: a broker that is behind may not, and to remove what
-        # another client removed before changes nothing.
+        # Also if Kafka does not show the ACL: the broker may lag, and removing an ACL that another
+        # client has removed changes nothing.
         self.ours[acl] = self.kept.settings[acl]
         if self._must_wait(acl, gives_more=acl.permission is Permission.DENY):
             self.held.add(acl)
@@ -386,7 +386,7 @@ class AclDiffs:
 
     @property
     def unreadable(self) -> list[Resource]:
-        """Those whose records cannot be read: what is ours there is not known."""
+        """Resources whose records cannot be read: which of their ACLs kdir added is not known."""
         return [resource for resource, kept in self._kept.items() if kept is None]
 
     @property
@@ -435,8 +435,8 @@ def ordered_calls(
     changes: Sequence[tuple[Resource, Collection[Acl], Collection[Acl]]],
     opens: Collection[Resource] = (),
 ) -> Iterator[KafkaCall]:
-    """Yields the calls of changes (resource, to add, to remove) in the order in which they are
-    made; ``opens``: the resources whose calls need a takeover.
+    """Yields the calls of changes (resource, ACLs to add, ACLs to remove) in the order in which
+    they are made. ``opens``: resources that are open to all now; closing them needs a takeover.
     """
     for adding, permission in CALL_ORDER:
         for resource, add, remove in changes:

@@ -55,7 +55,7 @@ class DirtyBatch:
         return bool(self.directories or self.topics or self.gone or self.marks)
 
     def add(self, more: DirtyBatch) -> None:
-        """Adds what is to be looked at besides."""
+        """Adds the entries of another batch."""
         self.directories |= more.directories
         self.topics |= more.topics
         self.gone |= more.gone
@@ -76,7 +76,7 @@ class DirtySet:
         return bool(self._noted)
 
     def note_all(self, *, is_all: bool = False) -> None:
-        """Notes everything, as it is not known what was changed."""
+        """Marks all entries as dirty, since it is not known which ones changed."""
         self._add(DirtyBatch({ROOT_ID: None}, marks=True, is_all=is_all))
 
     def note(self, applied: AppliedCommit) -> bool:
@@ -97,9 +97,10 @@ class DirtySet:
 
     @contextmanager
     def take_all(self) -> Iterator[DirtyBatch]:
-        """Yields all that was noted, and forgets it unless the caller fails.
+        """Yields all dirty entries, and removes them from the set unless the caller raises.
 
-        A tree that is read inside has what was noted; one that was read before may lack some.
+        A tree that is read inside the context has all their changes; one that was read before may
+        lack some.
         """
         with self._lock:
             found, self._noted = self._noted, DirtyBatch()
@@ -155,14 +156,14 @@ class BatchResult(Generic[_K]):
     """Resources whose outcome is unknown: they have to be looked at again."""
 
     def add(self, more: BatchResult[_K]) -> None:
-        """Adds what came of others."""
+        """Adds the outcomes of other calls."""
         self.made |= more.made
         self.undone |= more.undone
         self.unsure |= more.unsure
 
 
 def first_of(sentences: Sequence[str], most: int = 1) -> str:
-    """Returns the first of some sentences, and how many more there are; empty = there is none."""
+    """Returns the first ``most`` sentences, and how many more there are; empty = there is none."""
     more = f", and {len(sentences) - most} more" if len(sentences) > most else ""
     return "; ".join(sentences[:most]) + more
 
@@ -217,9 +218,9 @@ class Applier(ABC):
         return None if later is None else max(self._due, later)
 
     def apply_due(self, admin: KafkaAdmin) -> None:
-        """Does a part of what is due: at most so much as the rate allows."""
+        """Does a part of the due work, at most as much as the rate allows."""
         with self._noted.take_all() as noted:
-            # Read only now: in a tree older than what was noted, nothing may be due.
+            # Read inside ``take_all``: an older tree may lack the changes of the dirty entries.
             snapshot = self._latest()
             self._forget(noted, snapshot)
             if not armed_anywhere(snapshot, self.aspect):
@@ -267,7 +268,7 @@ class Applier(ABC):
         """Returns when planned work goes on, by the clock; None = none is planned."""
 
     def _forget(self, noted: DirtyBatch, snapshot: Snapshot) -> None:  # noqa: B027 - ACLs keep none
-        """Removes the records of what is no more."""
+        """Removes the records of entries that no longer exist."""
 
     @abstractmethod
     def _drop_work(self) -> None:
@@ -275,7 +276,7 @@ class Applier(ABC):
 
     @abstractmethod
     def _plan(self, noted: DirtyBatch, snapshot: Snapshot) -> None:
-        """Adds what was noted to what is to be done."""
+        """Adds the dirty entries to the planned work."""
 
     @abstractmethod
     def _is_ready(self) -> bool:
@@ -283,4 +284,4 @@ class Applier(ABC):
 
     @abstractmethod
     def _do_part(self, admin: KafkaAdmin) -> None:
-        """Looks, records what is asked, asks, and records what came of it, for one part."""
+        """Does one part: reads Kafka, records the calls, makes them and records their outcomes."""

@@ -90,19 +90,19 @@ __all__ = ["ConfigApplier"]
 _log = logging.getLogger(__name__)
 
 _SCANNED: Final = 5_000
-"""Topics that one step looks at in memory: operators' requests come in between."""
+"""Topics that one step checks in memory; operators' requests are served between two steps."""
 _ROOM_SECONDS: Final = 15.0
-"""Interval between looks for room, whatever made it, for what quotas held back."""
+"""Interval between checks whether quotas allow what they refused before."""
 _SHOWN_SECONDS: Final = 0.1
-"""Interval between looks whether Kafka shows what it acknowledged."""
+"""Interval between checks whether Kafka shows the changes that it acknowledged."""
 _AHEAD: Final = 1
 """The next batch is sent while Kafka does not show at most so many of those before it: a broker
 that is busy with one does not get a queue of them (``acknowledged_changes.py``)."""
 _LOOK_SECONDS: Final = 2.0
-"""A topic may be changed for so long after its id was compared, since Kafka changes by name."""
+"""Time after the comparison of its id in which a topic may be changed: Kafka changes by name."""
 
 _Place = tuple[int, str]
-"""Of a topic: parent id and name."""
+"""Place of a topic: parent id and name."""
 
 
 @dataclass(slots=True)
@@ -294,7 +294,7 @@ class ConfigApplier(Applier):
                 places = [subject.place for subject in subjects]
                 self._carry_out(snapshot, one.rules, places, admin, result)
         except BaseException:
-            # Kafka went away, or the store: what was taken from the walk is not lost.
+            # Kafka or the store is unreachable. The pass starts again, so it skips no topic.
             one.walk, one.through = None, False
             raise
         finally:
@@ -349,9 +349,9 @@ class ConfigApplier(Applier):
         admin: KafkaAdmin,
         result: BatchResult[_Place],
     ) -> None:
-        """Looks at the topics at these places, asks for what follows and records what came of it.
-        The snapshot is one on which these rules hold. ``result`` gets the outcome; also where this
-        raises, the calls that Kafka acknowledged are in it.
+        """Compares the topics at these places with Kafka, makes the calls that follow and records
+        their outcomes. ``rules`` must hold for the snapshot. ``result`` gets the outcomes; if this
+        raises, it has the calls that Kafka acknowledged before.
         """
         diffs = self._diff(snapshot, rules, places, admin, result)
         # While it waits for approval, growth that was not made takes no room of a quota.
@@ -373,7 +373,7 @@ class ConfigApplier(Applier):
         admin: KafkaAdmin,
         result: BatchResult[_Place],
     ) -> list[ConfigDiff]:
-        # As they are by now: the walk may be old.
+        # Read again: the topics may have changed since the pass began.
         now = list(self._armed(snapshot).at_places(places))
         names = [subject.name for subject in now]
         shown, configs = admin.describe(names), admin.configs(names)
@@ -547,8 +547,8 @@ def _news(diff: ConfigDiff) -> list[TopicObservation]:
 
 
 def _held_growth(diff: ConfigDiff) -> TopicObservation | None:
-    """Returns what to record of growth that was recorded before it was asked for, was not made, and
-    waits for approval by now; None = there is none.
+    """Returns what to record if a growth was recorded before its call, Kafka did not make it, and
+    it needs approval now; None = there is no such growth.
     """
     growth = diff.before.settings.get(PARTITIONS)
     if growth is None or growth.was is None or PARTITIONS not in diff.asked.held:

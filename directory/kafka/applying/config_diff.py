@@ -33,7 +33,7 @@ __all__ = [
 
 PARTITIONS: Final = "partitions"
 CONTESTED: Final = 3
-"""So often another client undoes a config, or an ACL, until kdir leaves it alone."""
+"""Number of times that another client undoes a config or an ACL before kdir leaves it alone."""
 _HASH_DIGITS: Final = 12
 
 

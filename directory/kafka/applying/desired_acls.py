@@ -196,13 +196,13 @@ class DesiredAcls:
 
     acls: frozenset[Acl]
     path: Path
-    """Of the topic; of a group or transactional id the first armed directory that desires it."""
+    """Path of the topic; for a group or transactional id, the first armed directory that has it."""
     new: bool = False
-    """A topic that is about to be made: nobody uses it yet."""
+    """True: the topic is about to be created, and no client uses it yet."""
     settled: bool = True
-    """Not while Kafka shows no such topic or another one of that name: nothing is added then."""
+    """False: Kafka shows no such topic, or another one of its name; no ACL is added then."""
     known: bool = True
-    """Not where grants cannot be read: nothing is added or removed then."""
+    """False: grants cannot be read; no ACL is added or removed then."""
 
 
 class ArmedEntry(NamedTuple):
@@ -246,7 +246,9 @@ def armed_starts(snapshot: Snapshot) -> Iterator[ArmedEntry]:
 
 
 def untraced_armings(snapshot: Snapshot, aspect: str) -> list[ArmedRecord]:
-    """Returns the records of armings whose entry may still be there, though it is not found."""
+    """Returns the armed records whose entry is not found, but may exist: the record cannot be read,
+    or an older server wrote it without the topic's name in Kafka.
+    """
     return [
         mark
         for mark in armed_records(snapshot, aspect)
@@ -414,7 +416,7 @@ def _unarmed_acls(topic: Topic, *, making: bool) -> DesiredAcls | None:
         case Provision.PENDING if making or topic.provision_attempt:
             return replace(_NOTHING, new=True)
         case Provision.PENDING | Provision.MISSING | Provision.REPLACED:
-            # Of a pending topic some ACLs may be there already while others wait: they stay.
+            # Some ACLs of a pending topic may exist already while others wait: those stay.
             return replace(_NOTHING, settled=False)
         case _:
             return None

@@ -55,8 +55,8 @@ class DesiredTopicConfig:
 
     configs: Mapping[str, str]
     partitions: int = 0
-    """At least so many, which the topic's own policies name; 0 = as many as there are. A directory
-    sets how many a *new* topic gets: more cannot be taken back, and keyed data changes place."""
+    """Least number of partitions, from the topic's own policies; 0 = the existing number. A value
+    of a directory counts for *new* topics only: growth cannot be undone, and moves keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class ArmedTopic(RecordedTopic):
     """An armed topic."""
 
     desired_config: DesiredTopicConfig
-    """What holds for it, and at least so many partitions as it has."""
+    """Desired configs, and a number of partitions that is not below the existing one."""
     place: tuple[int, str]
     """Parent id and name."""
     released: bool = False
@@ -199,7 +199,7 @@ class ArmedTopic(RecordedTopic):
 
     @property
     def partitions(self) -> int:
-        """At least so many are desired."""
+        """Least number of partitions that is desired."""
         return self.desired_config.partitions
 
 

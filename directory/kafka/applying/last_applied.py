@@ -74,15 +74,15 @@ class AppliedSetting:
     """One config, or one ACL, as it was desired when it was last looked at."""
 
     value: str = ""
-    """Of a config."""
+    """Value of a config; empty for an ACL."""
     ours: bool = True
-    """kdir set it in Kafka; else Kafka had it so already, and it is never taken back."""
+    """True: kdir set it in Kafka. False: Kafka had it already, and kdir never takes it back."""
     done: bool = True
-    """Kafka had it; else it was to be asked for, and whether it was is not known."""
+    """True: Kafka had it. False: the call was about to be made, and its outcome is not known."""
     put_back: int = 0
-    """So often another client changed or removed it since, where kdir was to put it back."""
+    """How often another client has changed or removed it and kdir was to set it again."""
     was: str | None = None
-    """Of a config that is not done: the value that kdir had set before, and Kafka had then."""
+    """For a config that is not done: its value before, which kdir had set and Kafka had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,9 @@ class AppliedRecord(Generic[_K]):
     settings: Mapping[_K, AppliedSetting] = field(default_factory=lambda: MappingProxyType({}))
     """What kdir asked Kafka for, or found as it is desired; no other ACL is ever removed."""
     held: frozenset[_K] = frozenset()
-    """Those whose change waits until an operator has read a plan."""
+    """Settings whose change waits until an operator has read a plan."""
     contested: frozenset[_K] = frozenset()
-    """Those that another client keeps changing back or removing: left alone."""
+    """Settings that another client changes or removes again and again; kdir leaves them alone."""
     lost: frozenset[_K] = frozenset()
     """ACLs of ours that another client removed, and that were not put back."""
     path: str = ""
@@ -350,20 +350,20 @@ class ArmedRecord:
     aspect: str
     entry_id: int
     place: tuple[int, str] | None = None
-    """Of a topic: parent id and name; None = a directory."""
+    """Parent id and name of a topic; None = the entry is a directory."""
     plan: str
     calls: int = 0
     made: int = 0
     pending: bool = True
-    """Not all of it is done yet; the next leader goes on."""
+    """True: some calls are still to be made; the next leader continues."""
     basis: str = ""
     """``inherited_basis`` of the plan, which releases what waited only while this is the basis."""
     message: str = ""
     """What did not go as planned."""
     takeover: bool = False
-    """Of ``acls``: what was open to all is closed to all but those who are granted something."""
+    """For ``acls``: True if resources that were open to all are closed to those without a grant."""
     physical_name: str = ""
-    """Of a topic: its name in Kafka, by which it is found wherever it moves."""
+    """For a topic: its name in Kafka, by which its entry is found wherever it moves."""
 
     @property
     def key(self) -> bytes:

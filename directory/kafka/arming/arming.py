@@ -84,15 +84,15 @@ __all__ = ["AclPlan", "ArmingPlan", "ArmingResult", "ArmingService", "plan_hash"
 _log = logging.getLogger(__name__)
 
 _PLANS: Final = 16
-"""So many plans are remembered, to say what changed since one of them."""
+"""Number of plans that are remembered, to report what changed since one of them."""
 _REMEMBERED: Final = 100_000
-"""And at most so many calls and names of topics in all of them: some 20 MB."""
+"""Most calls and topic names in all remembered plans together: some 20 MB."""
 _PUSHED: Final = frozenset({CONFIGS, ACLS})
-"""The aspects of which the elected reconciler carries out an arming."""
+"""Aspects whose arming the elected reconciler executes."""
 _BATCH: Final = 1_000
 _NAMED: Final = 3
 _ANSWER_SECONDS: Final = 1.0
-"""So much of a request's time is kept for its answer."""
+"""Time of a request that is reserved for sending its answer."""
 _LOOK_SECONDS: Final = 0.05
 
 
@@ -103,9 +103,9 @@ class AclPlan:
     calls: tuple[KafkaCall, ...]
     """In the order in which they are made; those marked ``takeover`` only if that was requested."""
     before: int
-    """So many ACLs Kafka has."""
+    """Number of ACLs that Kafka has now."""
     after: int
-    """And so many then."""
+    """Number of ACLs that Kafka has after the calls."""
     limit: int
 
 
@@ -117,21 +117,21 @@ class ArmingPlan:
     calls: tuple[KafkaCall, ...]
     entry: Directory | Topic
     place: tuple[int, str] | None
-    """Of a topic."""
+    """Parent id and name of a topic; None: the entry is a directory."""
     acls: AclPlan | None = None
     names: tuple[ArmedTopic, ...] = ()
-    """Of the aspect ``configs``: the topics that would be released by it."""
+    """For the aspect ``configs``: the topics that the plan would release."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RememberedPlan:
-    """What of a plan is needed to return what changed since."""
+    """Parts of a plan that are needed to report what changed since."""
 
     calls: tuple[KafkaCall, ...]
     names: frozenset[str]
-    """Of the topics in Kafka that would be released by it."""
+    """Names in Kafka of the topics that the plan would release."""
     digest: str
-    """Of their ids."""
+    """Hash of the ids of these topics."""
 
     @classmethod
     def of(cls, planned: ArmingPlan) -> _RememberedPlan:

@@ -236,8 +236,8 @@ def topic_issues(
     desired = DesiredConfigs(snapshot).for_topic(place[0], topic)
     if desired is not None and desired.partitions > topic.partitions:
         if "rejected" in states_of(snapshot.fact(pushed_key(topic.entry_id)) or b""):
-            # A refusal is of all that was asked for the topic, and growth that no quota binds is
-            # no setting on record.
+            # Kafka's refusal on record is of all calls for the topic together. Growth without a
+            # quota has no record of its own, so it counts as refused, too.
             found[PARTITIONS] = "rejected"
         with suppress(NotReady):
             quota = PartitionQuota(snapshot, mount)

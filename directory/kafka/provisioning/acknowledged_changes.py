@@ -34,13 +34,13 @@ _log = logging.getLogger(__name__)
 _LOOKS_SECONDS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """Pauses before the looks at metadata after a change, until it shows the change."""
 _TOPIC_SECONDS: Final = 60.0
-"""For so long a broker may show a topic as it was before it was made or deleted."""
+"""Longest time for which a broker may not show that a topic was created or deleted."""
 _CONFIG_SECONDS: Final = 120.0
-"""The same of its configs and partitions."""
+"""Longest time for which a broker may show a topic's previous configs and partitions."""
 _OTHERS_SECONDS: Final = 5.0
-"""And for so long once another broker has shown the change."""
+"""Longest such time after another broker has shown the change."""
 _PATIENCE_SECONDS: Final = 30.0
-"""Further changes wait at most so long until Kafka shows those before them."""
+"""Longest time for which further changes wait until Kafka shows the changes before them."""
 _ACL_SECONDS: Final = 30.0
 
 _K = TypeVar("_K")
@@ -55,7 +55,7 @@ class _ExpiringMap(Generic[_K, _V]):
         self._values: dict[_K, tuple[_V, float]] = {}
 
     def put(self, key: _K, value: _V, seconds: float) -> None:
-        """Keeps a value for so long."""
+        """Keeps a value for ``seconds``."""
         self._values[key] = (value, self._clock() + seconds)
 
     def get(self, key: _K) -> _V | None:
@@ -64,7 +64,7 @@ class _ExpiringMap(Generic[_K, _V]):
         return value if until > self._clock() else None
 
     def shorten(self, key: _K, seconds: float) -> None:
-        """Keeps a value no longer than so long from now on."""
+        """Keeps a value for at most ``seconds`` from now on."""
         if key in self._values:
             value, until = self._values[key]
             self._values[key] = (value, min(until, self._clock() + seconds))
@@ -81,9 +81,9 @@ class _TopicChange:
     """What was changed of one topic."""
 
     values: dict[str, str | None] = field(default_factory=dict)
-    """As they are now."""
+    """Current values of the changed configs."""
     stale: dict[str, list[str | None]] = field(default_factory=dict)
-    """What they were before, one after the other."""
+    """Earlier values of each, oldest first."""
     partitions: int = 0
 
     def is_stale(self, key: str, found: str | None) -> bool:
@@ -96,7 +96,7 @@ class _TopicChange:
 @dataclass(frozen=True, slots=True)
 class _Batch:
     sample: RecordedTopic
-    """The one that is checked for all of them: brokers take up changes in order."""
+    """Topic that is checked for the whole batch: brokers apply changes in order."""
     key: str
     topic_ids: tuple[bytes, ...]
     asked_at: float

@@ -98,8 +98,8 @@ class Attempt:
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 2.0
-"""For so long a topic may be deleted after its id was compared, and an attempt be recorded after
-Kafka showed no such topic: Kafka goes by name, and another topic of that name may be made."""
+"""Time after the comparison of its id in which a topic may be deleted, and time after Kafka showed
+no topic of a name in which an attempt may be recorded: another topic of that name may appear."""
 
 
 def new_topic_of(topic: Topic, above: Sequence[Policies] = ()) -> TopicToCreate:

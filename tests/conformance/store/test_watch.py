@@ -74,7 +74,7 @@ def test_S2_what_is_no_longer_kept_is_history_gone(place: Place, store: Store) -
         assert [change.revision for change in until(watch, later.revision)] == [later.revision]
 
 
-def test_S2_a_watch_that_is_overtaken_by_forgetting_is_ended(place: Place, store: Store) -> None:
+def test_S2_a_watch_behind_the_compacted_history_is_ended(place: Place, store: Store) -> None:
     with following(store) as watch:
         for n in range(10):
             put(store, (b"k%d" % n, b""))

@@ -225,7 +225,7 @@ def test_S3_the_member_that_is_followed_is_paused(
         assert replica.reloads == 0
 
 
-def test_whichever_member_is_asked_the_newest_revision_counts_all_that_was_answered(
+def test_the_newest_revision_from_any_member_includes_every_acknowledged_commit(
     etcd_clusters: Clusters, cleanup: ExitStack
 ) -> None:
     """One that was paused has not applied it yet, and answers only once its quorum says so."""

@@ -203,7 +203,7 @@ def test_list_all_below(client: Resolver) -> None:
     assert {str(gap.path) for gap in above.not_listed} == {"/dead"}
 
 
-def test_which(client: Resolver, federation: Federation) -> None:
+def test_which_returns_the_path_of_a_topic(client: Resolver, federation: Federation) -> None:
     for cluster in ("la", federation["/la"].cluster_id):
         assert client.which(cluster, "known-as").path == "/la/d/t"
         with pytest.raises(errors.Absent):

@@ -270,7 +270,7 @@ def test_a_backup_goes_on_while_others_write(
     assert len(made) < len(written)
 
 
-def test_a_backup_never_takes_the_place_of_another_unasked(
+def test_backup_replaces_an_existing_file_only_with_force(
     federation: Federation, kdir: Kdir
 ) -> None:
     server = federation.start("/la")

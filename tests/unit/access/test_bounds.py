@@ -124,7 +124,7 @@ def test_a_text_in_a_mask_is_named_only_by_its_beginning(la: House) -> None:
     ],
     ids=lambda one: one if isinstance(one, str) else "",
 )
-def test_what_a_new_entry_holds_is_counted_first(
+def test_the_bounds_of_a_new_entry_are_checked_before_it_is_decoded(
     la: House, entry: entry_pb2.Entry, field: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(request_commands, "entry_from_proto", None)

@@ -114,7 +114,7 @@ def test_mv_says_who_gains_and_who_loses(la: House) -> None:
     assert la.outcome("bob", "/la/a/deep/u") == "resolution"
 
 
-def test_mv_into_a_closed_directory_shuts_out_who_is_granted_below(la: House) -> None:
+def test_a_plan_of_mv_into_a_closed_directory_lists_the_rights_that_end(la: House) -> None:
     la.grant("dora", "read", "/la/a/deep")
     la.ask(ADMIN, "UpdateEntry", setting("/la/b", plan=False, closed=True))
     assert changes(plan_mv(la, "/la/a/deep", "/la/b/deep")) == [

@@ -293,7 +293,7 @@ def test_S21_A12_open_access_answers_the_name_of_what_may_have_been_closed_and_c
         assert answers_by_name(la, "bob", path) == {"ABSENT"}, path
 
 
-def test_S21_without_super_users_open_access_counts_all_that_cannot_be_read(house: Make) -> None:
+def test_S21_without_super_users_open_access_counts_every_unreadable_entry(house: Make) -> None:
     """Nobody else could see that there is something to repair."""
     la = house("open", auth={"allow_anonymous": True})
     la.mkdir("/la/a/x")

@@ -102,7 +102,7 @@ def test_where_to_begin_is_within_what_each_partition_has(
     assert begin_offsets(consumer, "orders", _Start.parse(text), bounds, 1) == begins
 
 
-def test_a_partition_of_which_no_offset_is_known_is_an_error_and_not_at_its_end() -> None:
+def test_an_unknown_offset_of_a_partition_is_an_error_and_not_the_end() -> None:
     class Refusing(Consumer):
         def offsets_for_times(self, asked: list[Any], timeout: float) -> list[Any]:
             error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
@@ -123,7 +123,7 @@ def test_a_partition_of_which_no_offset_is_known_is_an_error_and_not_at_its_end(
         ("end", {0: (3, 10)}, ""),
     ],
 )
-def test_that_no_message_is_there_is_noted_with_the_end(
+def test_without_messages_from_the_start_on_the_end_offset_is_noted(
     text: str, bounds: dict[int, tuple[int, int]], note: str
 ) -> None:
     start = _Start.parse(text)

@@ -143,7 +143,7 @@ def test_offsets_that_kafka_does_not_report_are_not_zero(
     assert "end offset of partition 1, 2: " in err
 
 
-def test_lag_is_summed_and_a_lower_bound_where_some_of_it_is_not_known(
+def test_the_lag_of_a_group_is_a_lower_bound_if_a_partitions_lag_is_unknown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     is_partial, rows, err = shown("/la/orders --groups", Admin(), monkeypatch, capsys)

@@ -1525,7 +1525,7 @@ class _ChangingTopic:
         (_ChangingTopic.change_same, 5),
     ],
 )
-def test_what_the_reconciler_records_between_plan_and_write_is_nobodys_change(
+def test_a_change_between_plan_and_write_conflicts_unless_the_reconciler_recorded_it(
     kdir: Kdir, happens: Any, code: int
 ) -> None:
     topic = _ChangingTopic()

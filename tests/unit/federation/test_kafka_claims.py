@@ -55,7 +55,7 @@ def load(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("was_unmanaged", [False, True])
-def test_a_cluster_that_another_one_managed_stays_so_until_all_of_its_process_are_loaded(
+def test_an_unmanaged_cluster_stays_so_until_all_clusters_of_its_process_are_loaded(
     tmp_path: Path, was_unmanaged: bool
 ) -> None:
     first, second = config_of("first", tmp_path), config_of("second", tmp_path)

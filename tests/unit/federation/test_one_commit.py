@@ -150,7 +150,7 @@ def test_a_mount_waits_for_what_is_inherited_there_and_so_does_the_table(
 
 
 @pytest.mark.parametrize(("mount", "epoch"), [("/b", 1), ("/a", 1)])
-def test_a_parent_that_was_restored_mounts_by_what_it_hands_down_now(
+def test_a_mount_by_a_restored_parent_waits_for_what_is_inherited_from_it_now(
     child: Child, parent: Parent, mount: str, epoch: int
 ) -> None:
     """At a path and an epoch of before, perhaps the same ones."""

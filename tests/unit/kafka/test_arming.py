@@ -315,7 +315,7 @@ def test_what_deletes_data_or_cannot_be_taken_back_waits_until_the_topic_is_rele
 # -- plans -----------------------------------------------------------------------------------------
 
 
-def test_a_plans_name_is_of_its_path_its_aspect_and_each_call() -> None:
+def test_a_plan_hash_depends_on_the_path_the_aspect_and_each_call() -> None:
     call = KafkaCall(ALTER, "t", "retention.ms", None, LONG)
     names = {
         plan_hash(path("/la"), "configs", [call]),

@@ -209,7 +209,7 @@ def test_S21_a_record_damaged_into_one_of_another_kind_is_no_topic() -> None:
     assert snapshot.readable_topic(ROOT_ID, "damaged") is None
 
 
-def test_a_directory_whose_record_breaks_keeps_what_lies_in_it() -> None:
+def test_a_directory_whose_record_becomes_unreadable_keeps_its_entries() -> None:
     writes = [
         put(ROOT_ID, "a", Directory(entry_id=50)),
         put(50, "t", Topic(entry_id=91, physical_name="t")),

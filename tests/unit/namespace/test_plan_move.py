@@ -264,7 +264,7 @@ def test_no_path_below_becomes_too_long(below: tuple[str, ...], room: int) -> No
     cluster.do(mv("/la/a", "/la/bb"))
 
 
-def test_each_path_below_is_measured_and_not_only_the_one_of_most_segments() -> None:
+def test_a_move_checks_the_limits_of_every_path_below() -> None:
     """The one of fewer segments has more bytes; and the other way around."""
     cluster = Cluster()
     cluster.do(mkdir("/la/a"), mkdir(str(Path(("la", "a", *"d" * 40)))))

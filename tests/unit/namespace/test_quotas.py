@@ -296,7 +296,7 @@ def test_a_large_subtree_moves_into_a_quota_in_one_transaction() -> None:
     cluster.do(move)
 
 
-def test_marks_go_with_their_quotas() -> None:
+def test_a_quotas_mark_is_moved_and_removed_with_its_directory() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/a", max_topics=2), topic("/la/a/x"))
     assert len(cluster.rows.under(QUOTA)) == 1

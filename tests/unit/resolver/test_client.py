@@ -99,7 +99,7 @@ def test_every_start_gives_the_same_answer(directory: MemoryDirectory) -> None:
     assert all(location == found[0] for location in found)
 
 
-def test_a_path_that_is_none_is_refused_before_any_call(directory: MemoryDirectory) -> None:
+def test_an_invalid_path_is_refused_before_any_call(directory: MemoryDirectory) -> None:
     resolver = directory.resolver()
     for bad in ("", "la", "//", "/la/", "/la/../ny", "/la/\0", "/" + "x" * 250, "/x" * 65):
         with pytest.raises(errors.InvalidPath):
@@ -186,7 +186,7 @@ def test_memory_is_bounded(directory: MemoryDirectory) -> None:
     assert asked(directory) == 1
 
 
-def test_without_a_memory_each_answer_is_asked_for_where_it_was_last(
+def test_without_a_cache_each_resolve_queries_the_last_owner_once(
     directory: MemoryDirectory,
 ) -> None:
     resolver = directory.resolver("/la/tracking", max_entries=0)

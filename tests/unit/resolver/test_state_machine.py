@@ -433,7 +433,7 @@ def test_nobody_to_begin_with(world: World) -> None:
     assert type(failure(world.run(start("/a", "s:1", "s:2")))) is errors.Unreachable
 
 
-def test_the_time_is_over(world: World) -> None:
+def test_after_the_deadline_the_error_is_deadline_exceeded(world: World) -> None:
     walk = start("/a")
     walk.next_query()
     walk.out_of_time()

@@ -317,7 +317,7 @@ def test_S2_reloads_and_restarts_of_the_watch_are_counted(store: ScriptedStore) 
         assert replica.watch_restarts == 3
 
 
-def test_S2_a_history_that_is_always_gone_does_not_keep_it_busy(store: ScriptedStore) -> None:
+def test_S2_a_history_compacted_again_and_again_does_not_keep_it_busy(store: ScriptedStore) -> None:
     loads = 0
 
     def forget() -> None:

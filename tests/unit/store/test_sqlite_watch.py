@@ -289,7 +289,7 @@ def test_a_commit_of_another_before_ours_is_read_from_the_file(
 
 
 @pytest.mark.usefixtures("noticing")
-def test_a_commit_of_another_right_after_one_that_woke_nobody_is_seen(tmp_path: Path) -> None:
+def test_a_commit_of_another_store_right_after_an_own_commit_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
     with closing(SqliteStore(file, "la")) as ours, closing(SqliteStore(file, "la")) as theirs:
         loading = ours.load()
