@@ -169,18 +169,18 @@ class CallerRights(VisibleTree):
             self.require_on_descendants(Operation.DESCRIBE, path)
 
     def require_on_descendants(self, operation: Operation, path: Path) -> None:
-        """Checks that the caller has a right on everything below a directory.
+        """Checks that the caller has a right on everything below a directory. An unreadable
+        container may have been closed, and counts as closed where it is not counted for the caller
+        (docs/guarantees.md#s21).
 
         Raises:
             PermissionDenied: names the entry on which the right is missing, if the caller may see
                 it.
         """
         question = AccessQuestion.for_operation(operation)
+        relative = path.below(self.mount)
         refusals = self.access.denied_below(
-            self.caller,
-            question,
-            EntryPlace(path.below(self.mount)),
-            age_seconds=self.age_seconds,
+            self.caller, question, EntryPlace(relative), age_seconds=self.age_seconds
         )
         for place, decision in refusals:
             # Not joined: a mount that is too deep has no valid path, and its error would name it.
@@ -188,12 +188,20 @@ class CallerRights(VisibleTree):
             write_audit_line(self.caller, question, at, decision)
             if self.can_describe(place.relative, is_topic=place.is_topic):
                 raise self.permission_denied_error(operation, at, decision)
-            raise PermissionDenied(
-                f"{self.caller.principal} may not {operation.name} all that lies below {path}",
-                path=path,
-                operation=operation.name,
-                principal=self.caller.principal,
-            )
+            raise self._denied_below_error(operation, path)
+        for segments in self.uncounted_below(relative):
+            at = Path((*self.mount.segments, *segments))
+            closed = Decision(allowed=False, reason=DecisionReason.CLOSED, path=at)
+            write_audit_line(self.caller, question, at, closed)
+            raise self._denied_below_error(operation, path)
+
+    def _denied_below_error(self, operation: Operation, path: Path) -> PermissionDenied:
+        return PermissionDenied(
+            f"{self.caller.principal} may not {operation.name} all that lies below {path}",
+            path=path,
+            operation=operation.name,
+            principal=self.caller.principal,
+        )
 
 
 @dataclass(slots=True)

@@ -321,21 +321,32 @@ class OpenTree:
         """Yields the entries that a listing lacks since their records cannot be read: path below
         the mount, and whether it is a topic.
         """
-        start = directory.relative
-        for directory_id, entries in self.snapshot.unreadable_entries.items():
-            if directory_id != directory.node.entry_id and not wanted.recursive:
+        depth = len(directory.relative)
+        for at, is_topic in self._unreadable_below(directory.relative):
+            if len(at) > depth + 1 and not wanted.recursive:
                 continue
+            if not wanted.include_system and any(map(is_system, at[depth:-1])):
+                continue
+            if wanted.may_list(at[-1], is_topic=is_topic) and self.counts_unreadable(
+                at, is_topic=is_topic
+            ):
+                yield at, is_topic
+
+    def uncounted_below(self, relative: Segments) -> Iterator[Segments]:
+        """Yields the unreadable containers below a directory, at any depth, that are not counted
+        for the caller: each may have been closed, and so hidden from it.
+        """
+        for at, is_topic in self._unreadable_below(relative):
+            if not is_topic and not self.counts_unreadable(at, is_topic=False):
+                yield at
+
+    def _unreadable_below(self, start: Segments) -> Iterator[tuple[Segments, bool]]:
+        for directory_id, entries in self.snapshot.unreadable_entries.items():
             above = self.snapshot.path_of(directory_id)
             if above is None or above[: len(start)] != start:
                 continue
-            if not wanted.include_system and any(map(is_system, above[len(start) :])):
-                continue
             for _, is_topic, name in entries:
-                at = (*above, name)
-                if wanted.may_list(name, is_topic=is_topic) and self.counts_unreadable(
-                    at, is_topic=is_topic
-                ):
-                    yield at, is_topic
+                yield (*above, name), is_topic
 
     def unreadable_in(self, relative: Segments, node: Node) -> int:
         """Returns the number of entries directly in a directory whose records cannot be read."""

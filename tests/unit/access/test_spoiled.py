@@ -27,6 +27,7 @@ from resolver.errors import (
     InvalidArgument,
     InvalidNamespace,
     NotReady,
+    PermissionDenied,
     UnreadableRecord,
 )
 from tests.unit.access.conftest import ADMIN, House, grants, topic
@@ -291,6 +292,34 @@ def test_S21_A12_open_access_answers_the_name_of_what_may_have_been_closed_and_c
     for path in ("/la/denied/in", "/la/denied/in/x", "/la/shut/in"):
         assert answers_by_name(la, ADMIN, path) == unreadable, path
         assert answers_by_name(la, "bob", path) == {"ABSENT"}, path
+
+
+def test_S21_what_may_have_been_closed_is_not_removed_or_moved_by_open_access(house: Make) -> None:
+    """Neither is it counted in the refusal (A12)."""
+    la = house("open")
+    la.mkdir("/la/a/b/secret", closed=True)
+    topic(la, "/la/a/b/secret/t")
+    la.grant("carol", "describe", "/la/a")
+    changes = [
+        ("DeleteEntry", directory_pb2.DeleteEntryRequest(path="/la/a")),
+        ("DeleteEntry", directory_pb2.DeleteEntryRequest(path="/la/a", recursive=True)),
+        (
+            "DeleteEntry",
+            directory_pb2.DeleteEntryRequest(path="/la/a", recursive=True, validate_only=True),
+        ),
+        ("MoveEntry", directory_pb2.MoveEntryRequest(path="/la/a", new_path="/la/c")),
+    ]
+    whole = [la.refusal("bob", *change) for change in changes]
+    damage(la, "/la/a/b", Kind.DIRECTORY, "secret")
+    damaged = [la.refusal("bob", *change) for change in changes]
+    assert {type(one) for one in whole} == {PermissionDenied}
+    assert [one.message for one in damaged] == [one.message for one in whole]
+    plan = directory_pb2.DeleteEntryRequest(path="/la/a", recursive=True, validate_only=True)
+    for who in ("carol", ADMIN):  # nobody is kept from it that the closed directory let pass
+        assert la.ask(who, "DeleteEntry", plan).unreadable_count == 1
+    la.mkdir("/la/x")
+    damage(la, "/la/x", Kind.TOPIC, "t")
+    la.ask("bob", "DeleteEntry", directory_pb2.DeleteEntryRequest(path="/la/x", recursive=True))
 
 
 def test_S21_without_super_users_open_access_counts_every_unreadable_entry(house: Make) -> None:
