@@ -119,6 +119,24 @@ class ClusterRouter:
                 return call is None or self._may_refer(one, cluster.mount, call)
         return False
 
+    def may_answer(self, cluster: Cluster) -> bool:
+        """True if a cluster is mounted, or no other one of this process is."""
+        return cluster.is_mounted or not any(one.is_mounted for one in self.clusters)
+
+    def shows_unmounted(self, cluster: Cluster, call: Call) -> bool:
+        """True if the mount of a cluster that is unmounted, and the one at which a cluster of this
+        process mounts it again, are hidden from the caller by no cluster above it.
+        """
+        for one in self.clusters:
+            view = one.federation.newest_view if one.is_mounted else None
+            if view is None:
+                continue
+            placed = view.mounts.get(cluster.cluster_id)
+            mounts = [cluster.mount] if placed is None else [cluster.mount, placed[0]]
+            if not all(self._may_refer(one, mount, call) for mount in mounts):
+                return False
+        return True
+
     def _may_refer(self, above: Cluster, mount: Path, call: Call) -> bool:
         try:
             return self.tree(above, above.replica.snapshot, call).can_refer_to(mount)

@@ -62,7 +62,8 @@ class FederationService(Service):
         the clusters that wait to be mounted. Those of a cluster that is not loaded, whose inherited
         grants are not, or whose store was unreachable for too long, are left out; it is named, as
         one with an unreadable mount is. Of several clusters' rows of a mount, that of the cluster
-        deepest above it counts: the others receive theirs later.
+        deepest above it counts: the others receive theirs later. An unmounted one of several owns
+        no mounts: it is left out, and named unless its own mount is hidden from the caller.
 
         Raises:
             NotReady, Unreachable: that is so of all clusters.
@@ -72,19 +73,7 @@ class FederationService(Service):
         response = federation_pb2.ListMountsResponse()
         now = unix_ms()
         found: dict[Path, tuple[int, TableRow]] = {}
-        trees: list[tuple[Cluster, OpenTree]] = []
-        refused: NotReady | Unreachable | None = None
-        for cluster in self._router.clusters:
-            try:
-                snapshot = self._router.read_snapshot(cluster, "", call)
-                tree = self._router.tree(cluster, snapshot, call)
-            except (NotReady, Unreachable) as error:
-                refused = refused or error
-                response.incomplete_cluster_ids.append(cluster.cluster_id)
-            else:
-                trees.append((cluster, tree))
-        if refused is not None and not trees:
-            raise refused
+        trees = self._trees_for_mounts(call, response)
         for cluster, tree in trees:
             # Resolve names a cluster to everybody, but only at a path: a hidden one of several not.
             if self._router.only is not None or tree.can_refer_to(cluster.mount):
@@ -104,6 +93,32 @@ class FederationService(Service):
         rows = [row.aged(now) for _, row in found.values()]
         response.rows.extend(sorted(rows, key=lambda row: row.mount))
         return response
+
+    def _trees_for_mounts(
+        self, call: Call, response: federation_pb2.ListMountsResponse
+    ) -> list[tuple[Cluster, OpenTree]]:
+        """Returns the clusters whose mounts are listed, each with the tree that the caller sees;
+        names the others in the response.
+
+        Raises:
+            NotReady, Unreachable: there are none, and one of them has this error.
+        """
+        trees: list[tuple[Cluster, OpenTree]] = []
+        refused: NotReady | Unreachable | None = None
+        for cluster in self._router.clusters:
+            if not self._router.may_answer(cluster):
+                if self._router.shows_unmounted(cluster, call):
+                    response.incomplete_cluster_ids.append(cluster.cluster_id)
+                continue
+            try:
+                snapshot = self._router.read_snapshot(cluster, "", call)
+                trees.append((cluster, self._router.tree(cluster, snapshot, call)))
+            except (NotReady, Unreachable) as error:
+                refused = refused or error
+                response.incomplete_cluster_ids.append(cluster.cluster_id)
+        if refused is not None and not trees:
+            raise refused
+        return trees
 
 
 class _Linking(PolledExchange):

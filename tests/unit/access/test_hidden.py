@@ -24,6 +24,7 @@ from kdir.v1 import (
 from directory.federation.child_state import below_writes
 from directory.federation.inheritance import inherited_writes
 from directory.federation.parent_state import UNMOUNTED_KEY, TableRow, table_writes, welcome_writes
+from directory.namespace.command import CreateMount
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import entry_key, mounted_key
 from directory.store.base import Put
@@ -40,6 +41,7 @@ from resolver.errors import (
     Unmounted,
 )
 from resolver.path import MAX_SEGMENTS
+from resolver.path import Path as Path_
 from tests.support.federation import eventually
 from tests.unit.access.conftest import ADMIN, House, grants, topic
 from tests.unit.federation.test_one_commit import inherited, welcome
@@ -330,6 +332,7 @@ def test_A12_a_hidden_mount_whose_cluster_is_mounted_again_is_absent_until_it_is
 ) -> None:
     """Both clusters share an address, and the child's store still says that it is unmounted."""
     child = house(store=f"sqlite:///{tmp_path}/child.sqlite").cluster
+    child.writer.commit_command(CreateMount(path=Path_.parse("/la/hr"), cluster_id="kc-hr"))
     child.writer.put_facts([Put(UNMOUNTED_KEY, b"no mount names it")])
     assert eventually(lambda: not child.is_mounted)
     root = House(house(mount="/", cluster="root").cluster, child)
@@ -358,6 +361,11 @@ def test_A12_a_hidden_mount_whose_cluster_is_mounted_again_is_absent_until_it_is
         ("DeleteEntry", directory_pb2.DeleteEntryRequest(path="/la/x")),
     ):
         assert isinstance(root.refusal(ADMIN, method, below), Unmounted)
+    for who, mounts, others in (("bob", [], []), (ADMIN, ["/la"], [child.cluster_id])):
+        listed = root.ask(who, "ListMounts", federation_pb2.ListMountsRequest())
+        assert [one.mount for one in listed.rows] == mounts
+        assert listed.incomplete_cluster_ids == others
+        assert [one.cluster.cluster for one in listed.authorities] == ["root"]
 
 
 def test_a_mount_as_deep_as_any_is_named_to_who_may_see_it(house: Make) -> None:

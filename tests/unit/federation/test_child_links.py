@@ -1189,7 +1189,29 @@ def test_of_the_rows_of_one_process_that_of_the_owner_is_listed(
             ("/la", CHILD),
             ("/la/1", "kc-new"),
         ]
-    owner.stop()
+    # A cluster that is unmounted owns nothing any more: neither rows nor a name.
+    config = ServerConfig.quick(
+        path("/la"), cluster="gone", store=f"sqlite:///{tmp_path / 'gone.sqlite'}"
+    )
+    gone = started(config)
+    first = CreateMount(path=path("/la/1"), cluster_id="kc-gone")
+    eventually(lambda: gone.writer.commit_command(first))
+    gone.writer.commit_command(CreateMount(path=path("/la/2"), cluster_id="kc-further"))
+    gone.writer.put_facts([Put(parent_state.UNMOUNTED_KEY, b"no mount names it")])
+    eventually(lambda: not gone.is_mounted)
+    for three in ((cluster, owner, gone), (gone, owner, cluster)):
+        service = FederationService(ClusterRouter(three))
+        listed = service.list_mounts(federation_pb2.ListMountsRequest(), call)
+        assert [(one.mount, one.cluster_id) for one in listed.rows] == [
+            ("/la", CHILD),
+            ("/la/1", "kc-new"),
+        ]
+        assert {one.cluster.cluster for one in listed.authorities} == {"root", "la"}
+        assert list(listed.incomplete_cluster_ids) == [gone.cluster_id]
+    alone = FederationService(ClusterRouter([gone]))
+    assert alone.list_mounts(federation_pb2.ListMountsRequest(), call).rows
+    for one in (owner, gone):
+        one.stop()
 
 
 def test_a_child_that_no_mount_names_is_refused_for_good(cluster: Cluster) -> None:
