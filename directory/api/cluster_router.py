@@ -196,14 +196,14 @@ class ClusterRouter:
         return [one for one in self.clusters if one.replica.state is not ReplicaState.LOADING]
 
     def mounting_cluster(self, hello: federation_pb2.Hello) -> Cluster:
-        """Returns the cluster that mounts this child; if none does, the one that would, by
-        the mount in the child's hello.
+        """Returns the cluster that mounts this child, of several one that is mounted itself; if
+        none does, the one that would, by the mount in the child's hello.
 
         Raises:
             NotReady: no loaded cluster mounts it, and another is not loaded.
         """
         loaded = self.loaded()
-        for one in loaded:
+        for one in sorted(loaded, key=lambda one: not one.is_mounted):
             if hello.cluster_id in one.federation.view().mounts:
                 return one
         if len(loaded) < len(self.clusters):

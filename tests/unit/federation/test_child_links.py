@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, TypeVar, cast
@@ -1079,6 +1080,9 @@ def test_an_unmounted_cluster_is_not_in_the_way_of_the_one_mounted_in_its_place(
         store = f"sqlite:///{tmp_path / name}"
         made.append(started(ServerConfig.quick(path("/la"), cluster=name, store=store)))
     old, new = made
+    for one in made:
+        mount = CreateMount(path=path("/la/child"), cluster_id=CHILD)
+        eventually(partial(one.writer.commit_command, mount))
     unmounted = Put(parent_state.UNMOUNTED_KEY, b"no mount names it")
     assert eventually(lambda: old.writer.put_facts([unmounted]) or True)
     eventually(lambda: not old.is_mounted)
@@ -1087,6 +1091,7 @@ def test_an_unmounted_cluster_is_not_in_the_way_of_the_one_mounted_in_its_place(
         assert router.require_owner(path("/la/x")) is new
         assert router.require_owner(path("/la/x"), holder=True) is new
         assert router.cluster_for_path(path("/ny")) is new  # refers the caller
+        assert router.mounting_cluster(HELLO) is new
     assert eventually(lambda: new.writer.put_facts([unmounted]) or True)
     eventually(lambda: not new.is_mounted)
     with pytest.raises(Unmounted):
