@@ -76,16 +76,13 @@ class ClusterRouter:
         """Returns the cluster whose mount is the longest prefix of the path; without one the
         topmost cluster, which refers the caller: an *up* referral from a lower one could lead back
         to this very address. An unmounted cluster is chosen only where no other can be: another
-        one may be mounted in its place.
+        one may be mounted in its place, here or elsewhere.
 
         ``call``: mounts that are hidden from its caller do not count; None = all count.
         """
         if self.only is not None:
             return self.only
-        owners = [one for one in self.clusters if one.mount.is_prefix_of(path)]
-        if owners:
-            return _meant(max(owners, key=lambda one: self._rank_of_owner(one, call)))
-        return _meant(min(self.clusters, key=lambda one: (not one.is_mounted, len(one.mount))))
+        return _meant(self._choose(path, call, self._owners(path)))
 
     def cluster_holding_entry(self, path: Path, call: Call | None = None) -> Cluster:
         """Returns the cluster whose tree has the entry at a path: for a mount the cluster above it,
@@ -93,31 +90,52 @@ class ClusterRouter:
         """
         if self.only is not None:
             return self.only
-        holders = [
-            one for one in self.clusters if one.mount.is_prefix_of(path) and one.mount != path
-        ]
-        return max(
-            holders,
-            key=lambda one: self._rank_of_owner(one, call),
-            default=self.cluster_for_path(path, call),
-        )
+        holders = [one for one in self._owners(path) if one.mount != path]
+        if not holders:
+            return self.cluster_for_path(path, call)
+        return _meant(self._choose(path, call, holders, is_holder=True))
 
-    def _rank_of_owner(self, cluster: Cluster, call: Call | None) -> tuple[bool, int]:
-        """Returns the rank of a cluster among those whose mounts are prefixes of a path: mounted
-        ones first, then the deepest. One that this process mounts there again, and that has not
-        received it yet, counts as mounted: a referral to it would lead back to this very address.
-        If the mount is hidden from the caller, the cluster above answers instead, with *absent*
+    def _owners(self, path: Path) -> list[Cluster]:
+        return [one for one in self.clusters if one.mount.is_prefix_of(path)]
+
+    def _choose(
+        self, path: Path, call: Call | None, owners: Sequence[Cluster], *, is_holder: bool = False
+    ) -> Cluster:
+        """Returns the cluster for a path, where the mounts of ``owners`` are prefixes of it.
+
+        An unmounted cluster to which the chosen one would refer the caller is returned itself: it
+        is mounted again and has not received that yet, and the referral would lead back to this
+        very address. If the mount is hidden from the caller, the chosen one answers, with *absent*
         (A12).
         """
-        return cluster.is_mounted or self._mounts_again(cluster, call), len(cluster.mount)
+        mounted = [one for one in owners if one.is_mounted]
+        if not mounted:
+            topmost = min(self.clusters, key=lambda one: (not one.is_mounted, len(one.mount)))
+            mounted = [topmost] if topmost.is_mounted or not owners else list(owners)
+        chosen = max(mounted, key=lambda one: len(one.mount))
+        below = self._referred_to(chosen, path, call)
+        if below is None or below[0].is_mounted or (is_holder and below[1] == path):
+            return chosen
+        return below[0]
 
-    def _mounts_again(self, cluster: Cluster, call: Call | None) -> bool:
+    def _referred_to(
+        self, above: Cluster, path: Path, call: Call | None
+    ) -> tuple[Cluster, Path] | None:
+        """Returns the cluster of this process to which another one refers a path, with the mount in
+        that referral; None if there is none, or the mount is hidden from the caller.
+        """
+        view = above.federation.newest_view if above.is_mounted else None
+        if view is None:
+            return None
+        hint = None if above.mount.is_prefix_of(path) else view.deepest(path)
         for one in self.clusters:
-            view = one.federation.newest_view if one.is_mounted else None
-            placed = view.mounts.get(cluster.cluster_id) if view is not None else None
-            if placed is not None and placed[0] == cluster.mount:
-                return call is None or self._may_refer(one, cluster.mount, call)
-        return False
+            placed = view.mounts.get(one.cluster_id)
+            if placed is not None and placed[0].is_prefix_of(path):
+                is_shown = call is None or self._may_refer(above, placed[0], call)
+                return (one, placed[0]) if is_shown else None
+            if hint is not None and hint.row.endpoints and hint.row.cluster_id == one.cluster_id:
+                return one, hint.mount
+        return None
 
     def may_answer(self, cluster: Cluster) -> bool:
         """True if a cluster is mounted, or no other one of this process is."""

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar, cast
 
 import grpc
 import pytest
-from kdir.v1 import admin_pb2, federation_pb2, federation_pb2_grpc
+from kdir.v1 import admin_pb2, federation_pb2, federation_pb2_grpc, resolve_pb2
 
 from deploy.local.ports import LOOPBACK
 from directory.access.compiled_grants import AccessMode
@@ -68,6 +68,7 @@ from resolver.errors import (
     MountLoop,
     MountMismatch,
     MountOverlaps,
+    NotAuthoritative,
     NotReady,
     StoreSealed,
     StoreUnavailable,
@@ -1098,6 +1099,53 @@ def test_an_unmounted_cluster_is_not_in_the_way_of_the_one_mounted_in_its_place(
         ClusterRouter(made).require_owner(path("/la/x"))
     for one in made:
         one.stop()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_unmounted_cluster_is_not_in_the_way_of_one_mounted_elsewhere(
+    tmp_path: Path, *, is_first: bool
+) -> None:
+    """Another cluster of its process has a referral to the one mounted in its place."""
+    made = []
+    for name in ("la", "ny"):
+        store = f"sqlite:///{tmp_path / name}"
+        config = ServerConfig.quick(path(f"/{name}"), cluster=name, store=store)
+        made.append(started(replace(config, parent=("127.0.0.1:1",))))
+    la, old = made
+    unmounted = Put(parent_state.UNMOUNTED_KEY, b"no mount names it")
+    assert eventually(lambda: old.writer.put_facts([unmounted]) or True)
+    assert eventually(lambda: not old.is_mounted)
+    router = ClusterRouter(made if is_first else made[::-1])
+    call = Call(time.monotonic() + 60, is_active=lambda: True)
+    ny = federation_pb2.MountRow(mount="/ny", cluster_id="kc-new", epoch=9, endpoints=["h:1"])
+
+    def referral(at: str) -> resolve_pb2.Referral:
+        answer = router.resolve(resolve_pb2.ResolveRequest(path=at), call)
+        return resolve_pb2.ResolveResponse.FromString(answer).outcome.referral
+
+    def receive(row: federation_pb2.MountRow) -> None:
+        assert eventually(lambda: la.writer.put_facts(kept_rows(la, row)) or True)
+        eventually(lambda: la.federation.view().above[path("/ny")].row.cluster_id == row.cluster_id)
+
+    assert referral("/ny/x").kind == resolve_pb2.REFERRAL_KIND_UP
+    receive(ny)
+    assert (referral("/ny/x").kind, referral("/ny/x").cluster_id) == (
+        resolve_pb2.REFERRAL_KIND_DIRECT,
+        "kc-new",
+    )
+    with pytest.raises(NotAuthoritative):
+        router.require_owner(path("/ny/x"), call)
+    # It is mounted again: the referral would lead back to this very address.
+    ny.cluster_id = old.cluster_id
+    receive(ny)
+    with pytest.raises(Unmounted):
+        referral("/ny/x")
+    for one in made:
+        one.stop()
+
+
+def kept_rows(cluster: Cluster, *rows: federation_pb2.MountRow) -> Sequence[Write]:
+    return table_writes(cluster.replica.snapshot, [TableRow(one, unix_ms()) for one in rows])
 
 
 def test_S4_mounts_of_a_store_that_is_away_are_listed_with_their_age_up_to_a_limit(
