@@ -98,6 +98,9 @@ class ClusterRouter:
     def _owners(self, path: Path) -> list[Cluster]:
         return [one for one in self.clusters if one.mount.is_prefix_of(path)]
 
+    def _topmost(self, clusters: Sequence[Cluster]) -> Cluster:
+        return min(clusters, key=lambda one: (not one.is_mounted, len(one.mount)))
+
     def _choose(
         self, path: Path, call: Call | None, owners: Sequence[Cluster], *, is_holder: bool = False
     ) -> Cluster:
@@ -110,7 +113,7 @@ class ClusterRouter:
         """
         mounted = [one for one in owners if one.is_mounted]
         if not mounted:
-            topmost = min(self.clusters, key=lambda one: (not one.is_mounted, len(one.mount)))
+            topmost = self._topmost(self.clusters)
             mounted = [topmost] if topmost.is_mounted or not owners else list(owners)
         chosen = max(mounted, key=lambda one: len(one.mount))
         below = self._referred_to(chosen, path, call)
@@ -186,12 +189,18 @@ class ClusterRouter:
         check_owned(cluster, cluster.mount, path, or_above=or_above)
         return cluster
 
-    def cluster_by_name(self, cluster: str) -> Cluster:
-        """Returns the cluster of this id or name, or the first one."""
-        for one in self.clusters:
-            if cluster in (one.cluster_id, one.config.cluster):
-                return one
-        return self.clusters[0]
+    def cluster_by_name(self, cluster: str, call: Call) -> Cluster:
+        """Returns the cluster of this id or name, of several one that is mounted; the first one, if
+        none is named. For another name the topmost cluster, which refers the caller; also if the
+        named one is unmounted and its mount is hidden from the caller.
+        """
+        if not cluster or self.only is not None:
+            return self.clusters[0]
+        named = [one for one in self.clusters if cluster in (one.cluster_id, one.config.cluster)]
+        found = min(named, key=lambda one: not one.is_mounted, default=None)
+        if found is not None and (found.is_mounted or self.shows_unmounted(found, call)):
+            return found
+        return self._topmost(self.loaded() or self.clusters)
 
     def require_cluster_by_name(self, cluster: str) -> Cluster:
         """Returns the cluster of this id or name; empty = the only one.

@@ -133,7 +133,7 @@ class ResolveService(Service):
         """Returns the path of a physical topic."""
         if not request.physical_name:
             raise InvalidArgument("physical_name: empty; expected the topic's name in Kafka")
-        cluster = self._router.cluster_by_name(request.cluster)
+        cluster = self._router.cluster_by_name(request.cluster, call)
         snapshot = self._router.read_snapshot(cluster, request.token, call)
         response = resolve_pb2.LocateResponse(authority=cluster.authority(snapshot))
         if request.cluster not in {"", cluster.cluster_id, cluster.config.cluster}:

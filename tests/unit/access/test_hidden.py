@@ -366,6 +366,12 @@ def test_A12_a_hidden_mount_whose_cluster_is_mounted_again_is_absent_until_it_is
         assert [one.mount for one in listed.rows] == mounts
         assert listed.incomplete_cluster_ids == others
         assert [one.cluster.cluster for one in listed.authorities] == ["root"]
+    for name in (child.config.cluster, child.cluster_id, "unknown"):
+        locate = resolve_pb2.LocateRequest(cluster=name, physical_name="x")
+        outcome = root.ask("bob", "Locate", locate).outcome
+        assert outcome.error.message == f"no cluster {name!r} is known to root"
+        if name != "unknown":
+            assert isinstance(root.refusal(ADMIN, "Locate", locate), Unmounted)
 
 
 def test_a_mount_as_deep_as_any_is_named_to_who_may_see_it(house: Make) -> None:

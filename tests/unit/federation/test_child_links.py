@@ -28,6 +28,7 @@ from directory.access.principals import ANONYMOUS
 from directory.api.cluster_router import ClusterRouter
 from directory.api.federation_service import FederationService
 from directory.api.grpc_server import DirectoryServer
+from directory.api.resolve_service import ResolveService
 from directory.api.rpc.call_context import Call
 from directory.federation import child_links, child_state, parent_state
 from directory.federation.child_links import ChildLink, ChildLinks
@@ -1142,6 +1143,26 @@ def test_an_unmounted_cluster_is_not_in_the_way_of_one_mounted_elsewhere(
         referral("/ny/x")
     for one in made:
         one.stop()
+
+
+def test_a_cluster_that_is_not_of_the_process_is_searched_from_the_topmost_one(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The *up* referral of a lower one may lead back to this very address."""
+    store = f"sqlite:///{tmp_path / 'zz.sqlite'}"
+    config = ServerConfig.quick(path("/zz"), cluster="zz", store=store)
+    lower = started(replace(config, parent=("127.0.0.1:1",)))
+    call = Call(time.monotonic() + 60, is_active=lambda: True)
+    for clusters in ((cluster, lower), (lower, cluster)):
+        service = ResolveService(ClusterRouter(clusters))
+
+        def outcome(name: str) -> resolve_pb2.Outcome:
+            request = resolve_pb2.LocateRequest(cluster=name, physical_name="x")
+            return service.locate(request, call).outcome  # noqa: B023 - called at once
+
+        assert outcome(CHILD).referral.mount == "/la"
+        assert outcome("kc-unknown").error.message == "no cluster 'kc-unknown' is known to root"
+    lower.stop()
 
 
 def kept_rows(cluster: Cluster, *rows: federation_pb2.MountRow) -> Sequence[Write]:
