@@ -11,7 +11,7 @@ from directory.api.cluster_router import ClusterRouter, leads_through_link, synt
 from directory.api.resolve_answers import encode_error, kind_from_number, with_authority_index
 from directory.api.rpc.call_context import Call
 from directory.server.cluster import Cluster
-from resolver.errors import InvalidPath, KdirError, LimitExceeded
+from resolver.errors import InvalidPath, KdirError, LimitExceeded, Unmounted
 from resolver.path import Path
 
 __all__ = ["BatchResolve", "answers_full"]
@@ -48,8 +48,8 @@ class BatchResolve:
             try:
                 owner = self._router.cluster_for_path(Path.parse(text), call)
                 places.setdefault(owner, []).append(place)
-            except InvalidPath as invalid:
-                error: KdirError = invalid
+            except (InvalidPath, Unmounted) as refusal:
+                error: KdirError = refusal
                 if left < 0:
                     error = answers_full(self._router.limits.answer_bytes)
                 outcomes[place] = encode_error(error)

@@ -30,6 +30,7 @@ from resolver.errors import (
     InvalidPath,
     KdirError,
     NotReady,
+    Unmounted,
 )
 from resolver.path import Path
 
@@ -79,6 +80,9 @@ class ClusterRouter:
         one may be mounted in its place, here or elsewhere.
 
         ``call``: mounts that are hidden from its caller do not count; None = all count.
+
+        Raises:
+            Unmounted: another cluster of this process is to own the path and has another mount yet.
         """
         if self.only is not None:
             return self.only
@@ -106,10 +110,13 @@ class ClusterRouter:
     ) -> Cluster:
         """Returns the cluster for a path, where the mounts of ``owners`` are prefixes of it.
 
-        An unmounted cluster to which the chosen one would refer the caller is returned itself: it
-        is mounted again and has not received that yet, and the referral would lead back to this
-        very address. If the mount is hidden from the caller, the chosen one answers, with *absent*
-        (A12).
+        If the chosen one would refer the caller to a cluster of this process that has not received
+        that mount yet, the referral would lead back to this very address: that one is returned
+        itself, if it is unmounted. If the mount is hidden from the caller, the chosen one answers,
+        with *absent* (A12).
+
+        Raises:
+            Unmounted: such a cluster has another mount.
         """
         mounted = [one for one in owners if one.is_mounted]
         if not mounted:
@@ -117,9 +124,20 @@ class ClusterRouter:
             mounted = [topmost] if topmost.is_mounted or not owners else list(owners)
         chosen = max(mounted, key=lambda one: len(one.mount))
         below = self._referred_to(chosen, path, call)
-        if below is None or below[0].is_mounted or (is_holder and below[1] == path):
+        if below is None:
             return chosen
-        return below[0]
+        found, mount = below
+        if found is chosen or (is_holder and mount == path):
+            return chosen
+        if found.is_mounted and found.mount != mount:
+            is_shown = call is None or self._may_refer(chosen, found.mount, call)
+            still = f"; its mount is still {found.mount}" if is_shown else ""
+            raise Unmounted(
+                f"cluster {found.config.cluster} has not received yet that it is mounted at "
+                f"{mount}{still}",
+                mount=mount,
+            )
+        return found
 
     def _referred_to(
         self, above: Cluster, path: Path, call: Call | None
@@ -181,7 +199,7 @@ class ClusterRouter:
 
         Raises:
             NotAuthoritative: no cluster of this process owns it.
-            Unmounted, NotReady: see ``check_mounted``.
+            Unmounted, NotReady: see ``cluster_for_path`` and ``check_mounted``.
         """
         choose = self.cluster_holding_entry if holder else self.cluster_for_path
         cluster = choose(path, call)

@@ -27,7 +27,7 @@ from directory.federation.parent_state import UNMOUNTED_KEY, TableRow, table_wri
 from directory.namespace.command import CreateMount
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import entry_key, mounted_key
-from directory.store.base import Put
+from directory.store.base import Delete, Put
 from resolver.errors import (
     Absent,
     AlreadyExists,
@@ -372,6 +372,17 @@ def test_A12_a_hidden_mount_whose_cluster_is_mounted_again_is_absent_until_it_is
         assert outcome.error.message == f"no cluster {name!r} is known to root"
         if name != "unknown":
             assert isinstance(root.refusal(ADMIN, "Locate", locate), Unmounted)
+    # Nor does a caller learn of a hidden mount that moves.
+    moving = directory_pb2.MoveEntryRequest(
+        path="/la", new_path="/lb", kind=entry_pb2.ENTRY_KIND_MOUNT
+    )
+    root.ask(ADMIN, "MoveEntry", moving)
+    child.writer.put_facts([Delete(UNMOUNTED_KEY)])
+    assert eventually(lambda: child.is_mounted)
+    for path in ("/lb", "/lb/x", "/lc/x"):
+        assert root.outcome("bob", path) == "absent"
+    below = resolve_pb2.ResolveRequest(path="/lb/x")
+    assert isinstance(root.refusal(ADMIN, "Resolve", below), Unmounted)
 
 
 def test_a_mount_as_deep_as_any_is_named_to_who_may_see_it(house: Make) -> None:

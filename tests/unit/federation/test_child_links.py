@@ -25,6 +25,7 @@ from deploy.local.ports import LOOPBACK
 from directory.access.compiled_grants import AccessMode
 from directory.access.grants import Grant, Operation, Permission
 from directory.access.principals import ANONYMOUS
+from directory.api.batch_resolve import BatchResolve
 from directory.api.cluster_router import ClusterRouter
 from directory.api.federation_service import FederationService
 from directory.api.grpc_server import DirectoryServer
@@ -58,10 +59,11 @@ from directory.namespace.keys import BELOW, LINKED, PARENT, entry_key, member_ke
 from directory.server.cluster import Cluster
 from directory.server.config import Limits, ServerConfig
 from directory.store.addresses import open_store
-from directory.store.base import Guard, Put, StoreUnreachable, Write
+from directory.store.base import Delete, Guard, Put, StoreUnreachable, Write
 from directory.store.etcd.transaction import LIMITS
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.store.writer import Writer
+from resolver.error_status import from_outcome
 from resolver.errors import (
     HasMounts,
     InvalidPath,
@@ -1242,6 +1244,24 @@ def test_a_cluster_that_is_mounted_again_and_not_linked_yet_is_unmounted_for_cal
             router.require_owner(path("/la/x"), holder=holder)
     assert router.require_owner(path("/la"), holder=True) is cluster
     assert router.require_owner(path("/lb")) is cluster
+    # A mount that moves is no circle of referrals either: a walk starts again, and finds it (R14).
+    assert eventually(lambda: child.writer.put_facts([Delete(parent_state.UNMOUNTED_KEY)]) or True)
+    assert eventually(lambda: child.is_mounted)
+    assert router.require_owner(path("/la/x")) is child
+    cluster.writer.commit_command(MoveEntry(path=path("/la"), new_path=path("/ny")))
+    moved = "cluster .* has not received yet that it is mounted at /ny; its mount is still /la"
+    for holder in (False, True):
+        with pytest.raises(Unmounted, match=moved):
+            router.require_owner(path("/ny/x"), holder=holder)
+    assert router.require_owner(path("/ny"), holder=True) is cluster
+    assert router.require_owner(path("/la/x")) is child
+    call = Call(time.monotonic() + 60, is_active=lambda: True)
+    with pytest.raises(Unmounted):
+        router.resolve(resolve_pb2.ResolveRequest(path="/ny/x"), call)
+    batch = resolve_pb2.BatchResolveRequest(paths=["/ny/x", "/lb"])
+    answers = resolve_pb2.BatchResolveResponse.FromString(BatchResolve(router).answer(batch, call))
+    assert [one.WhichOneof("kind") for one in answers.outcomes] == ["error", "absent"]
+    assert isinstance(from_outcome(answers.outcomes[0].error), Unmounted)
     child.stop()
 
 
