@@ -95,6 +95,8 @@ class FederationView:
     """Lookup table of the mounts above, by path."""
     here: TableRow | None
     """This cluster's own mount, in the parent's record; None at the root."""
+    parent: federation_pb2.Welcome | None
+    """Last update of the parent; None also if it was found by another ``parent`` of the config."""
     reported_parents: tuple[str, ...]
     """Endpoints of the parent that it reported itself, besides those of the config."""
     too_deep: Mapping[str, tuple[bytes, str]]
@@ -324,9 +326,10 @@ class FederationState:
             )
         else:
             above, here, hints = before.above, before.here, before.table
-        reported: tuple[str, ...] = ()
-        if position.parent is not None and parent_state.is_of_parent_config(snapshot, self._parent):
-            reported, _ = self.reported_parents(position.parent)
+        parent = position.parent
+        if not parent_state.is_of_parent_config(snapshot, self._parent):
+            parent = None
+        reported = () if parent is None else self.reported_parents(parent)[0]
         below = self._fitting(parts.rows_below(snapshot, placed, looked_at), len(own) + len(above))
         return FederationView(
             snapshot=snapshot,
@@ -338,6 +341,7 @@ class FederationState:
             above=above,
             table=hints,
             here=here,
+            parent=parent,
             reported_parents=reported,
             too_deep=mounts.too_deep,
             above_mounts=mounts.above,
@@ -390,7 +394,12 @@ class FederationState:
             return None if row is None else self._confirmed(row, view)
 
         return refer_outside_mount(
-            path, view.position, deepest, self.parent_endpoints, self._clock_ms()
+            path,
+            view.position.mount,
+            view.parent,
+            deepest,
+            self.parent_endpoints,
+            self._clock_ms(),
         )
 
     def kafka_claims(self) -> list[federation_pb2.KafkaClaim]:

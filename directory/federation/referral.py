@@ -6,7 +6,9 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from directory.federation.parent_state import Position, TableRow
+from kdir.v1 import federation_pb2
+
+from directory.federation.parent_state import TableRow
 from resolver.path import Path
 
 __all__ = ["Direction", "NoReferral", "Referral", "refer_outside_mount", "referral_to_mount"]
@@ -57,23 +59,28 @@ def referral_to_mount(hint: TableRow, direction: Direction) -> Referral:
 
 def refer_outside_mount(
     path: Path,
-    position: Position,
+    mount: Path,
+    parent: federation_pb2.Welcome | None,
     deepest: Callable[[Path], TableRow | None],
     parent_endpoints: tuple[str, ...],
     now_ms: int,
 ) -> Referral | NoReferral:
     """Returns the answer for a path that is not below this cluster's mount: *direct* if the mount
-    table has a mount that is a prefix of it, else *up*, else no route. ``deepest`` looks the table
-    up.
+    table has a mount that is a prefix of it, else *up*, else no route.
+
+    Args:
+        mount: of this cluster.
+        parent: the update of the parent at ``parent_endpoints``; None: the referral names none,
+            and has a guess of its mount.
+        deepest: looks the table up.
     """
     hint = deepest(path)
     if hint is not None and hint.row.endpoints:
         return referral_to_mount(hint, Direction.DIRECT)
-    if parent_endpoints and not position.mount.is_root:
-        parent = position.parent
+    if parent_endpoints and not mount.is_root:
         return Referral(
             Direction.UP,
-            Path.parse(parent.parent_mount) if parent else position.mount.parent,
+            Path.parse(parent.parent_mount) if parent else mount.parent,
             parent.parent_cluster_id if parent else "",
             parent.parent_cluster if parent else "",
             0,
@@ -81,6 +88,6 @@ def refer_outside_mount(
             now_ms,
         )
     return NoReferral(
-        f"nothing leads to {path} from the cluster mounted at {position.mount}: "
+        f"nothing leads to {path} from the cluster mounted at {mount}: "
         + ("it has no parent" if not parent_endpoints else "it is the root, and it is not below it")
     )

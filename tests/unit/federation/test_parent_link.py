@@ -21,6 +21,7 @@ from directory.federation.child_state import child_hello
 from directory.federation.federation_state import endpoint_to_try, unix_ms
 from directory.federation.link_records import encode_record
 from directory.federation.parent_link import LinkStatus
+from directory.federation.referral import Referral
 from directory.namespace.command import CreateDirectory, CreateMount
 from directory.namespace.keys import MOUNT_ROW, PARENT
 from directory.server.certificates import PeerCredentials
@@ -666,6 +667,9 @@ def test_where_a_parent_says_that_it_is_comes_after_the_config_and_goes_with_it(
     try:
         eventually(lambda: again.replica.state is ReplicaState.SERVING)
         assert again.federation.parent_endpoints == (address, *reported), "it is kept"
+        up = again.federation.outside(Path_.parse("/ny"))
+        assert isinstance(up, Referral)
+        assert up.cluster_id == WELCOME.parent_cluster_id
     finally:
         again.stop()
     # Another parent in the config: nothing that the one before said is asked.
@@ -674,6 +678,9 @@ def test_where_a_parent_says_that_it_is_comes_after_the_config_and_goes_with_it(
     try:
         eventually(lambda: other.replica.state is ReplicaState.SERVING)
         assert other.federation.parent_endpoints == ("127.0.0.1:1",)
+        up = other.federation.outside(Path_.parse("/ny"))
+        assert isinstance(up, Referral)
+        assert (up.endpoints, up.cluster_id) == (("127.0.0.1:1",), "")
     finally:
         other.stop()
 
