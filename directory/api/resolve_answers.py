@@ -272,10 +272,11 @@ def refer_to_cluster(
         for row in federation.rows_everywhere()
         if cluster in (row.row.cluster_id, row.row.cluster) and tree.can_refer_to(row.mount)
     ]
-    by_id = [row for row in rows if row.row.cluster_id == cluster]
-    chosen = by_id or rows
+    rows.sort(key=federation.view().rank_of_row, reverse=True)
+    found = {row.row.cluster_id: row for row in rows}  # of each the last one, which counts
+    chosen = [found[cluster]] if cluster in found else list(found.values())
     if len(chosen) > 1:
-        ids = ", ".join(row.row.cluster_id for row in chosen)
+        ids = ", ".join(sorted(found))
         message = f"several clusters are called {cluster!r}: {ids}; give the cluster id"
         outcome.error.CopyFrom(to_outcome(InvalidArgument(message, field="cluster")))
     elif chosen:

@@ -78,7 +78,8 @@ class FederationView:
     """View of one snapshot's mounts.
 
     ``own`` are those of this cluster, ``below`` those that children reported, ``above`` those of
-    the rest of the tree that the parent sent.
+    the rest of the tree that the parent sent. What a child reports of a cluster that is mounted
+    here, or above here, is dropped (R5).
     """
 
     snapshot: Snapshot
@@ -116,6 +117,14 @@ class FederationView:
         """
         here = {} if self.here is None else {self.here.mount: self.here}
         return {**self.above, **here, **self.below, **self.own}
+
+    def rank_of_row(self, row: TableRow) -> tuple[int, int]:
+        """Returns the rank of one of several rows of a cluster; the lowest counts. This cluster's
+        own row comes before those of its parent, and those before the reports of children: while a
+        mount goes from one parent to another, both may be known. Then the highest epoch counts.
+        """
+        mount = row.mount
+        return (0 if mount in self.own else 2 if mount in self.below else 1), -row.row.epoch
 
     def has_all_mounts(self) -> bool:
         """True if ``mounts`` has every child that is mounted here: each mount has a valid path, and
@@ -330,7 +339,12 @@ class FederationState:
         if not parent_state.is_of_parent_config(snapshot, self._parent):
             parent = None
         reported = () if parent is None else self.reported_parents(parent)[0]
-        below = self._fitting(parts.rows_below(snapshot, placed, looked_at), len(own) + len(above))
+        others = {*placed, *(position.parent.ancestor_cluster_ids if position.parent else ())}
+        reports = {
+            child: [row for row in rows if row.row.cluster_id not in others]
+            for child, rows in parts.rows_below(snapshot, placed, looked_at).items()
+        }
+        below = self._fitting(reports, len(own) + len(above))
         return FederationView(
             snapshot=snapshot,
             position=position,

@@ -1167,6 +1167,56 @@ def test_a_cluster_that_is_not_of_the_process_is_searched_from_the_topmost_one(
     lower.stop()
 
 
+def test_R5_a_report_of_a_cluster_that_is_mounted_elsewhere_reaches_nobody(
+    cluster: Cluster,
+) -> None:
+    cluster.writer.commit_command(CreateMount(path=path("/ny"), cluster_id="kc-ny", cluster="ny"))
+    false = federation_pb2.MountRow(mount="/la/z", cluster_id="kc-ny", epoch=9, endpoints=["h:1"])
+    snapshot = cluster.replica.snapshot
+    rows = [TableRow(one, unix_ms()) for one in (false, row(1))]
+    cluster.writer.put_facts(below_writes(snapshot, CHILD, rows, unix_ms()))
+    sent = {"/la": CHILD, "/la/1": "kc-1", "/ny": "kc-ny"}
+    assert {
+        one.row.mount: one.row.cluster_id for one in cluster.federation.rows_everywhere()
+    } == sent
+    assert located(cluster, "kc-ny").referral.mount == "/ny"
+    # Nobody but the child has it mounted any more.
+    cluster.writer.commit_command(DeleteEntry(path=path("/ny"), kind=Kind.MOUNT))
+    assert located(cluster, "kc-ny").referral.mount == "/la/z"
+
+
+def test_which_of_two_rows_of_a_cluster_counts(tmp_path: Path) -> None:
+    """A mount goes from one parent to another, and both are known for seconds."""
+    store = f"sqlite:///{tmp_path / 'la.sqlite'}"
+    config = ServerConfig.quick(path("/la"), cluster="la", store=store)
+    la = started(replace(config, parent=("127.0.0.1:1",)))
+    eventually(lambda: la.writer.commit_command(CreateMount(path=path("/la/c"), cluster_id=CHILD)))
+
+    def of_zz(mount: str, epoch: int) -> federation_pb2.MountRow:
+        return federation_pb2.MountRow(
+            mount=mount, cluster_id="kc-zz", cluster="zz", epoch=epoch, endpoints=["h:1"]
+        )
+
+    reported = [TableRow(of_zz(f"/la/c/{epoch}", epoch), unix_ms()) for epoch in (1, 3, 2)]
+    la.writer.put_facts(below_writes(la.replica.snapshot, CHILD, reported, unix_ms()))
+    for name in ("kc-zz", "zz"):
+        assert located(la, name).referral.mount == "/la/c/3"
+    la.writer.put_facts(kept_rows(la, of_zz("/ny/zz", 1)))
+    for name in ("kc-zz", "zz"):
+        assert located(la, name).referral.mount == "/ny/zz"
+    other = federation_pb2.MountRow(mount="/ny/other", cluster_id="kc-other", cluster="zz")
+    la.writer.put_facts(kept_rows(la, of_zz("/ny/zz", 1), other))
+    assert located(la, "kc-zz").referral.mount == "/ny/zz"
+    assert "'zz': kc-other, kc-zz; give the cluster id" in located(la, "zz").error.message
+    la.stop()
+
+
+def located(cluster: Cluster, name: str) -> resolve_pb2.Outcome:
+    call = Call(time.monotonic() + 60, is_active=lambda: True)
+    request = resolve_pb2.LocateRequest(cluster=name, physical_name="x")
+    return ResolveService(ClusterRouter([cluster])).locate(request, call).outcome
+
+
 def kept_rows(cluster: Cluster, *rows: federation_pb2.MountRow) -> Sequence[Write]:
     return table_writes(cluster.replica.snapshot, [TableRow(one, unix_ms()) for one in rows])
 
