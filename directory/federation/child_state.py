@@ -144,8 +144,11 @@ class WaitingChildren:
         self._waiting: Final[dict[str, _Candidate]] = {}
 
     def remember(self, hello: federation_pb2.Hello, error: KdirError) -> None:
-        """Records that a child was refused."""
+        """Records that a child was refused. Of too many, those go that have not tried for the
+        longest time.
+        """
         with self._lock:
+            self._waiting.pop(hello.cluster_id, None)
             self._waiting[hello.cluster_id] = _Candidate(hello, error.message, self._clock())
             while len(self._waiting) > _MOST:
                 del self._waiting[next(iter(self._waiting))]

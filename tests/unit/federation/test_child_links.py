@@ -34,6 +34,7 @@ from directory.api.rpc.call_context import Call
 from directory.federation import child_links, child_state, parent_state
 from directory.federation.child_links import ChildLink, ChildLinks
 from directory.federation.child_state import (
+    WaitingChildren,
     below_rows,
     below_writes,
     child_hello,
@@ -1415,6 +1416,15 @@ def test_a_child_that_stopped_trying_keeps_nobody_from_mounting_it_elsewhere(
     children.check_mount(path("/late"), "kc-late")
     assert children.identify("late")[0] == "kc-late"
     children.stop()
+
+
+def test_of_too_many_children_that_wait_those_go_that_have_not_tried_for_longest() -> None:
+    waiting, refusal = WaitingChildren(lambda: 0.0), UnknownChild("no mount names it")
+    for number in (*range(1_000), 0, 1_000):
+        waiting.remember(federation_pb2.Hello(cluster_id=f"kc-{number}"), refusal)
+    assert waiting.hello("kc-0") is not None
+    assert waiting.hello("kc-1") is None
+    assert len(waiting.recent()) == 1_000
 
 
 def test_the_last_contact_with_a_child_is_its_last_message_not_the_end_of_its_link(
