@@ -33,7 +33,9 @@ _MOST_REST_SECONDS: Final = 2.5
 connect at once, their rows are sent together.
 """
 _SHARED_MS: Final = 1_000
-"""Time for which a message is shared by several links; ages count as of its end."""
+"""Time for which a message is shared by several links; ages count as of its end. By the monotonic
+clock (docs/guarantees.md#g12).
+"""
 AGES_OFF_MS: Final = 2 * _SHARED_MS
 """Most that a row seems older than it is, besides the time of transport."""
 _KEPT_CHANGES: Final = 64
@@ -100,7 +102,9 @@ class SentTable(Generic[Message]):
         self._version = 0
         self._versions: Final[deque[_Version]] = deque(maxlen=_KEPT_CHANGES)
         self._shared: dict[int, Sequence[Message]] = {}
-        self._shared_until_ms = 0
+        self._shared_until = 0.0
+        self._shared_as_of_ms = 0
+        """Unix ms of the end of sharing."""
 
     def mark_changed(self) -> bool:
         """Marks the table as changed. Returns True if links should check it now; False if it was
@@ -126,10 +130,11 @@ class SentTable(Generic[Message]):
             self._make()
             if version == self._version:
                 return version, ()
-            now_ms = self._clock_ms()
-            if now_ms >= self._shared_until_ms:
+            now = self._clock()
+            if not self._shared or now >= self._shared_until:
                 self._shared.clear()
-                self._shared_until_ms = now_ms + _SHARED_MS
+                self._shared_until = now + _SHARED_MS / 1000
+                self._shared_as_of_ms = self._clock_ms() + _SHARED_MS
             if version not in self._shared:
                 self._shared[version] = [self._wrap(one) for one in self._messages(version)]
             return self._version, self._shared[version]
@@ -181,7 +186,7 @@ class SentTable(Generic[Message]):
 
     def _messages(self, version: int) -> Iterator[federation_pb2.MountTable]:
         # As of the end of sharing: no link gets a row that seems younger than it is.
-        at_ms = self._shared_until_ms
+        at_ms = self._shared_as_of_ms
         if not version or version < self._versions[0].number - 1:
             yield from messages_of((one.aged(at_ms) for one in self._all()), ())
             return

@@ -98,6 +98,34 @@ def test_the_table_is_made_once_for_all_links_and_not_when_nothing_changed() -> 
     assert [one.mount for one in sending.since(1)[1][0].rows] == ["/la/7"]
 
 
+def test_G12_a_clock_that_was_put_back_makes_no_row_older_than_it_is() -> None:
+    wall = [1_000_000]
+    rows = [TableRow(row("/la/a"), wall[0]), TableRow(row("/la/b", confirmed=True), wall[0])]
+    now = [0.0]
+    sent = SentTable(
+        lambda: rows,
+        parent_state.without_volatile_fields,
+        lambda table: table,
+        lambda: wall[0],
+        lambda: now[0],
+    )
+
+    def ages() -> list[float]:
+        (table,) = sent.messages_since(0)[1]
+        return [one.age_seconds for one in table.rows]
+
+    assert ages() == [1, 0]
+    wall[0] -= 900_000
+    now[0] += 1
+    assert ages() == [0, 0]
+    # Later rows have the time of the new clock.
+    rows[0] = TableRow(row("/la/a", epoch=2), wall[0])
+    sent.mark_changed()
+    now[0] += 10
+    wall[0] += 10_000
+    assert ages() == [11, 0]
+
+
 def test_rows_that_the_link_confirms_are_not_sent_again_for_their_age() -> None:
     sending = Sending()
     for one in range(300):
