@@ -38,7 +38,7 @@ from directory.federation.inheritance import levels_at_mount, refuse_oversized
 from directory.federation.link_groups import LINK_GROUPS, LinkGroup, LinkGroups, LinkPace
 from directory.federation.table_exchange import ReceivedTable
 from directory.namespace.entry import Mount
-from directory.namespace.keys import ENTRY
+from directory.namespace.keys import ENTRY, LINKED
 from directory.namespace.mounted import claimed_cluster_ids, is_mount_unreadable, mounted_at
 from directory.namespace.snapshot import Snapshot
 from directory.namespace.tree_nodes import ROOT_KEY
@@ -831,6 +831,7 @@ class ChildLinks:
         with self._lock:
             for cluster_id in self._paces.keys() - mounted - self._sessions.keys():
                 del self._paces[cluster_id]
+        self._forget_restored_links(snapshot)
         writes = child_state.forget_writes(snapshot, mounted)
         if not writes:
             self._forgotten_sequence = sequence
@@ -841,6 +842,25 @@ class ChildLinks:
                 self._writer.put_facts(step, (UnchangedSince(ENTRY, snapshot.revision),))
         except WriteConflict:
             return  # the next round looks again
+
+    def _forget_restored_links(self, snapshot: Snapshot) -> None:
+        """Removes the records of links to this server that it does not hold: a restored store may
+        have those of an earlier time, which would count while this server is alive.
+        """
+        for key, value in snapshot.facts(LINKED):
+            cluster_id = key.removeprefix(LINKED).decode(errors="replace")
+            if cluster_id in self._sessions:
+                continue
+            link = child_state.link_of(snapshot, cluster_id)
+            if link is None or link.server_id != self._server_id:
+                continue
+            with self._lock:
+                pace = self._paces.setdefault(cluster_id, _Pace())
+            with pace.lock:  # no link of this child begins meanwhile
+                is_held = cluster_id in self._sessions
+                if not is_held and (pace.session is None or pace.session.is_kept):
+                    with suppress(WriteConflict):  # the record is newer than the snapshot
+                        self._writer.put_facts((Delete(key),), (KeyEquals(key, value),))
 
     # -- mounting --------------------------------------------------------------------------------
 

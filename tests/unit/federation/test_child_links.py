@@ -1387,6 +1387,37 @@ def test_S11_a_link_of_before_a_restore_ends_and_the_next_one_is_stored(
     children.stop()
 
 
+@pytest.mark.parametrize("was_linked", [True, False])
+def test_S11_a_restored_record_of_a_link_to_a_live_server_does_not_stay(
+    cluster: Cluster, *, was_linked: bool
+) -> None:
+    """For the cluster's other servers the child would be linked for as long as that one lives."""
+    children = children_of(cluster, Writing(cluster), 1_000.0)
+    link = opened(children) if was_linked else None
+    restored = link_write(CHILD, cluster.member().server_id, 7)
+    others = link_write("kc-other", "another-server", 0)
+    cluster.writer.put_facts((restored, others))
+    other = FederationState(cluster.replica, path("/"), (), server_id="server-b")
+    found = other.child_liveness(CHILD)
+    assert found is not None
+    assert found.linked
+    cluster.writer.commit_command(CreateMount(path=path("/o"), cluster_id="kc-other"))
+    if link is not None:
+        children.forget()
+        assert link_of(cluster.replica.snapshot, CHILD) is not None
+        link.close()
+        children.keep_reported()
+    children.forget()
+    assert link_of(cluster.replica.snapshot, CHILD) is None
+    assert link_of(cluster.replica.snapshot, "kc-other") is not None
+    assert other.child_liveness(CHILD) is None
+    again = opened(children)
+    children.forget()
+    assert link_of(cluster.replica.snapshot, CHILD) is not None
+    again.close()
+    children.stop()
+
+
 def test_a_link_whose_reports_are_not_stored_any_more_ends(cluster: Cluster) -> None:
     """The store has a newer link of the child, or none: the child links again, and is stored."""
     children = children_of(cluster, Writing(cluster), 1_000.0)
