@@ -306,7 +306,7 @@ class NoRoute(KdirError, reason="NO_ROUTE", code="FAILED_PRECONDITION"):
 
 
 class Unmounted(KdirError, reason="UNMOUNTED", code="FAILED_PRECONDITION"):
-    """The parent has unmounted this cluster; it serves nothing."""
+    """The parent unmounted this cluster, or moved it, and it has not received that yet."""
 
 
 class NotAuthoritative(KdirError, reason="NOT_AUTHORITATIVE", code="FAILED_PRECONDITION"):
