@@ -389,7 +389,7 @@ class Schemas:
             if not -_INT_LIMIT <= found["position"] < _INT_LIMIT:
                 raise ValueError(f"an int of more than 32 bits: {found['position']}")
             if not _FIRST_MS <= found["time"] <= _LAST_MS:
-                raise ValueError(f"a time that is none: {found['time']} ms")
+                raise ValueError(f"a time outside the years 1 to 9999: {found['time']} ms")
         except Exception as error:  # noqa: BLE001 - fastavro raises many types for damaged bytes
             raise UndecodableRecord(f"{type(error).__name__}: {error}") from None
         return found  # type: ignore[no-any-return]

@@ -173,7 +173,7 @@ def test_a_query_reaches_no_file_no_net_and_no_setting(
 
 
 @pytest.mark.parametrize("time", [2**62, -(2**62), 9 * 10**15, 253_402_300_800_000])
-def test_P18_a_record_with_a_time_that_is_none_is_counted(
+def test_P18_a_record_with_a_time_outside_the_years_1_to_9999_is_counted(
     monkeypatch: pytest.MonkeyPatch, time: int
 ) -> None:
     """It ended the audit of all clusters."""
@@ -190,7 +190,7 @@ def test_P18_a_record_with_a_time_that_is_none_is_counted(
         assert sum(len(rows) for _, rows in pages) == 3
     [problem] = reading.problems()
     assert "1 record could not be decoded, the first at offset 1: " in problem.reason
-    assert f"a time that is none: {time} ms" in problem.reason
+    assert f"a time outside the years 1 to 9999: {time} ms" in problem.reason
 
 
 class BreakingReader:
