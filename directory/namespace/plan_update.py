@@ -101,9 +101,11 @@ def _check_growth(draft: PlanBuilder, node: Node, path: Path, before: Topic, aft
     """Checks the quotas for requested partitions, the topic's own policy included. Partitions by
     inherited policies are counted when they are pushed: until then they are only desired.
     """
-    desired_config = max(after.partitions, after.policies.partitions or 0)
     known = max(before.partitions, before.policies.partitions or 0)
-    if desired_config <= known:
+    own = after.policies.partitions or 0
+    # An own policy that was set before is not in the record, which is what quotas count.
+    desired_config = max(after.partitions, own if own > known else 0)
+    if desired_config <= before.partitions:
         return
     check_topic_own_quota(path, after.policies, desired_config)
     check_quota(draft, node, Amount(0, desired_config - topic_amount(before).partitions))

@@ -107,6 +107,20 @@ def test_more_partitions_need_room_too() -> None:
     cluster.do(UpdateEntry(path=path("/la/a/y"), changes={"policies.owner": "x"}))
 
 
+def test_an_own_policy_that_was_set_before_lets_no_growth_past_the_quota() -> None:
+    cluster = Cluster()
+    policies = Policies(partitions=1000)
+    cluster.do(mkdir("/la/a", max_partitions=5))
+    cluster.do(CreateTopic(path=path("/la/a/x"), partitions=2, policies=policies))
+    refused(cluster, grow("/la/a/x", 1000), "/la/a allows 5 .*2 used, 998 requested")
+    cluster.do(grow("/la/a/x", 5))
+    refused(cluster, grow("/la/a/x", 6), "5 used, 1 requested")
+    # Nor past the topic's own limit.
+    policies = Policies(partitions=1000, max_partitions=3)
+    cluster.do(CreateTopic(path=path("/la/y"), partitions=2, policies=policies))
+    refused(cluster, grow("/la/y", 4), "/la/y allows itself 3 partitions, not 4")
+
+
 def test_a_topic_binds_itself() -> None:
     cluster = Cluster()
     cluster.do(topic("/la/x", 2, max_partitions=3))
