@@ -24,6 +24,7 @@ __all__ = [
     "claimed_cluster_ids",
     "is_claimed_by",
     "is_mount_unreadable",
+    "may_have_unreadable_mount_below",
     "mounted_at",
     "mounts_with_paths",
     "path_text_below",
@@ -54,6 +55,16 @@ def is_mount_unreadable(snapshot: Snapshot, cluster_id: str) -> bool:
     if snapshot.fact(mounted_key(cluster_id)) is None:
         return False
     return any(key.startswith(ENTRY) for key in snapshot.unreadable_values)
+
+
+def may_have_unreadable_mount_below(snapshot: Snapshot, directory_id: int) -> bool:
+    """True if a child that no mount names has a claim while the record of a container below the
+    directory is unreadable: it may be the child's mount, or a directory above it (S21).
+    """
+    if not snapshot.has_unreadable_containers_below(directory_id):
+        return False
+    readable = {mount.cluster_id for _, mount in snapshot.mounts()}
+    return bool(claimed_cluster_ids(snapshot) - readable)
 
 
 def claimed_cluster_ids(snapshot: Snapshot) -> set[str]:

@@ -36,6 +36,7 @@ from directory.namespace.keys import (
     read_only_key,
     removal_key,
 )
+from directory.namespace.mounted import may_have_unreadable_mount_below
 from directory.namespace.plan_builder import PlanBuilder, read_only_place
 from directory.namespace.plan_create import mounts_below
 from directory.namespace.plan_update import check_etag, own_policies
@@ -153,6 +154,13 @@ def _delete_directory(
             f"clusters are mounted below {found.path}: {mounts}; unmount them first",
             path=found.path,
             mounts=mounts,
+        )
+    if may_have_unreadable_mount_below(snapshot, directory.entry_id):
+        raise HasMounts(
+            f"clusters may be mounted below {found.path}: a child that no mount names has a claim, "
+            f"and the record of its mount, or of a directory above it, may be one of those below "
+            f"that cannot be read; repair or remove them first: kdir verify {draft.mount}",
+            path=found.path,
         )
     if not command.recursive:
         topics = len(node.topics) if node is not None else 0

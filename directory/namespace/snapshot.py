@@ -140,11 +140,18 @@ class Snapshot:
 
     def unreadable_below(self, directory_id: int) -> int:
         """Returns the number of unreadable records of entries in a directory and those below it."""
-        return sum(
-            len(entries)
-            for above, entries in self.unreadable_entries.items()
-            if self._is_within(directory_id, above)
-        )
+        return sum(1 for _ in self._unreadable_below(directory_id))
+
+    def has_unreadable_containers_below(self, directory_id: int) -> bool:
+        """True if the record of a directory, link or mount in a directory, or in one below it, is
+        unreadable.
+        """
+        return any(not entry.is_topic for entry in self._unreadable_below(directory_id))
+
+    def _unreadable_below(self, directory_id: int) -> Iterator[EntryKey]:
+        for above, entries in self.unreadable_entries.items():
+            if self._is_within(directory_id, above):
+                yield from entries
 
     @property
     def unreadable_entries(self) -> Mapping[int, Sequence[EntryKey]]:

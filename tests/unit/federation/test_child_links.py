@@ -52,7 +52,6 @@ from directory.namespace.command import (
     CreateMount,
     DeleteEntry,
     MoveEntry,
-    ReapDeleted,
     UpdateEntry,
 )
 from directory.namespace.entry import Kind, Policies
@@ -951,13 +950,13 @@ def test_S21_a_child_whose_unreadable_mount_was_removed_is_forgotten_with_it(
     children.receive(link, federation_pb2.LinkRequest(mounts_below=federation_pb2.MountTable()))
     directory_id = cluster.replica.snapshot.find_directory(["d"])
     assert directory_id is not None
-    cluster.writer.put_facts((Put(entry_key(directory_id, Kind.MOUNT, "deep"), b"\xff\xfe"),))
+    key = entry_key(directory_id, Kind.MOUNT, "deep")
+    cluster.writer.put_facts((Put(key, b"\xff\xfe"),))
     polled(link)
     link.close()
-    cluster.writer.commit_command(DeleteEntry(path=path("/d"), recursive=True))
     children.forget()
     assert child_hello(cluster.replica.snapshot, "kc-deep") is not None
-    cluster.writer.commit_command(ReapDeleted())
+    cluster.writer.put_facts((Delete(key),))
     children.forget()
     assert child_hello(cluster.replica.snapshot, "kc-deep") is None
     children.stop()

@@ -31,7 +31,7 @@ from directory.namespace.keys import (
     retired_key,
 )
 from directory.namespace.removal_progress import Removal, removals
-from directory.store.base import Put
+from directory.store.base import Delete, Put, Write
 from directory.store.transaction_limits import Limits
 from resolver.errors import (
     Absent,
@@ -80,6 +80,22 @@ def refused(cluster: Cluster, command: object, error: type[KdirError], arguments
         cluster.do(command)  # type: ignore[arg-type]
     assert cluster.rows.revision == before
     return raised.value
+
+
+def change(cluster: Cluster, *writes: Write) -> None:
+    """Commits writes that no plan made."""
+    assert cluster.rows.commit((), writes)
+    cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, writes)
+
+
+def spoil(cluster: Cluster, kind: Kind, *relative: str) -> bytes:
+    """Makes an entry's record unreadable; returns its key."""
+    at = cluster.snapshot.find_directory(relative[:-1])
+    assert at is not None
+    key = entry_key(at, kind, relative[-1])
+    assert key in cluster.rows.values
+    change(cluster, Put(key, b"\xff"))
+    return key
 
 
 def reap_all(cluster: Cluster, limit: int = 100, most: int = 1000) -> int:
@@ -250,11 +266,7 @@ def test_a_directory_that_holds_something_is_kept() -> None:
 def test_S21_a_directory_with_nothing_but_what_cannot_be_read_is_not_empty() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/a/b"), topic("/la/a/b/t"))
-    at = cluster.snapshot.find_directory(("a",))
-    assert at is not None
-    broken = Put(entry_key(at, Kind.DIRECTORY, "b"), b"\xff")
-    assert cluster.rows.commit((), (broken,))
-    cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, (broken,))
+    spoil(cluster, Kind.DIRECTORY, "a", "b")
     refused(cluster, rm("/la/a"), NotEmpty, "0 topics and 0 .* 1 entry that cannot be read")
     assert cluster.do(rm("/la/a", recursive=True)).unreadable_count == 1
     # What lies in b is found by its directory's record only: so both stay for the reaper.
@@ -266,11 +278,7 @@ def test_S21_a_directory_with_nothing_but_what_cannot_be_read_is_not_empty() -> 
 def test_S21_what_cannot_be_read_further_below_is_counted_in_a_removal() -> None:
     cluster = Cluster()
     cluster.do(mkdir("/la/a/b/c"), mkdir("/la/other/c"))
-    at = cluster.snapshot.find_directory(("a", "b"))
-    assert at is not None
-    broken = Put(entry_key(at, Kind.DIRECTORY, "c"), b"\xff")
-    assert cluster.rows.commit((), (broken,))
-    cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, (broken,))
+    spoil(cluster, Kind.DIRECTORY, "a", "b", "c")
     assert cluster.do(rm("/la/other", recursive=True)).unreadable_count == 0
     made = cluster.do(rm("/la/a", recursive=True))
     assert (made.directory_count, made.unreadable_count) == (2, 1)
@@ -308,6 +316,27 @@ def test_mounts_at_or_below_are_named() -> None:
     named = wrong.metadata["mounts"].split(", ")
     assert named == [f"/la/a/b/m{number}" for number in range(5)]
     refused(cluster, rm("/la/a"), HasMounts, "unmount them first")
+
+
+def test_S21_a_mount_that_cannot_be_read_keeps_the_directories_above_it() -> None:
+    """Else the reaper would remove it, and its child would be unmounted."""
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a/b"), mkdir("/la/other/c"), topic("/la/other/t"))
+    cluster.do(CreateMount(path=path("/la/a/b/m"), cluster_id="kc-1"))
+    key = spoil(cluster, Kind.MOUNT, "a", "b", "m")
+    for loaded in (cluster.snapshot, cluster.loaded()):
+        cluster.snapshot = loaded
+        refused(cluster, rm("/la/a", recursive=True), HasMounts, "may be mounted below /la/a: ")
+        refused(cluster, rm("/la/a/b"), HasMounts, "kdir verify /la")
+    # Elsewhere, where it cannot be, nothing is in the way.
+    cluster.do(rm("/la/other", recursive=True))
+    # Nor once an operator has removed the key.
+    change(cluster, Delete(key))
+    cluster.do(rm("/la/a", recursive=True))
+    # A directory above the mount that cannot be read hides it, too.
+    cluster.do(mkdir("/la/d/e"), CreateMount(path=path("/la/d/e/m"), cluster_id="kc-2"))
+    spoil(cluster, Kind.DIRECTORY, "d", "e")
+    refused(cluster, rm("/la/d", recursive=True), HasMounts, "may be mounted below /la/d: ")
 
 
 def test_a_mount_that_comes_meanwhile_saves_the_directory() -> None:
