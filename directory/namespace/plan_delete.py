@@ -33,6 +33,7 @@ from directory.namespace.keys import (
     entry_key,
     mounted_key,
     quota_key,
+    read_only_id,
     read_only_key,
     removal_key,
 )
@@ -174,7 +175,7 @@ def _delete_directory(
             topics=topics,
             containers=others,
         )
-    _refuse_read_only_below(draft, found.path)
+    _refuse_read_only_below(draft, found.path, directory.entry_id)
     # A concurrent mount below it would be torn down unseen: its claim conflicts.
     draft.expect_nothing_newer(MOUNTED)
     # So would an entry that becomes read-only meanwhile: its mark conflicts.
@@ -201,11 +202,18 @@ def _delete_directory(
     return replace(plan, unreadable_count=snapshot.unreadable_below(directory.entry_id))
 
 
-def _refuse_read_only_below(draft: PlanBuilder, path: Path) -> None:
+def _refuse_read_only_below(draft: PlanBuilder, path: Path, directory_id: int) -> None:
     # By the marks, of which there are few: a subtree may have a million entries.
-    prefix = path.below(draft.mount)
-    for key, value in draft.snapshot.facts(READ_ONLY):
-        at = read_only_place(draft.snapshot, key, value)
+    snapshot, prefix = draft.snapshot, path.below(draft.mount)
+    for key, value in snapshot.facts(READ_ONLY):
+        at = read_only_place(snapshot, key, value)
+        if at is None and read_only_id(key) and snapshot.has_unreadable_below(directory_id):
+            raise ReadOnly(
+                f"an entry below {path} may be read-only: the mark {key.decode()} names none that "
+                f"can be read, and not all below can; repair or remove those first: "
+                f"kdir verify {draft.mount}",
+                path=path,
+            )
         if at is not None and at[: len(prefix)] == prefix and at != prefix:
             where = entry_path(draft.mount, at)
             raise ReadOnly(f"{where} is read-only", path=where)

@@ -142,6 +142,19 @@ class Snapshot:
         """Returns the number of unreadable records of entries in a directory and those below it."""
         return sum(1 for _ in self._unreadable_below(directory_id))
 
+    def has_unreadable_below(self, directory_id: int) -> bool:
+        """True if the record of an entry in a directory, or in one below it, is unreadable; also
+        of a topic whose record was found so only after the load, such as by ``locate``.
+        """
+        for key in self.unreadable_values:
+            try:
+                above = parse_entry_key(key).parent_id
+            except ValueError:  # of something else
+                continue
+            if self._is_within(directory_id, above):
+                return True
+        return False
+
     def has_unreadable_containers_below(self, directory_id: int) -> bool:
         """True if the record of a directory, link or mount in a directory, or in one below it, is
         unreadable.

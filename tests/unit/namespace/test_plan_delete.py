@@ -88,13 +88,13 @@ def change(cluster: Cluster, *writes: Write) -> None:
     cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, writes)
 
 
-def spoil(cluster: Cluster, kind: Kind, *relative: str) -> bytes:
+def spoil(cluster: Cluster, kind: Kind, *relative: str, record: bytes = b"\xff") -> bytes:
     """Makes an entry's record unreadable; returns its key."""
     at = cluster.snapshot.find_directory(relative[:-1])
     assert at is not None
     key = entry_key(at, kind, relative[-1])
     assert key in cluster.rows.values
-    change(cluster, Put(key, b"\xff"))
+    change(cluster, Put(key, record))
     return key
 
 
@@ -453,6 +453,35 @@ def test_a_directory_that_becomes_read_only_meanwhile_is_kept(meanwhile: object)
     late = cluster.plan(rm("/la/a", recursive=True))
     cluster.do(meanwhile)  # type: ignore[arg-type]
     assert not cluster.commit(late)
+
+
+@pytest.mark.parametrize("kind", [Kind.TOPIC, Kind.DIRECTORY])
+def test_S21_what_is_read_only_and_cannot_be_read_is_kept(kind: Kind) -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a/b"), mkdir("/la/other/x"))
+    cluster.do(topic("/la/a/b/c") if kind is Kind.TOPIC else mkdir("/la/a/b/c"))
+    cluster.do(UpdateEntry(path=path("/la/a/b/c"), changes={"policies.read_only": True}))
+    key = spoil(cluster, kind, "a", "b", "c")
+    (mark,) = cluster.rows.under(b"f/read_only/")
+    for snapshot in (cluster.snapshot, cluster.loaded()):
+        cluster.snapshot = snapshot
+        refused(cluster, rm("/la/a", recursive=True), ReadOnly, f"{mark.decode()} .* kdir verify")
+    # Where all can be read, the entry of the mark is not, nor once its key is removed.
+    cluster.do(rm("/la/other", recursive=True))
+    change(cluster, Delete(key))
+    cluster.do(rm("/la/a", recursive=True))
+
+
+def test_S21_a_read_only_topic_that_is_damaged_further_in_is_kept() -> None:
+    """A load takes it for readable."""
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a"), topic("/la/a/t"))
+    cluster.do(UpdateEntry(path=path("/la/a/t"), changes={"policies.read_only": True}))
+    whole = cluster.codec.encode(cluster.topic("/la/a/t"))
+    spoil(cluster, Kind.TOPIC, "a", "t", record=whole[:-3])
+    cluster.snapshot = cluster.loaded()
+    assert not cluster.snapshot.unreadable_values
+    refused(cluster, rm("/la/a", recursive=True), ReadOnly, "may be read-only")
 
 
 def test_the_mark_of_a_read_only_directory_comes_and_goes() -> None:
