@@ -238,7 +238,8 @@ class Codec(Protocol):
     def physical_names(self, records: Sequence[bytes]) -> Sequence[str | None]:
         """Returns the physical name of each topic's record without decoding the entry.
 
-        None if the record is not a topic's or cannot be read; ``decode`` raises the reason.
+        None if the record is not a topic's or cannot be read, so also if the name has a character
+        that no name in Kafka has; ``decode`` raises the reason.
         """
 
     def entry_id(self, record: bytes) -> int:

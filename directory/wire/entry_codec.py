@@ -34,6 +34,7 @@ from directory.namespace.entry import (
     etag_of,
 )
 from directory.namespace.snapshot import Node
+from directory.namespace.tree_nodes import LEGAL
 from directory.wire.grant_messages import entry_grants_from_bytes, entry_grants_to_proto
 from resolver.errors import InvalidArgument, InvalidPath, UnreadableRecord
 from resolver.path import Path
@@ -132,7 +133,10 @@ class ProtoCodec:
             scan_pb2.ScanTopicsResponse.FromString(joined)
         except DecodeError:
             return [_physical_name(record) for record in records]
-        return [_name_at_its_place(record) or _physical_name(record) for record in records]
+        names = [_name_at_its_place(record) or _physical_name(record) for record in records]
+        if _is_legal("".join(filter(None, names))):
+            return names
+        return [_physical_name(record) for record in records]
 
     def entry_id(self, record: bytes) -> int:
         if record[:1] == b"\x11" and len(record) >= 9:  # field 2, fixed64
@@ -369,7 +373,13 @@ def _physical_name(record: bytes) -> str | None:
         return None
     if not message.entry_id:
         return None
-    return message.topic.physical_name or None
+    name = message.topic.physical_name
+    return name if name and _is_legal(name) else None
+
+
+def _is_legal(physical_name: str) -> bool:
+    """True if a name has only characters that names of topics have in Kafka."""
+    return not physical_name.encode().translate(None, LEGAL)
 
 
 # Entries and policies as messages, field by field, both ways.
@@ -412,6 +422,8 @@ def _millis(message: entry_pb2.Entry) -> int:
 def _topic(message: entry_pb2.Topic, common: dict[str, Any], *, stored: bool) -> Topic:
     if stored and not message.physical_name:
         raise ValueError("topic.physical_name: missing")
+    if stored and not _is_legal(message.physical_name):
+        raise ValueError(f"topic.physical_name: not a name: {message.physical_name!r}")
     provision, provision_message = Provision.PENDING, message.provision_message
     if int(message.provision) in _PROVISIONS:
         provision = Provision(message.provision)

@@ -209,6 +209,21 @@ def test_S21_a_record_damaged_into_one_of_another_kind_is_no_topic() -> None:
     assert snapshot.readable_topic(ROOT_ID, "damaged") is None
 
 
+def test_S21_a_physical_name_that_is_damaged_into_none_hides_no_other_topic() -> None:
+    names = [f"n{number}J" for number in range(4)]
+    rows = [put(ROOT_ID, one, Topic(entry_id=91, physical_name=one)) for one in names]
+    damaged = Put(rows[1].key, rows[1].value.replace(b"\x03n1J", b"\x03n1\n"))  # one bit
+    assert damaged.value != rows[1].value
+    for snapshot in both(rows[0], damaged, *rows[2:]):
+        snapshot.index_physical_names()
+        found = [snapshot.locate(one) is not None for one in (*names, "n1\n")]
+        assert found == [True, False, True, True, False]
+        assert list(snapshot.unreadable_values) == [damaged.key]
+        assert "not a name: 'n1\\n'" in snapshot.unreadable_values[damaged.key]
+        assert snapshot.readable_topic(ROOT_ID, "n1J") is None
+        assert snapshot.apply(2, [rows[1]]).locate("n1J") is not None
+
+
 def test_a_directory_whose_record_becomes_unreadable_keeps_its_entries() -> None:
     writes = [
         put(ROOT_ID, "a", Directory(entry_id=50)),
