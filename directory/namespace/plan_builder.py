@@ -174,10 +174,14 @@ class PlanBuilder:
     def carry_grants(
         self, parent_id: int, name: str, entry: Entry, to_parent_id: int, to_name: str
     ) -> None:
-        """Moves the grants of a removed entry to its new place."""
+        """Moves the grants of a removed entry to its new place. Grants left behind there go: they
+        would be another entry's (P6).
+        """
         record = self.snapshot.fact(grants_key(parent_id, entry.kind, name))
         if record is not None:
             self.write_fact(grants_key(to_parent_id, entry.kind, to_name), record)
+        else:
+            self.put_grants(to_parent_id, entry.kind, to_name, None)
 
     def grants_of(self, parent_id: int, kind: Kind, name: str) -> EntryGrants | None:
         """Returns the grants of an entry; None if it has none.

@@ -261,5 +261,6 @@ def _leave_link(draft: PlanBuilder, found: LocatedEntry, new_path: Path) -> None
         changed_by=draft.context.principal,
         targets=(new_path,),
     )
+    draft.put_grants(parent.entry_id, Kind.LINK, found.name, None)  # P6
     draft.write_record(parent.entry_id, found.name, link)
     draft.record_new_state(link, parent.entry_id, found.path)

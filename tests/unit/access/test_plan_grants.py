@@ -72,17 +72,35 @@ def test_P6_a_new_entry_of_a_removed_ones_name_has_none_of_its_grants(cluster: C
     assert at(cluster, "a", "b") == at(cluster, "a", "b", "t", is_topic=True) == ()
 
 
-def test_grants_that_were_left_behind_go_with_the_first_entry_of_the_name(cluster: Cluster) -> None:
+def leave_grants(cluster: Cluster, *places: tuple[Kind, str]) -> None:
+    """Leaves grants in /la/a/b where no entry is, as after one whose record was removed."""
     node = cluster.snapshot.find_directory(("a", "b"))
     assert node is not None
-    for kind, name in ((Kind.TOPIC, "new"), (Kind.DIRECTORY, "dir")):
-        record = cluster.codec.encode_grants(EntryGrants(grants=(allow("a"),)))
-        stray = [Put(grants_key(node, kind, name), record)]
-        cluster.rows.commit((), stray)
-        cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, stray)
+    record = cluster.codec.encode_grants(EntryGrants(grants=(allow("a"),)))
+    stray = [Put(grants_key(node, kind, name), record) for kind, name in places]
+    cluster.rows.commit((), stray)
+    cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, stray)
+
+
+def test_grants_that_were_left_behind_go_with_the_first_entry_of_the_name(cluster: Cluster) -> None:
+    leave_grants(cluster, (Kind.TOPIC, "new"), (Kind.DIRECTORY, "dir"))
     cluster.do(CreateTopic(path=path("/la/a/b/new")), CreateDirectory(path=path("/la/a/b/dir")))
     assert cluster.rows.under(GRANTS) == {}
     assert at(cluster, "a", "b", "new", is_topic=True) == at(cluster, "a", "b", "dir") == ()
+
+
+def test_P6_a_moved_entry_gets_no_grants_that_were_left_behind(cluster: Cluster) -> None:
+    cluster.do(CreateTopic(path=path("/la/a/u")), CreateTopic(path=path("/la/a/b/v")))
+    leave_grants(cluster, (Kind.TOPIC, "moved"), (Kind.LINK, "v"), (Kind.TOPIC, "by_rules"))
+    cluster.do(
+        MoveEntry(path=path("/la/a/u"), new_path=path("/la/a/b/moved")),
+        MoveEntry(path=path("/la/a/b/v"), new_path=path("/la/a/v"), leave_link=True),
+    )
+    moved = cluster.topic("/la/a/v").entry_id
+    cluster.do(MoveTopics(moves=((path("/la/a/v"), moved, path("/la/a/b/by_rules")),)))
+    assert cluster.topic("/la/a/b/by_rules").entry_id == moved
+    assert cluster.rows.under(GRANTS) == {}
+    assert at(cluster, "a", "b", "moved", is_topic=True) == at(cluster, "a", "b", "v") == ()
 
 
 def test_they_move_with_their_entry_and_what_is_below(cluster: Cluster) -> None:
