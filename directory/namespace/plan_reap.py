@@ -33,7 +33,6 @@ from directory.namespace.keys import (
     GRANTS,
     directory_range,
     entry_key,
-    grants_key,
     mounted_key,
     parse_entry_key,
     removal_key,
@@ -80,6 +79,18 @@ class _ReapTarget(NamedTuple):
     record: bytes | None = None
     """Stored form of a topic."""
 
+    @property
+    def key(self) -> bytes:
+        """Key of its record."""
+        return entry_key(self.parent_id, self.entry.kind, self.name)
+
+
+class _UnreadableRecord(NamedTuple):
+    """Next record to remove that cannot be read."""
+
+    key: bytes
+    record: None = None
+
 
 class _StepBudget:
     """Rest of one transaction's limits."""
@@ -89,14 +100,14 @@ class _StepBudget:
         self._limits = limits
         self._bytes = 0
 
-    def takes(self, leaf: _ReapTarget) -> bool:
+    def takes(self, leaf: _ReapTarget | _UnreadableRecord) -> bool:
         """True if one more entry fits; counts it then. The first always fits."""
         if self._limits is None:
             return True
         guards, writes = self._draft.size
         first = writes == 0
         self._bytes += 2 * len(leaf.record or b"") + _BYTES_EACH + 2 * MAX_PATH_BYTES
-        key = grants_key(leaf.parent_id, leaf.entry.kind, leaf.name)
+        key = _key_of_grants(leaf.key)
         grants = self._draft.snapshot.fact(key)
         each = _WRITES_EACH
         if grants is not None:
@@ -115,13 +126,21 @@ def reap_deleted(draft: PlanBuilder, command: ReapDeleted) -> Plan:
     for leaf in islice(_leaves(draft), max(0, command.limit)):
         if not room.takes(leaf):
             break
+        if isinstance(leaf, _UnreadableRecord):
+            draft.delete_fact(leaf.key)
+            draft.forget_facts(_key_of_grants(leaf.key))
+            continue
         topics += isinstance(leaf.entry, Topic)
         directories += isinstance(leaf.entry, Directory)
         _reap(draft, leaf)
     return draft.finish(topic_count=topics, directory_count=directories)
 
 
-def _leaves(draft: PlanBuilder) -> Iterator[_ReapTarget]:
+def _key_of_grants(key: bytes) -> bytes:
+    return GRANTS + key.removeprefix(ENTRY)
+
+
+def _leaves(draft: PlanBuilder) -> Iterator[_ReapTarget | _UnreadableRecord]:
     snapshot = draft.snapshot
     place = snapshot.nodes.get(DELETED_ID)
     if place is None:
@@ -187,19 +206,23 @@ def _below(
     path: Path | None,
     removal: Removal | None,
     kept: frozenset[int],
-) -> Generator[_ReapTarget, None, bool]:
-    """Yields the entries to remove below a directory; returns whether an entry there, and so the
-    directory, stays.
+) -> Generator[_ReapTarget | _UnreadableRecord, None, bool]:
+    """Yields the entries to remove below a directory, in the end the unreadable records directly in
+    it, which nothing would find without it; returns whether an entry there, and so the directory,
+    stays.
     """
     # Depth first, a directory after its entries: wherever the caller stops, the entries so far are
     # a whole step. A path has at most 64 segments, so recursion is safe.
     if removal is not None and removal.goes_in_kafka and is_kept_in_kafka(node.directory):
         removal = replace(removal, goes_in_kafka=False)
+    unreadable: set[bytes] = set()
     for name, record in node.topics.items():
         topic = _readable(draft, record)
-        if topic is not None:
-            here = _child(path, name)
-            yield _ReapTarget(node.entry_id, name, topic, here, removal, top=False, record=record)
+        if topic is None:
+            unreadable.add(entry_key(node.entry_id, Kind.TOPIC, name))
+            continue
+        here = _child(path, name)
+        yield _ReapTarget(node.entry_id, name, topic, here, removal, top=False, record=record)
     stays = node.entry_id in kept
     for name, container in node.containers.items():
         here = _child(path, name)
@@ -211,6 +234,11 @@ def _below(
             stays = True
         else:
             yield _ReapTarget(node.entry_id, name, container, here, removal, top=False)
+    if not stays:
+        within = directory_range(node.entry_id)
+        keys = draft.snapshot.unreadable_values
+        unreadable |= {key for key in keys if key.startswith(within) and key != within}
+        yield from map(_UnreadableRecord, sorted(unreadable))
     return stays
 
 
@@ -218,7 +246,7 @@ def _readable(draft: PlanBuilder, record: bytes) -> Topic | None:
     try:
         entry = draft.snapshot.codec.decode(record)
     except ValueError:
-        return None  # removed with its directory
+        return None  # removed after what else is in its directory
     return entry if isinstance(entry, Topic) else None
 
 
@@ -236,10 +264,7 @@ def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
             remove_topic(
                 draft, *place, entry, goes_in_kafka=goes, path=leaf.path, record=leaf.record
             )
-        case Directory():
-            delete_record(draft, leaf.parent_id, leaf.name, entry)
-            _drop_unreadable(draft, entry.entry_id)
-        case Link():
+        case Directory() | Link():
             delete_record(draft, leaf.parent_id, leaf.name, entry)
         case Mount():
             # No mount can be below a removed directory; if one is, its child becomes free again.
@@ -273,24 +298,6 @@ def is_kept_in_kafka(entry: Directory | Topic) -> bool:
     changes, so these are its policies at the removal.
     """
     return entry.policies.manage.get("delete") is False or bool(entry.policies.read_only)
-
-
-def _drop_unreadable(draft: PlanBuilder, directory_id: int) -> None:
-    """Removes unreadable records, and their grants, with their directory, without which nothing
-    would find them.
-    """
-    snapshot, within = draft.snapshot, directory_range(directory_id)
-    node = snapshot.nodes.get(directory_id)
-    topics = node.topics.items() if node is not None else ()
-    keys = {
-        entry_key(directory_id, Kind.TOPIC, name)
-        for name, record in topics
-        if _readable(draft, record) is None
-    }
-    keys |= {key for key in snapshot.unreadable_values if key.startswith(within) and key != within}
-    for key in sorted(keys):
-        draft.delete_fact(key)
-        draft.forget_facts(GRANTS + key.removeprefix(ENTRY))
 
 
 def forget_retired(draft: PlanBuilder, command: ForgetRetired) -> Plan:

@@ -26,6 +26,7 @@ from directory.namespace.entry import DELETED_ID, Kind, Policies, Provision, Top
 from directory.namespace.keys import (
     detached_key,
     entry_key,
+    grants_key,
     mounted_key,
     parse_detached,
     retired_key,
@@ -45,6 +46,7 @@ from resolver.errors import (
     PhysicalNameRetired,
     ReadOnly,
 )
+from tests.support.large_trees import ETCD_LIMITS
 from tests.support.trees import NOW_MS, Cluster, path, reported
 
 DAY_MS = 24 * 3600 * 1000
@@ -623,6 +625,26 @@ def test_a_step_takes_what_one_transaction_holds(limits: Limits, *, goes: bool) 
         steps += 1
     assert 2 <= steps <= 9
     assert len(deleting(cluster)) == (6 if goes else 0)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_S21_many_records_that_cannot_be_read_are_removed_in_steps(*, is_loaded: bool) -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/x/y"), topic("/la/x/y/t"), mkdir("/la/z"), topic("/la/z/t"))
+    at = cluster.snapshot.find_directory(("x", "y"))
+    assert at is not None
+    whole = cluster.codec.encode(cluster.topic("/la/x/y/t"))
+    for number in range(150):
+        bad = b"\xff" if number % 2 else whole[:-3]  # a load takes the second for readable
+        change(cluster, Put(entry_key(at, Kind.TOPIC, f"t{number}"), bad))
+        change(cluster, Put(grants_key(at, Kind.TOPIC, f"t{number}"), b""))
+    if is_loaded:
+        cluster.snapshot = cluster.loaded()
+    cluster.do(rm("/la/x", recursive=True), rm("/la/z", recursive=True))
+    while (made := cluster.do(ReapDeleted(limit=1000, limits=ETCD_LIMITS))).writes:
+        assert ETCD_LIMITS.hold(len(made.guards) + 1, len(made.writes) + 1)
+    for prefix in (b"e/", b"g/", b"k/removal/"):
+        assert cluster.rows.under(prefix) == {}
 
 
 def test_how_much_is_left_of_a_removal_is_known_without_counting() -> None:
