@@ -34,6 +34,8 @@ __all__ = ["RetentionLimits", "RetentionTrimmer"]
 _log = logging.getLogger(__name__)
 _BATCH: Final = 500
 _BATCHES: Final = 10  # of each kind in one step
+_BEHIND: Final = 10
+"""If more than one in so many visited answers has expired, the visits are too slow."""
 _ROUNDS: Final = 100
 """Most rounds of visiting all answered requests in the time for which one is kept."""
 
@@ -61,6 +63,7 @@ class RetentionTrimmer:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         *,
         published: Callable[[], int | None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``published`` returns the revision up to which the change log has the events: later ones
         are kept. None: there is no change log.
@@ -70,19 +73,38 @@ class RetentionTrimmer:
         self._published: Final = published
         self._retention: Final = retention or RetentionLimits()
         self._now_ms: Final = now_ms
+        self._clock: Final = clock
         self._batch: Final = min(_BATCH, store.limits.max_writes // 2 - 1)
         self._after = b""  # last key visited in this round; empty: none runs
         self._oldest_ms = 0
         """Time of the oldest answer that this round, or the last one, did not remove."""
         self._next_round_ms = 0
+        self._is_behind = False
+        """True if the last step left much to trim: as many rows come as one step removes."""
+
+    def run(self, seconds: float, wait: Callable[[float], bool]) -> int:
+        """Trims step by step for some seconds at most, until little is left; returns how many rows.
+        After a step it waits for as long as that took, since commits wait for each of its
+        transactions; ``wait`` returns True if it has to end.
+        """
+        until = self._clock() + seconds
+        removed = 0
+        while True:
+            started = self._clock()
+            removed += self.step()
+            ended = self._clock()
+            if not self._is_behind or ended >= until or wait(ended - started):
+                return removed
 
     def step(self) -> int:
         """Trims some rows; returns how many. Called every few seconds; an unreachable store raises
         nothing, since the next call retries.
         """
         try:
+            self._is_behind = False
             return self._trim_requests() + self._trim_events()
         except StoreUnreachable as reason:
+            self._is_behind = False
             _log.warning("nothing trimmed, the store is away: %s", reason)
             return 0
 
@@ -96,9 +118,10 @@ class RetentionTrimmer:
             if now_ms < self._next_round_ms <= now_ms + kept_ms + 1:
                 return 0
             self._oldest_ms = now_ms
-        removed = 0
+        removed = visited = 0
         for _ in range(_BATCHES):
             rows = self._store.read(REQUEST, limit=self._batch, after=self._after)
+            visited += len(rows)
             old = [row for row in rows if self._is_old(row, now_ms - kept_ms)]
             for some in self._within_limits(old):
                 # By value: the id may be in use again.
@@ -109,6 +132,9 @@ class RetentionTrimmer:
                 soon = now_ms + kept_ms // _ROUNDS
                 self._next_round_ms = max(soon, self._oldest_ms + kept_ms + 1)
                 break
+        else:
+            # With fewer expired ones, the round takes less than a tenth of the time they are kept.
+            self._is_behind |= removed * _BEHIND > visited
         return removed
 
     def _within_limits(self, rows: Iterable[Row]) -> Iterator[list[Row]]:
@@ -157,6 +183,8 @@ class RetentionTrimmer:
                 break  # another server trims too
             self._index.forget(key for _, key in rows)
             removed += done
+        else:
+            self._is_behind = True
         return removed
 
     def _trim_facts(self) -> int:
@@ -167,6 +195,7 @@ class RetentionTrimmer:
         keys = self._index.oldest_of_facts(published, self._batch)
         removed = self._remove((), tuple(Delete(key) for key in keys), len(keys))
         self._index.forget(keys)
+        self._is_behind |= len(keys) == self._batch
         return removed
 
     def _remove(self, guards: tuple[Guard, ...], writes: tuple[Write, ...], count: int) -> int:

@@ -346,7 +346,7 @@ class Cluster:
     def _maintain_once(self) -> None:
         """Trims rows whose retention is over; stores and drops records of children."""
         try:
-            self._maintenance.step()
+            self._maintenance.run(_MAINTENANCE_SECONDS, self._stop.wait)
             if self.replica.state is ReplicaState.SERVING:
                 self.children.keep_reported()
                 self.children.forget()

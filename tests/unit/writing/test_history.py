@@ -18,14 +18,15 @@ from directory.maintenance.watch_history import (
     Subscription,
 )
 from directory.namespace.command import CreateTopic
-from directory.namespace.keys import EVENT, REQUEST
+from directory.namespace.keys import EVENT, REQUEST, event_key
 from directory.store.base import FILLED_FROM, Put, Store, StoreUnreachable, Transaction
-from directory.store.event_rows import FLOOR_KEY, event_count
+from directory.store.event_rows import FLOOR_KEY, event_count, new_change_id
 from directory.store.idempotency import RequestRecord
 from directory.store.replica import ReplicaState
 from directory.store.sqlite.store import SqliteStore
 from directory.store.writer import Writer
 from resolver.errors import NotReady, Resync, StoreUnavailable
+from tests.support.large_trees import ETCD_LIMITS
 from tests.unit.store.scripted_store import ScriptedStore
 from tests.unit.writing.bench import Bench, eventually, path
 
@@ -534,6 +535,64 @@ def test_an_id_that_is_used_again_while_it_is_trimmed_is_kept(
     assert maintenance.step() == 0
     assert [kept.value for kept in store.read(REQUEST)] == [fresh]
     assert maintenance.step() == 1
+
+
+def test_what_comes_is_trimmed_as_fast_where_a_transaction_holds_little(
+    store: ScriptedStore,
+) -> None:
+    """One step every five seconds removes 620 events and answers on etcd, whatever comes."""
+    seconds, rested = [0.0], [0.0]
+
+    def wait(some: float) -> bool:
+        seconds[0] += some
+        return False
+
+    def rest(some: float) -> bool:
+        rested[0] += some
+        return wait(some)
+
+    def commit_slowly(_: Transaction) -> None:
+        wait(0.01)
+
+    store.limits, store.before_commit = ETCD_LIMITS, commit_slowly
+    answer = RequestRecord(
+        fingerprint="f", answered_at_ms=0, path=None, entry=None, topic_count=0, directory_count=0,
+        notes=(),
+    ).to_bytes()  # fmt: skip
+    with Bench(store) as bench:
+        trimmer = RetentionTrimmer(
+            store,
+            bench.history.index,
+            RetentionLimits(events=100, requests_ms=1_000),
+            now_ms=lambda: 10**9 + int(seconds[0] * 1_000),
+            clock=lambda: seconds[0],
+        )
+        for since in range(0, 6_000, 1_000):
+            for number in range(since, since + 1_000, 50):  # 200 a second and kind
+                some = range(number, number + 50)
+                events = [Put(event_key(new_change_id(one, 1)), b"") for one in some]
+                answers = [Put(REQUEST + b"User:x\0%016d" % one, answer) for one in some]
+                store.commit(Transaction((), (*events, *answers)))
+            bench.replica.wait_for(store.newest_revision(), 30)
+            wait(5.0)
+            started, rested[0] = seconds[0], 0.0
+            trimmer.run(5.0, rest)
+            left = [row for row in store.read(EVENT) if row.key != FLOOR_KEY]
+            assert len(left) == 100
+            assert store.read(REQUEST) == []
+            assert rested[0] > 0.3 * (seconds[0] - started), "commits come through"
+
+
+def test_trimming_ends_between_two_steps_when_the_server_stops(store: ScriptedStore) -> None:
+    store.limits = ETCD_LIMITS
+    with Bench(store) as bench:
+        for number in range(0, 1_000, 100):
+            keys = [event_key(new_change_id(number + one, 1)) for one in range(100)]
+            store.commit(Transaction((), tuple(Put(key, b"") for key in keys)))
+        bench.replica.wait_for(store.newest_revision(), 30)
+        trimmer = RetentionTrimmer(store, bench.history.index, RetentionLimits(events=100))
+        assert trimmer.run(5.0, lambda _: True) == 620
+        assert trimmer.run(0.0, lambda _: False) == 280
 
 
 def test_many_old_requests_go_round_by_round(store: ScriptedStore, bench: Bench) -> None:
