@@ -75,8 +75,8 @@ def check_text(field: str, text: str, most_bytes: int, setting: str, *, before: 
         InvalidArgument: names a character that does not print, with its position.
         LimitExceeded: it is too long, and no shorter than the previous value.
     """
-    size = len(text.encode("utf-8", "surrogatepass")) if len(text) <= most_bytes else len(text)
-    if size > most_bytes and len(text) >= len(before):
+    size = _size(text)
+    if size > most_bytes and size >= _size(before):
         raise _exceeded(field, f"a text of {size} bytes", most_bytes, "bytes", setting)
     if strange := first_unprintable(text):
         raise InvalidArgument(
@@ -172,8 +172,8 @@ def _check_setting(name: str, key: str, value: str | None, old: str | None, boun
     if value is not None:
         most = bounds.policy_text_bytes
         check_text(field, value, most, "policy_text_bytes", before=old or "")
-    size = len(key.encode()) + len((value or "").encode())
-    if name == "tags" and size > bounds.policy_tag_bytes and len(value or "") >= len(old or ""):
+    size = _size(key) + _size(value or "")
+    if name == "tags" and size > bounds.policy_tag_bytes and size >= _size(key) + _size(old or ""):
         raise _exceeded(
             field,
             f"{size} bytes of key and value",
@@ -189,8 +189,11 @@ def _bytes_of(policies: Policies) -> int:
         settings = getattr(policies, name)
         texts += settings.keys()
         texts += filter(None, settings.values())
-    # Joined first: a tenth of the time of encoding each.
-    return len("".join(texts).encode("utf-8", "surrogatepass"))
+    return _size("".join(texts))  # a tenth of the time of encoding each
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def check_mount(after: Mount, before: Mount | None, bounds: Bounds) -> None:

@@ -274,6 +274,18 @@ def test_what_is_larger_already_stays_readable_and_may_become_smaller() -> None:
     assert (len(link.targets), len(mount.endpoints)) == (30, 30)
 
 
+def test_fewer_characters_of_more_bytes_are_not_smaller(cluster: Cluster) -> None:
+    cluster.do(update("/la/d", policies__description="a" * 400, policies__tags__t="a" * 39))
+    for field, text in (("description", "\N{GRINNING FACE}" * 399), ("tags.t", "é" * 38)):
+        with pytest.raises(LimitExceeded, match="bytes"):
+            cluster.do(UpdateEntry(path=path("/la/d"), changes={f"policies.{field}": text}))
+    # Of two that are too large the one of fewer bytes is smaller.
+    cluster.do(update("/la/d", policies__description="é" * 300), bounds=HUGE)
+    cluster.do(update("/la/d", policies__description="a" * 599))
+    with pytest.raises(LimitExceeded, match="a text of 600 bytes"):
+        cluster.do(update("/la/d", policies__description="é" * 300))
+
+
 def test_strange_text_that_is_there_already_is_left_alone() -> None:
     old = Policies(owner="a\x1bb", tags={"x\n": "y", "z": "a\tb"})
     entry = Directory(entry_id=9, policies=old)
