@@ -228,7 +228,11 @@ class _Change:
             else:
                 self._counts.pop(at, None)
             if partitions and self._partitions is not None:
-                self._partitions[at] = self._partitions.get(at, 0) + sign * partitions
+                total = self._partitions.get(at, 0) + sign * partitions
+                if total:
+                    self._partitions[at] = total
+                else:
+                    self._partitions.pop(at, None)
             node = self._nodes.get(at)
             if node is None or not node.parent_id:
                 return

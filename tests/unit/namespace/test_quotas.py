@@ -323,3 +323,19 @@ def test_a_quotas_mark_is_moved_and_removed_with_its_directory() -> None:
     while cluster.snapshot.counts(2).directories:
         cluster.do(ReapDeleted(limit=10))
     assert not cluster.rows.under(QUOTA)
+
+
+def test_sums_of_partitions_go_with_their_directories() -> None:
+    cluster = Cluster()
+    assert cluster.snapshot.partitions(ROOT_ID) == 0
+    for _ in range(3):
+        cluster.do(mkdir("/la/a"), mkdir("/la/a/b"), topic("/la/a/b/t", 3))
+        sums = cluster.snapshot.tree.partitions.kept
+        assert sums is not None
+        assert sorted(sums.values()) == [3, 3, 3]
+        cluster.do(DeleteEntry(path=path("/la/a"), recursive=True))
+        while cluster.do(ReapDeleted(limit=1)).writes:
+            pass
+        sums = cluster.snapshot.tree.partitions.kept
+        assert sums is not None
+        assert dict(sums) == {}
