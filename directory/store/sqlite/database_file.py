@@ -395,8 +395,12 @@ class DatabaseFile:
             self._incarnation: Final = WriterLockFile(
                 path.with_name(f"{path.name}{_INCARNATION_SUFFIX}"), clock, sleep
             )
-            self._refuse_lost()
-            self._create_privately()
+            try:
+                self._refuse_lost()
+                self._create_privately()
+            except BaseException:
+                self._incarnation.close()
+                raise
         except OSError as error:
             if error.errno in _PASSING_ERRNOS:
                 with away_on_error(path):
@@ -664,7 +668,6 @@ class DatabaseFile:
         if note is None or self._cluster_id is not None:
             return
         if self._is_empty_or_gone():
-            self._incarnation.close()
             beside = f"{self.path.name}{_INCARNATION_SUFFIX}"
             raise IncompatibleStore(
                 f"{self.path}: is empty or gone, but {beside} is the note of a store at revision "

@@ -282,6 +282,25 @@ def test_a_store_whose_file_was_lost_is_no_new_one(
         assert store.identity.cluster_id != cluster_id
 
 
+def test_a_store_that_cannot_be_made_leaves_no_file_open(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server tries it again for as long as the disk is full."""
+    open_file = os.open
+
+    def full(name: str | Path, flags: int, mode: int = 0o777) -> int:
+        if Path(name) == path:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return open_file(name, flags, mode)
+
+    before = [*Path("/proc/self/fd").iterdir()]
+    with monkeypatch.context() as patch:
+        patch.setattr("directory.store.sqlite.database_file.os.open", full)
+        with pytest.raises(StoreUnreachable):
+            SqliteStore(path, "la")
+    assert len([*Path("/proc/self/fd").iterdir()]) == len(before)
+
+
 def test_an_empty_file_in_the_place_of_a_store_in_use_is_no_new_one(
     path: Path, reopen: Callable[[], SqliteStore]
 ) -> None:
