@@ -311,6 +311,9 @@ class ChangeLogPublisher:
 
     def _begin(self) -> _Session:
         """Begins a session: from now on every other producer of this log is fenced off."""
+        if noted_state(self._replica.snapshot) is None:
+            # What is committed from now on waits for the log, however long Kafka is away.
+            self._put(_first_note(self._replica.snapshot))
         snapshot = self._replica.snapshot
         noted = noted_state(snapshot)
         confirmed, skipped = snapshot.fact(CHANGE_LOG_RESYNC), snapshot.fact(CHANGE_LOG_SKIP)
@@ -328,18 +331,24 @@ class ChangeLogPublisher:
                 self._resync_facts(session, self._snapshot_for(session))
             # From this commit on every server's writer names facts for the log. The tree that is
             # compared with the log is at least as new.
-            self._note_first(session, noted, snapshot)
+            begins_after = self._note_first(session, noted, snapshot)
             snapshot = self._snapshot_for(session)
-            skip = skip_of(snapshot)
+            is_begun, skip = _is_begun(noted), skip_of(snapshot)
             # Of a log that was not kept for a while the outbox does not name all facts.
-            if not _is_begun(noted) or not session.revision:
-                self._resync(session, snapshot, is_confirmed=is_confirmed)
-                if confirmed is not None:
-                    self._settle(session, CHANGE_LOG_RESYNC, confirmed)
-            elif skip is not None and skip.revision > session.revision:
-                self._resync(
-                    session, snapshot, is_confirmed=is_confirmed, skip=skip, until=skip.revision
-                )
+            is_compared, until = not is_begun or not session.revision, None
+            if not is_begun:
+                # What was committed since then waits, and is published as changes.
+                until = session.revision = begins_after
+            elif is_compared:
+                skip = None
+            if skip is not None and skip.revision > session.revision:
+                until = skip.revision
+            else:
+                skip = None
+            if is_compared or skip is not None:
+                self._resync(session, snapshot, is_confirmed=is_confirmed, skip=skip, until=until)
+            if is_compared and confirmed is not None:
+                self._settle(session, CHANGE_LOG_RESYNC, confirmed)
             if skipped is not None:
                 self._settle(session, CHANGE_LOG_SKIP, skipped)
         except BaseException:
@@ -407,8 +416,9 @@ class ChangeLogPublisher:
         until: int | None = None,
     ) -> None:
         """Brings the log in line with a tree, and goes on after its revision or after an earlier
-        one, ``until``. With ``skip`` the history gets a record of what was given up up to there.
-        ``is_confirmed``: by an operator, whatever vanishes from the log.
+        one, ``until``: what came after it is published as changes, too. With ``skip`` the history
+        gets a record of what was given up up to there. ``is_confirmed``: by an operator, whatever
+        vanishes from the log.
         """
         revision = snapshot.revision if until is None else until
         now_ms = self._now_ms()
@@ -615,16 +625,21 @@ class ChangeLogPublisher:
         session: _Session,
         noted: watch_pb2.ChangeLogState | None,
         snapshot: Snapshot,
-    ) -> None:
-        """Notes that a session begins. If a resync follows, it publishes the differences, and no
-        changes from before the log was begun: those do not wait.
+    ) -> int:
+        """Notes that a session begins; returns the noted revision. Changes from before the log was
+        begun do not wait for it; nor do those that a session before this one published.
         """
         is_begun, revision = _is_begun(noted), session.checkpoint
         if not is_begun or not revision:
             is_known = noted is not None and noted.incarnation == snapshot.incarnation
             revision = (noted.revision if noted and is_known else 0) or snapshot.revision
+        if not is_begun:
+            generation, newest, _ = session.last_order
+            published = max(session.checkpoint, newest if generation == session.generation else 0)
+            revision = max(revision, published)
         # Generation 0 until the resync that begins the log is done: it is repeated after a crash.
         self._put_note(session, session.generation if is_begun else 0, revision)
+        return revision
 
     def _note(self, session: _Session) -> bool:
         """Writes down how far the log is, now and then; True if it is written down."""
@@ -657,10 +672,7 @@ class ChangeLogPublisher:
         if not self.leader.leads:
             return
         snapshot = self._replica.snapshot
-        # Changes from before the log was first begun do not wait for it.
-        state = noted_state(snapshot) or watch_pb2.ChangeLogState(
-            incarnation=snapshot.incarnation, revision=snapshot.revision
-        )
+        state = noted_state(snapshot) or _first_note(snapshot)
         state.message, state.waits_for_operator = trouble, waits
         with suppress(KdirError, StoreUnreachable):
             self._put(state)
@@ -676,6 +688,11 @@ class ChangeLogPublisher:
         session, self._session = self._session, None
         if session is not None:
             session.writer.close()
+
+
+def _first_note(snapshot: Snapshot) -> watch_pb2.ChangeLogState:
+    """Returns the note that begins a log: changes from before it do not wait for the log."""
+    return watch_pb2.ChangeLogState(incarnation=snapshot.incarnation, revision=snapshot.revision)
 
 
 def _is_in_history(change: Change) -> bool:

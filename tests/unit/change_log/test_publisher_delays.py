@@ -1,41 +1,93 @@
-"""How often a publisher that cannot go on tries again."""
+"""How often a publisher that cannot go on tries again, and what waits for it meanwhile."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from directory.change_log.log_topics import LogTopics
+import pytest
+
+from directory.change_log.log_state import published_revision
+from directory.change_log.log_topics import LogEnd, LogTopics
 from directory.change_log.publisher import ChangeLogPublisher
-from directory.change_log.topic_writer import LogRefused
+from directory.change_log.state_records import row_digest
+from directory.change_log.topic_writer import LogRecord, LogRefused
 from directory.maintenance.event_index import EventIndex
-from directory.namespace.command import CreateDirectory
+from directory.namespace.command import CreateDirectory, DeleteEntry
 from directory.namespace.keys import LEVEL
 from directory.store.base import Put
 from directory.store.sqlite.store import SqliteStore
+from resolver.changes.record import Change, Schemas
 from resolver.errors import KafkaUnavailable
-from tests.support.large_trees import MOUNT, FakeKafka, server
+from tests.support.large_trees import MOUNT, FakeKafka, Server, server
 from tests.support.waiting import eventually
 
 
 class Failing(LogTopics):
-    """Topics of which brokers return nothing but an error."""
+    """Topics of which brokers return nothing but an error, or hold what is written, in memory."""
 
     asked_count = 0
-    error: Exception
+    error: Exception | None
+    fails_after = 1_000
+    """Number of transactions after which brokers fail."""
+
+    def __init__(self) -> None:
+        super().__init__("kc-a", "state", "history", ["127.0.0.1:1"], dict)
+        self.records: list[LogRecord] = []
+        self.on_asked: Callable[[], object] = lambda: None
 
     def make_and_check(self, admin: Any, *, were_there: bool) -> None:
         self.asked_count += 1
-        raise self.error
+        self.on_asked()
+        if self.error is not None:
+            raise self.error
+
+    def framings(self) -> dict[str, bytes]:
+        return {self.state: b"", self.history: b""}
+
+    def writer(self, transactional_id: str) -> Any:
+        return self
+
+    def write(self, *parts: Iterable[LogRecord]) -> None:
+        self.fails_after -= 1
+        if self.fails_after < 0:
+            raise KafkaUnavailable("no broker")
+        self.records += chain.from_iterable(parts)
+
+    def close(self) -> None:
+        """Ends the writer."""
+
+    def end(self, topic: str, *_: Any) -> LogEnd:
+        found = self.changes(topic)
+        orders = [one.order for one in found if one.checkpoint is None]
+        points = [one for one in found if one.checkpoint is not None]
+        return LogEnd(points[-1] if points else None, orders[-1] if orders else (0, 0, 0))
+
+    def state_digests(self, *_: Any) -> dict[str, bytes]:
+        values = {one.key: one.value for one in self.records if one.topic == self.state}
+        rows = {
+            key: Schemas().decode(value)
+            for key, value in values.items()
+            if value is not None and "/s/" not in key and not key.endswith("/c")
+        }
+        return {key: row_digest(one.key, one.record) for key, one in rows.items()}
+
+    def changes(self, topic: str) -> list[Change]:
+        """Returns what a topic holds, without schemas."""
+        records = [one for one in self.records if one.topic == topic and "/s/" not in one.key]
+        return [Schemas().decode(one.value) for one in records if one.value is not None]
 
 
 @contextmanager
-def publisher(store: Path, error: Exception) -> Iterator[tuple[ChangeLogPublisher, Failing]]:
+def publisher(
+    store: Path, error: Exception | None
+) -> Iterator[tuple[ChangeLogPublisher, Failing, Server]]:
     with server(SqliteStore(store, "la")) as here:
         here.writer.put_facts((Put(LEVEL, b"2"),))
-        topics = Failing("kc-a", "state", "history", ["127.0.0.1:1"], dict)
+        topics = Failing()
         topics.error = error
         index = EventIndex(here.store)
         made = ChangeLogPublisher(
@@ -50,14 +102,19 @@ def publisher(store: Path, error: Exception) -> Iterator[tuple[ChangeLogPublishe
             admin=FakeKafka(),
         )
         here.replica.subscribe(index.applied)
-        eventually(lambda: (made.step(), made.trouble)[1])
-        yield made, topics
-        here.execute(CreateDirectory(path=MOUNT.child("a")))  # it holds up no change
+        yield made, topics, here
+        here.execute(CreateDirectory(path=MOUNT.child("z")))  # it holds up no change
         made.leader.resign()
 
 
+def until_asked(made: ChangeLogPublisher, topics: Failing) -> None:
+    """Runs rounds until the brokers were asked for the first time."""
+    eventually(lambda: (made.step(), topics.asked_count)[1])
+
+
 def test_P14_K10_brokers_that_are_away_are_asked_less_and_less_often(tmp_path: Path) -> None:
-    with publisher(tmp_path / "la.sqlite", KafkaUnavailable("no broker")) as (made, topics):
+    with publisher(tmp_path / "la.sqlite", KafkaUnavailable("no broker")) as (made, topics, _):
+        until_asked(made, topics)
         delays = [made.step() for _ in range(8)]
         assert made.trouble.startswith("no broker")
         assert topics.asked_count == 9
@@ -67,7 +124,46 @@ def test_P14_K10_brokers_that_are_away_are_asked_less_and_less_often(tmp_path: P
 
 
 def test_P14_topics_that_are_refused_are_asked_about_now_and_then(tmp_path: Path) -> None:
-    with publisher(tmp_path / "la.sqlite", LogRefused("topic state is gone")) as (made, topics):
+    with publisher(tmp_path / "la.sqlite", LogRefused("topic state is gone")) as (made, topics, _):
+        until_asked(made, topics)
         assert [made.step() for _ in range(3)] == [5.0, 5.0, 5.0]
         assert made.trouble == "topic state is gone"
         assert topics.asked_count == 4
+
+
+def published(topics: Failing) -> list[tuple[str, str]]:
+    return [(one.action, one.path) for one in topics.changes("history") if one.checkpoint is None]
+
+
+@pytest.mark.parametrize("fails_after", range(5))
+def test_P14_changes_before_the_first_contact_with_kafka_are_in_the_history(
+    tmp_path: Path, fails_after: int
+) -> None:
+    away = KafkaUnavailable("no broker")
+    with publisher(tmp_path / "la.sqlite", away) as (made, topics, here):
+        here.execute(CreateDirectory(path=MOUNT.child("before")))
+
+        def on_first() -> None:
+            topics.on_asked = lambda: None
+            here.execute(CreateDirectory(path=MOUNT.child("a")))
+
+        topics.on_asked = on_first
+        until_asked(made, topics)
+        here.execute(CreateDirectory(path=MOUNT.child("gone")))
+        here.execute(DeleteEntry(path=MOUNT.child("gone")))
+        made.step()
+        noted = published_revision(here.replica.snapshot)
+        assert noted is not None
+        topics.error = None
+        # A session that ends before it notes how far it is publishes nothing twice.
+        topics.fails_after = fails_after
+        for _ in range(9):
+            made.step()
+            if made.trouble:
+                topics.fails_after = 1_000
+        assert published(topics) == [
+            ("insert", "/la/a"),
+            ("insert", "/la/gone"),
+            ("delete", "/la/gone"),
+        ]
+        assert "/la/before" in {one.path for one in topics.changes("state")}
