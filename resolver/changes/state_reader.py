@@ -26,6 +26,7 @@ _CHECKS: Final = 100
 _CHECK_SECONDS: Final = 5.0
 """Longest time between two of these checks, and longest time of one: brokers that are away, or do
 not answer, are noticed within both."""
+_LOADING: Final = "it is being loaded"
 _OTHER_PROCESS: Final = "this reader was made by another process; make one after the fork"
 
 
@@ -102,7 +103,7 @@ class StateReader:
         self._retry_seconds = _RETRY_SECONDS
         self.state: LogState | None = None
         """The newest whole state; None = nothing is loaded."""
-        self._trouble = "it is being loaded"
+        self._trouble = _LOADING
         self.load_count = 0
         self._thread: Final = threading.Thread(
             target=self._run, name="change-log-state", daemon=True
@@ -183,6 +184,7 @@ class StateReader:
             self._topic,
             timeout_seconds=self._timeout,
             keep_on=lambda: not self._stopping.is_set(),
+            on_error=self._report_loading,
         )
         try:
             self.load_count += 1
@@ -261,6 +263,13 @@ class StateReader:
         if is_at_end and self.state is not None and self._trouble:
             self._report(log.why_incomplete())  # empty, unless ``state`` is of an earlier load
         return is_at_end
+
+    def _report_loading(self, reason: str) -> None:
+        """Reports why a broker could not be used, during the first load only: the trouble of later
+        ones has a reason, and a broker that is lost while the log is followed need not matter.
+        """
+        if self._trouble.startswith(_LOADING):
+            self._report(f"{_LOADING}: {reason}" if reason else _LOADING)
 
     def _report(self, trouble: str) -> None:
         with self._changed:

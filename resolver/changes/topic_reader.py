@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from resolver.errors import KafkaUnavailable
+from resolver.kafka.client_errors import LastReason
 
 __all__ = ["EndReached", "TopicReader", "TopicRecord", "error_text", "topic_names", "with_right"]
 
@@ -26,6 +28,13 @@ emptied the queue would wait."""
 _BACK: Final = 4
 """Number of offsets that ``tails`` reads first. More than one, since the end marker of a
 transaction has an offset, too."""
+_QUIET: Final[Mapping[str, str | int]] = MappingProxyType(
+    # librdkafka would log each failed attempt to stderr, many times a second.
+    {"log_level": 0, "reconnect.backoff.ms": 500}
+)
+_FIRST_WAIT_SECONDS: Final = 1.0
+"""After it a request to brokers that do not answer is sent again, with twice the time: only in
+between does librdkafka report why."""
 _TOMBSTONES: Final = "delete.retention.ms"
 _TOMBSTONES_MS: Final = 24 * 3600 * 1000
 """Kafka's default of it, used where the caller may not describe the topic's config."""
@@ -52,6 +61,7 @@ class TopicReader:
         properties: librdkafka's, for the connection to the brokers.
         timeout_seconds: of each request; also how long ``read`` waits for a record.
         keep_on: once it returns False, ``read`` fails and ``follow`` ends.
+        on_error: called with each reason why a broker could not be used.
     """
 
     def __init__(
@@ -61,19 +71,22 @@ class TopicReader:
         *,
         timeout_seconds: float = _TIMEOUT_SECONDS,
         keep_on: Callable[[], bool] = lambda: True,
+        on_error: Callable[[str], object] = lambda _: None,
     ) -> None:
         from confluent_kafka import Consumer
 
-        self._properties: Final = properties
+        self._properties: Final = {**_QUIET, **properties}
         self._topic: Final = topic
         self._timeout: Final = timeout_seconds
         self._keep_on: Final = keep_on
-        self._last_error = ""
+        self._reported: Final = on_error
+        self._reason: Final = LastReason()
+        self._is_assigned = False
         self._consumer = Consumer(
             {
                 "queued.max.messages.kbytes": _QUEUED_KIB,
                 "fetch.queue.backoff.ms": _FULL_QUEUE_MS,
-                **properties,
+                **self._properties,
                 # librdkafka wants a name for a group that is neither joined nor committed to.
                 "group.id": "kdir-change-log",
                 "enable.auto.commit": False,
@@ -92,19 +105,39 @@ class TopicReader:
         Raises:
             KafkaUnavailable
         """
-        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka import KafkaException
 
         timeout = self._timeout if timeout_seconds is None else timeout_seconds
         try:
-            found = self._consumer.get_watermark_offsets(
-                TopicPartition(self._topic, 0), timeout=timeout
-            )
+            found = self._watermarks(timeout)
         except KafkaException as error:
             raise self._unavailable(error) from error
         if found is None:
             raise KafkaUnavailable(f"no broker answered in {timeout:g} s: {self._topic}")
         low, high = found
         return low, high
+
+    def _watermarks(self, timeout: float) -> tuple[int, int] | None:
+        """Asks for both offsets; again, with twice the time, as long as there is time. The last
+        attempt has a third of it at least, for slow brokers.
+        """
+        from confluent_kafka import KafkaException, TopicPartition
+
+        partition, end = TopicPartition(self._topic, 0), time.monotonic() + timeout
+        wait = timeout if self._is_assigned else _FIRST_WAIT_SECONDS
+        while True:
+            begin = time.monotonic()
+            is_last = end - begin < 3 * wait
+            wait = max(0.0, end - begin) if is_last else wait
+            try:
+                return self._consumer.get_watermark_offsets(partition, timeout=wait)
+            except KafkaException:
+                if not self._is_assigned:  # else records would be lost
+                    self._consumer.poll(0)  # has ``_on_error`` called
+                is_final = time.monotonic() < begin + 0.9 * wait  # not one of time
+                if is_last or is_final or not self._keep_on():
+                    raise
+            wait *= 2
 
     def most_pause_seconds(self) -> float:
         """Returns how long a reader of a compacted topic may not be at its end: half of
@@ -119,7 +152,7 @@ class TopicReader:
 
         topic = ConfigResource(ConfigResource.Type.TOPIC, self._topic)
         try:
-            client = AdminClient(dict(self._properties))
+            client = AdminClient(self._properties)
             asked = client.describe_configs([topic], request_timeout=self._timeout)
             found = asked[topic].result(self._timeout)
         except KafkaException as error:
@@ -189,7 +222,7 @@ class TopicReader:
                         return
                     quiet_since = time.monotonic()
                 elif time.monotonic() - quiet_since > self._timeout:
-                    why = f": {self._last_error}" if self._last_error else ""
+                    why = self._reason.text_after("")
                     raise KafkaUnavailable(
                         f"{self._topic}: nothing came for {self._timeout:g} s, though records up "
                         f"to offset {end} are there{why}"
@@ -220,6 +253,7 @@ class TopicReader:
         from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         self._consumer.assign([TopicPartition(self._topic, 0, begin)])
+        self._is_assigned = True
         try:
             while self._keep_on():
                 messages = self._consumer.consume(_BATCH, _POLL_SECONDS)
@@ -239,6 +273,7 @@ class TopicReader:
             raise self._unavailable(error) from error
         finally:
             self._consumer.unassign()
+            self._is_assigned = False
 
     def close(self) -> None:
         """Closes the consumer."""
@@ -246,10 +281,11 @@ class TopicReader:
 
     def _on_error(self, error: Any) -> None:
         if not _is_of_group(error):
-            self._last_error = str(error.str())
+            self._reason.on_error(error)
+            self._reported(self._reason.text)
 
     def _unavailable(self, error: Any) -> KafkaUnavailable:
-        text = error_text(error, self._last_error)
+        text = error_text(error, self._reason.text)
         return KafkaUnavailable(with_right(f"{self._topic}: {text}", "READ on the topic"))
 
 
@@ -285,7 +321,8 @@ def topic_names(properties: Mapping[str, Any]) -> set[str]:
     from confluent_kafka.admin import AdminClient
 
     try:
-        return set(AdminClient(dict(properties)).list_topics(timeout=_TIMEOUT_SECONDS).topics)
+        client = AdminClient({**_QUIET, **properties})
+        return set(client.list_topics(timeout=_TIMEOUT_SECONDS).topics)
     except KafkaException as error:
         raise KafkaUnavailable(
             f"no broker answered in {_TIMEOUT_SECONDS:g} s: {properties.get('bootstrap.servers')}: "

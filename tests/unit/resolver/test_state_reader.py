@@ -11,6 +11,7 @@ import pytest
 from resolver.changes import state_reader
 from resolver.changes.record import Change, checkpoint_key, entry_key
 from resolver.changes.state_reader import StateReader, newest_checkpoint
+from resolver.errors import NotReady
 from tests.support.memory_topic import MemoryTopic
 from tests.support.waiting import eventually
 
@@ -152,3 +153,11 @@ def test_a_takeover_that_ends_during_a_load_is_seen(
     monkeypatch.setattr(state_reader, "newest_checkpoint", overtaken)
     with closing(StateReader({}, "t")) as reader:
         assert reader.loaded(10).cluster_id == "kc-la"
+
+
+def test_a_first_load_shows_why_no_broker_can_be_used(capfd: pytest.CaptureFixture[str]) -> None:
+    with closing(StateReader({"bootstrap.servers": "127.0.0.1:1"}, "t")) as reader:
+        eventually(lambda: "refused" in reader.trouble, 20)
+        with pytest.raises(NotReady, match=r"it is being loaded: .*Connection refused \(NOT_READY"):
+            reader.loaded(0.1)
+    assert capfd.readouterr().err == "", "Kafka's client logs each attempt"
