@@ -66,7 +66,10 @@ def _doctor(session: Session, arguments: Arguments) -> int:
         out.note(change)
     for problem in problems:
         out.note(problem, "bad")
-    if not problems and not session.partial:
+    hidden = list(_not_asked(looks))
+    for note in hidden:
+        out.note(note, "warn")
+    if not problems and not session.partial and not hidden:
         unlike = sorted({mount for look in looks for mount in _unlike(look)})
         out.note("all servers healthy" if not unlike else _UNDER_WAY.format(", ".join(unlike)))
     denied = [look for look in looks if isinstance(look[1], Denied | HandshakeFailed)]
@@ -120,6 +123,23 @@ def _siblings(look: _Look) -> Iterator[_Server]:
         for member in status.members:
             for endpoint in member.endpoints:
                 yield _Server(endpoint, cluster.cluster_id, cluster.cluster, cluster.mount)
+
+
+def _not_asked(looks: Sequence[_Look]) -> Iterator[str]:
+    """Yields how many registered servers were not asked, since another one answered at their
+    endpoint: processes share a port.
+    """
+    answers = [(server, one) for server, one in looks if not isinstance(one, KdirError)]
+    asked = {(one.authority.cluster.cluster_id, one.authority.server) for _, one in answers}
+    for server, status in answers:
+        cluster = status.authority.cluster
+        here = [one.server for one in status.members if server.endpoint in one.endpoints]
+        others = [one for one in here if (cluster.cluster_id, one) not in asked]
+        if status.authority.server and others:
+            yield (
+                f"{cluster.mount} at {server.endpoint}: not asked: {len(others)} of {len(here)} "
+                f"servers registered with this address: kdir features {cluster.mount}"
+            )
 
 
 def _level(look: _Look) -> str:

@@ -77,6 +77,20 @@ def test_what_is_under_way_or_differs_is_not_reported_as_well(count: str) -> Non
     assert "changes pending or drift in Kafka: kdir effective --diff /la" in ran.err
 
 
+def test_processes_that_share_the_port_of_the_one_that_answered_are_counted() -> None:
+    status = admin_pb2.GetStatusResponse(
+        replica_state=admin_pb2.REPLICA_STATE_SERVING,
+        members=[admin_pb2.Member(server=one, endpoints=[AT]) for one in ("la-1", "la-2", "la-3")],
+    )
+    status.authority.server = "la-2"
+    status.authority.cluster.MergeFrom(
+        entry_pb2.Cluster(cluster="la", cluster_id="kc-aaaaaaaaaa", mount="/la")
+    )
+    ran, _ = _doctor_of_two(status, named=AT)
+    assert (ran.code, "all servers healthy" in ran.err) == (0, False)
+    assert f"/la at {AT}: not asked: 2 of 3 servers registered with this address" in ran.err
+
+
 # -- servers that do not answer, or deny ---------------------------------------------------------
 
 DEAD = "127.0.0.1:20009"
