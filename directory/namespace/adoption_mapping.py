@@ -343,11 +343,11 @@ def _adoption(
     known = places.snapshot.locate(name)
     if known is not None:
         return _known(observed, known, placement, places, remap_adopted=remap_adopted)
-    if not placement.segments:
-        return Adoption(observed, AdoptionAction.IGNORE, (), rule, placement.reason)
     if is_detached(places.snapshot, observed):
         _, last = parse_detached(places.snapshot.fact(detached_key(name)) or b"")
         return Adoption(observed, AdoptionAction.DETACHED, last, rule, DETACHED_REASON)
+    if not placement.segments:
+        return Adoption(observed, AdoptionAction.IGNORE, (), rule, placement.reason)
     segments, reason = places.assign_path(placement.segments, name)
     if reason:
         action = AdoptionAction.COLLIDES if segments else AdoptionAction.IGNORE

@@ -184,6 +184,17 @@ def test_what_adoption_would_do_where_things_stand() -> None:
     assert "the mount of cluster" in by_name["m.x"]
 
 
+def test_a_detached_topic_is_one_whatever_rule_leaves_it_out() -> None:
+    """Else no listing has it, and ``kdir adopt --detached`` cannot take it back."""
+    cluster = Cluster()
+    (tmp,) = observed("tmp-1")
+    cluster.do(AdoptTopics(topics=((("mine",), tmp),)))
+    cluster.do(DeleteEntry(path=path("/la/mine")))
+    rules = (MappingRule.from_fields("tmp-*", ignore=True),)
+    planned = plan_adoption(rules, (tmp,), cluster.snapshot, mount=cluster.mount)
+    assert shown(planned) == ["tmp-1 detached mine 1"]
+
+
 def test_two_names_that_want_one_place() -> None:
     rules = (
         MappingRule.from_fields("x-*", strip_prefix="x-"),
