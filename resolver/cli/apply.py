@@ -258,7 +258,9 @@ def _updates(one: Document, entry: entry_pb2.Entry | None) -> tuple[list[_Change
         has = own_fields(entry)
         # ``has`` omits armed aspects, so they are not unset; a document sets false to disarm.
         sets = {k: value for k, value in wanted.items() if k not in has or has[k] != value}
-        gone = [key for key in has if key not in wanted]
+        # A topic made with another size than the inherited one has it as its own value.
+        size = "partitions", str(one.entry.topic.partitions)
+        gone = [key for key in has if key not in wanted and (key, has[key]) != size]
     late = {key: value for key, value in sets.items() if (key, value) == ("read_only", "true")}
     early = {key: value for key, value in sets.items() if key not in late}
     is_new = entry is None

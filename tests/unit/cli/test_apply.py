@@ -333,6 +333,19 @@ def test_nothing_is_removed_unless_asked_for(kdir: Kdir) -> None:
     assert (elsewhere.code, "no document is of this directory" in elsewhere.err) == (2, True)
 
 
+@pytest.mark.parametrize("policies", ["{}", "{retention.ms: null}"])
+def test_the_own_size_of_a_topic_stays_where_the_document_has_it(kdir: Kdir, policies: str) -> None:
+    """Where a directory sets another size, a topic has its own from the start."""
+    kdir.add_topic("/la/t", 24)
+    topic = kdir.entries[KdirPath.parse("/la/t"), True]
+    topic.policies.partitions = 24
+    if policies != "{}":
+        topic.policies.topic_config["retention.ms"].cleared = True
+    text = f"{{path: /la/t, kind: topic, partitions: %s, policies: {policies}}}"
+    assert kdir.apply(text % 24).err == "nothing to do\n"
+    assert "unset partitions" in kdir.apply(text.replace("partitions: %s, ", "")).out
+
+
 def test_a_plan_changes_nothing_and_names_what_cannot_be_undone(kdir: Kdir) -> None:
     kdir.apply(SEARCH)
     call = kdir.plan.kafka_calls.add(resource="search.clicks", key="retention.ms")
