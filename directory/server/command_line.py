@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from directory.kafka.own_client_settings import ClientProperties
 from directory.server import logs
 from directory.server.config import (
     DEFAULT_LISTEN,
@@ -208,10 +209,12 @@ def _addresses(text: str) -> list[str]:
 
 def describe_config(config: ServerConfig, processes: int) -> str:
     """Returns what a server with this config would do, for ``--check``."""
-    kafka = config.kafka
+    kafka, log = config.kafka, config.change_log
     allowed = (
         ", ".join(sorted(kafka.ceiling)) if kafka and kafka.ceiling else "nothing: it observes"
     )
+    if log is not None and not log.is_shared:
+        allowed += "; and the change log is there"
     store = shown_store(config.store)
     lines = [
         f"{config.cluster}: would serve {config.mount} on {config.listen} from {store}",
@@ -221,13 +224,21 @@ def describe_config(config: ServerConfig, processes: int) -> str:
     if processes > 1:
         lines.append(f"  processes: {processes}, sharing the port")
     if kafka is not None:
-        way = " ".join(filter(None, (", ".join(kafka.bootstrap), kafka.client.reported())))
+        way = _way(kafka.bootstrap, kafka.client)
         lines.append(f"  kafka:  {way}; may change there: {allowed}")
         lines += [f"  advice: {kafka.client.advice()}"] if kafka.client.advice() else []
+    if log is not None:
+        topics = " and ".join(log.topics("CLUSTER-ID"))
+        way = _way(log.bootstrap, log.client)
+        lines.append(f"  change log: {way}; topics {topics}, made where they are missing")
     lines += [
         f"  site link {link.path} → {', '.join(map(str, link.targets))}" for link in config.links
     ]
     return "\n".join(lines)
+
+
+def _way(bootstrap: Sequence[str], client: ClientProperties) -> str:
+    return " ".join(filter(None, (", ".join(bootstrap), client.reported())))
 
 
 def _who(config: ServerConfig) -> list[str]:

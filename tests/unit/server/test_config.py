@@ -222,6 +222,33 @@ def test_a_check_shows_no_password(
     assert "s3cret" not in shown
 
 
+@pytest.mark.parametrize(
+    ("table", "kafka", "log"),
+    [
+        (
+            "",
+            "may change there: nothing: it observes; and the change log is there\n",
+            "change log: k:9092; topics __change_events and __change_history, made where",
+        ),
+        (
+            'bootstrap = ["other:9092"]',
+            "may change there: nothing: it observes\n",
+            "change log: other:9092; topics __change_events.CLUSTER-ID and "
+            "__change_history.CLUSTER-ID, made where",
+        ),
+    ],
+)
+def test_a_check_shows_the_change_log(
+    table: str, kafka: str, log: str, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "la.toml"
+    file.write_text(f'mount = "/la"\n[kafka]\nbootstrap = ["k:9092"]\n[change_log]\n{table}\n')
+    assert process.main(["--check", "--config", str(file)]) == 0
+    shown = capsys.readouterr().out
+    assert kafka in shown
+    assert log in shown
+
+
 def test_files_of_a_folder_may_not_share_a_cluster_or_store(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.toml").write_text('cluster = "x"\nstore = "sqlite:///a.db"')
     (tmp_path / "b.toml").write_text('cluster = "x"\nstore = "sqlite:///b.db"')
