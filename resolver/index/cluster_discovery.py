@@ -34,6 +34,7 @@ from resolver.endpoints import AllowList
 from resolver.error_status import from_rpc_error
 from resolver.errors import (
     BadReferral,
+    DeadlineExceeded,
     Internal,
     InvalidArgument,
     InvalidPath,
@@ -328,7 +329,8 @@ class _ClusterCrawl:
                     try:
                         answer = future.result()
                     except KdirError as error:
-                        refused.append(f"{','.join(target.endpoints)}: {error.message}")
+                        asked = f"{','.join(target.endpoints)}: "
+                        refused.append(asked + error.message.removeprefix(asked))
                         self.failed[target.cluster_id] = error
                         self._keep_nameless(target, error)
                         continue
@@ -501,9 +503,9 @@ class _ClusterCrawl:
             try:
                 found = self._ask_at(endpoint, target)
             except grpc.RpcError as failure:
-                error = from_rpc_error(failure)
+                error = self._with_endpoint(from_rpc_error(failure), endpoint)
             except KdirError as refusal:
-                error = refusal
+                error = self._with_endpoint(refusal, endpoint)
             else:
                 if best is None or _is_fresher(found.found, best.found):
                     best = found
@@ -512,6 +514,12 @@ class _ClusterCrawl:
         if best is None:
             raise error
         return best
+
+    def _with_endpoint(self, error: KdirError, endpoint: str) -> KdirError:
+        """Returns an error of a call; gRPC's own of a deadline names neither server nor time."""
+        if isinstance(error, DeadlineExceeded) and "code" in error.metadata:
+            return DeadlineExceeded(f"{endpoint}: no answer within {self.ask_seconds:.3g} s")
+        return error
 
     def _ask_at(self, endpoint: str, target: _CrawlTarget) -> _Answer:
         with channel_to(endpoint, target.cluster_id, self.named) as channel:

@@ -80,8 +80,11 @@ def test_no_server_that_answers_is_an_error_naming_each() -> None:
 
 
 def test_a_server_that_accepts_and_never_answers_is_given_up() -> None:
-    with TcpServer() as silent, pytest.raises(Unreachable):
-        discover_clusters([silent.address], ask_seconds=0.3)
+    with TcpServer() as silent:
+        late = f"{silent.address}: no answer within 0.3 s"
+        with pytest.raises(Unreachable, match=late) as raised:
+            discover_clusters([silent.address], ask_seconds=0.3)
+    assert raised.value.message.count(silent.address) == 1
 
 
 def test_no_servers_is_the_callers_mistake() -> None:
