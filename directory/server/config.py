@@ -492,14 +492,14 @@ def _site_link(path: Path, value: object, where: str) -> SiteLink:
         )
     table = Table(value, where)
     targets = tuple(parsed_path(f"{where}.targets", target) for target in table.texts("targets"))
+    mode = _choice(table, "mode", LinkMode)
+    writes = _choice(table, "writes", LinkWrites)
+    link = SiteLink(path, targets, mode, writes, table.flag("fall_back_on_absent"))
+    table.done()  # first: a key that is misspelt is why one is missing
     if not targets:
         raise ConfigError(f"{where}.targets: missing; expected at least one path")
     if path in targets:
         raise ConfigError(f"{where}: the link leads to itself")
-    mode = _choice(table, "mode", LinkMode)
-    writes = _choice(table, "writes", LinkWrites)
-    link = SiteLink(path, targets, mode, writes, table.flag("fall_back_on_absent"))
-    table.done()
     return link
 
 

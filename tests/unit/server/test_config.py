@@ -144,6 +144,10 @@ def test_a_full_config_is_read() -> None:
         ),
         ('mount = "/la"\n[links]\n"/la/x" = "/y"', ("links./la/x", "site link", "kdir ln")),
         ('mount = "/la"\n[links]\n"/x" = []', ("links./x", "at least one")),
+        (
+            'mount = "/la"\n[links]\n"/x" = { targts = ["/a"] }',
+            ("links./x.targts", "'targets'"),
+        ),
         ('mount = "/la"\n[links]\n"/x" = "/x"', ("links./x", "itself")),
         (
             'mount = "/la"\n[links]\n"/x" = { targets = "/y", mode = "both" }',
