@@ -259,8 +259,8 @@ def _adopt_by_rules(
             f"{answer.progress.path}"
         )
         return 0
-    done = "dry run: would" if arguments.flag("plan") else "done"
-    out.note(f"{done}{'' if arguments.flag('plan') else ':'} {reported or 'adopt nothing'}")
+    done = "dry run" if arguments.flag("plan") else "done"
+    out.note(f"{done}: {reported or 'nothing to adopt'}")
     return 0
 
 

@@ -146,7 +146,7 @@ def _load(file: str) -> Iterator[tuple[int, Any]]:
                 yield number, content
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:
         # The last four are what PyYAML raises for values that their tags do not fit.
-        why = " ".join(str(error).replace(' in "<unicode string>"', " in").split())
+        why = " ".join(str(error).replace(' in "<unicode string>",', " in").split())
         raise UsageError(f"{file}: is not YAML: {why}", verb="apply") from None
 
 
@@ -281,7 +281,8 @@ def _assigned(where: str, field: str, entry: entry_pb2.Entry, key: str, value: s
     try:
         assign(entry, f"{key}={value}", "apply")
     except UsageError as error:
-        _fail(where, field, value, error.message)
+        expected = error.message.rpartition(": ")[2].removesuffix(" was expected")
+        _fail(where, field, value, expected)
 
 
 def _own(where: str, kind: str, entry: entry_pb2.Entry, found: Any) -> dict[str, str | None]:

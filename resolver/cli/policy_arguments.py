@@ -134,7 +134,7 @@ def assign(entry: entry_pb2.Entry, assignment: str, verb: str) -> Field:
             setattr(entry.policies, field.name, _number(key, value, verb))
         except ValueError:  # more than the field's type holds, or than Python reads
             shown = cut_name(value, 40)
-            raise UsageError(f"{key}={shown}: too large a number", verb=verb) from None
+            raise UsageError(f"{key}={shown}: a smaller number was expected", verb=verb) from None
     else:
         setattr(entry.policies, field.name, value)
     return field
@@ -207,7 +207,7 @@ def _flag(key: str, value: str, verb: str) -> bool:
 
 def _number(key: str, value: str, verb: str) -> int:
     if not (value.isascii() and value.isdigit()):
-        raise UsageError(f"{key}={value}: a whole number was expected", verb=verb)
+        raise UsageError(f"{key}={value}: a whole number from 0 was expected", verb=verb)
     return int(value)
 
 
@@ -222,8 +222,8 @@ def _config(field: Field, value: str, verb: str) -> str:
     if units is not None and found is None and _FRACTION.fullmatch(value):
         example = "12h" if units is _MILLISECONDS else "1536MiB"
         raise UsageError(
-            f"{field.key}={cut_name(value, 40)}: a whole number before the unit was expected, such "
-            f"as {example}",
+            f"{field.key}={cut_name(value, 40)}: a whole number and a unit such as "
+            f"{example} was expected",
             verb=verb,
         )
     if units is None or found is None:
@@ -231,5 +231,8 @@ def _config(field: Field, value: str, verb: str) -> str:
     number, unit = found.groups()
     if unit not in units:
         known = ", ".join(name for name in units if name)
-        raise UsageError(f"{field.key}={value}: units are {known}", verb=verb)
+        raise UsageError(
+            f"{field.key}={value}: a whole number with one of the units {known} was expected",
+            verb=verb,
+        )
     return str(int(number) * units[unit])

@@ -610,8 +610,8 @@ VERBS: Final = (
         writes=True,
         details=(
             "Each line is a message. acks=all and enable.idempotence=true unless set otherwise\n"
-            "(KIP-679). Through a link, messages go to its first target, reachable or not, unless it\n"
-            "was made with kdir ln --writes-follow: then to the one that reads go to.\n"
+            "(KIP-679). Through a link, messages go to its first target, reachable or not; with\n"
+            "kdir ln --writes-follow, to the target that reads go to.\n"
             "--timeout is also that of the delivery, which is 30 s otherwise.\n"
             "Needs kdir[kafka]."
         ),

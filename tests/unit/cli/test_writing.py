@@ -230,7 +230,7 @@ def test_a_quantity_that_is_no_whole_number_is_answered_with_one(
 ) -> None:
     ran = kdir("set", "/orders", value)
     assert (ran.code, kdir.calls) == (2, [])
-    expected = f"{value}: a whole number before the unit was expected, such as {example}"
+    expected = f"{value}: a whole number and a unit such as {example} was expected"
     assert expected in ran.err
 
 
@@ -1344,7 +1344,7 @@ def test_adopt_by_a_map_shows_what_each_rule_does(kdir: Kdir, tmp_path: Path) ->
         "keep    d.e    /d/e  split_on",
         "flat    f      /f           -",
     ]
-    assert ran.err == "dry run: would adopt 1, ignore 1, keep 1, flat 1\n"
+    assert ran.err == "dry run: adopt 1, ignore 1, keep 1, flat 1\n"
     assert kdir.asked.validate_only
     assert [(one.match, one.split_on, one.ignore) for one in kdir.asked.rules] == [
         ("a.*", ".", False),
