@@ -262,6 +262,9 @@ def _updates(one: Document, entry: entry_pb2.Entry | None) -> tuple[list[_Change
         size = "partitions", str(one.entry.topic.partitions)
         gone = [key for key in has if key not in wanted and (key, has[key]) != size]
     late = {key: value for key, value in sets.items() if (key, value) == ("read_only", "true")}
+    if late and entry is not None and sets.get("closed") == "true":
+        # In one change: the caller may be shut out by the first of two.
+        late["closed"] = "true"
     early = {key: value for key, value in sets.items() if key not in late}
     is_new = entry is None
     return (

@@ -229,6 +229,17 @@ def test_a_tree_is_made_parents_first_and_once(kdir: Kdir) -> None:
     assert kdir.calls == []
 
 
+def test_an_entry_is_closed_and_made_read_only_in_one_change(kdir: Kdir) -> None:
+    """Else a caller whom the first of two shuts out could not make the second."""
+    kdir.add("/la")
+    made = kdir.apply(
+        "{path: /la, kind: directory, policies: {closed: yes, read_only: yes, owner: a}}"
+    )
+    assert (made.code, actions(made)) == (0, ["set /la", "set /la"])
+    assert "owner=a" in made.lines[0]
+    assert "read_only=true, closed=true" in made.lines[1]
+
+
 def test_what_is_exported_makes_the_same_tree_elsewhere(kdir: Kdir, tmp_path: Path) -> None:
     kdir.apply(SEARCH)
     text = kdir("export", "/la").out
