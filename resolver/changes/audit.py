@@ -84,7 +84,11 @@ CHANGE_COLUMNS: Final = (
     Column("entry_id", Type.LONG, "identity within the cluster; a move keeps it"),
     Column("parent_id", Type.LONG, "identity of its directory"),
     Column("path", Type.TEXT, "its path at that time; null where the log does not have it"),
-    Column("path_before", Type.TEXT, "of a move: the path before; else null"),
+    Column(
+        "path_before",
+        Type.TEXT,
+        "of a move, and of what was removed with a directory: the path before; else null",
+    ),
     Column("principal", Type.TEXT, "who made it; null where identities are not in use"),
     Column("request_id", Type.TEXT, "the request that made it"),
     Column("before", Type.LABELS, "its own fields before, as kdir set names them"),
