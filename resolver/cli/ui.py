@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from resolver.cli.find import table_location
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["VERBS"]
 
 _LISTEN: Final = "127.0.0.1:7430"
+_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _OPTIONS: Final = ("at", "context", "timeout")
 """Options of the command line that its pages use, too."""
 
@@ -25,6 +28,7 @@ def _ui(session: Session, arguments: Arguments) -> int:
     from resolver.unforeseen_errors import report_unforeseen
 
     host, port = _listen_address(arguments)
+    _check_names(arguments.many("host"))
     options = _page_options(session, arguments)
     pages = Pages(
         options,
@@ -95,6 +99,20 @@ def _listen_address(arguments: Arguments) -> tuple[str, int]:
             verb="ui",
         )
     return host, int(port)
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Checks that browsers can call this server by these names.
+
+    Raises:
+        UsageError
+    """
+    for name in names:
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"--host {name!r}: a name without a port was expected, such as kdir.example.com",
+                verb="ui",
+            )
 
 
 def _is_remote(host: str) -> bool:

@@ -449,6 +449,14 @@ def test_only_loopback_is_listened_on_without_a_flag(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["a b", "kdir.example.com:7430", "http://kdir", "a/"])
+def test_a_name_that_no_browser_calls_is_refused(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main(["ui", "--host", "kdir.example.com", "--host", name]) == 2
+    assert f"--host '{name}': a name without a port was expected" in capsys.readouterr().err
+
+
 def test_a_port_that_is_taken_is_named(
     server: WebServer, tree: MemoryDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
