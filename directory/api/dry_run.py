@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final, TypeVar, cast
 from kdir.v1 import access_pb2, entry_pb2
 
 from directory.access.grant_tree import EntryPlace
-from directory.access.grants import Operation
+from directory.access.grants import Operation, ResourceType
 from directory.access.permission_diff import AccessChange, DiffSide, diff_permissions
 from directory.api.entry_writes import is_kafka_change_allowed, locks_out
 from directory.api.plan_messages import call_to_proto
 from directory.federation import inheritance
-from directory.kafka.admin_contract import KafkaCall
+from directory.kafka.admin_contract import KafkaCall, Resource
 from directory.kafka.arming import dry_run_calls
 from directory.kafka.arming.dry_run_calls import predict_acl_calls
 from directory.kafka.kafka_context import ACLS, CONFIGS
@@ -40,6 +40,7 @@ from directory.namespace.snapshot import Snapshot
 from directory.namespace.time_budget import TimeBudget
 from directory.namespace.traversal import LocatedEntry, entry_path, locate_entry
 from directory.store.writer import CommitResult
+from resolver.path import Path
 
 if TYPE_CHECKING:
     from directory.api.cluster_router import ClusterRouter
@@ -272,8 +273,29 @@ class _ChangePlanBuilder:
             self._mount,
             self._budget,
             expired=access.has_expired(self._cluster.unconfirmed_seconds() or 0.0),
-            shown=lambda path: self._tree.can_describe_path(path, None),
+            shown=self._is_resource_shown,
         )
+
+    def _is_resource_shown(self, resource: Resource, path: Path) -> bool:
+        """True if the caller may see, at its current place, the entry that desires ACLs of a
+        resource.
+
+        Args:
+            resource: the resource.
+            path: the entry's path: after the change, if it desires ACLs then.
+        """
+        is_topic = resource.kind is ResourceType.TOPIC
+        relative = path.below(self._mount)
+        if self._now is not None and self._now.path.is_prefix_of(path):
+            inside = path.below(self._now.path)
+            # A topic and a directory may have one path: only one of them is the changed entry.
+            if isinstance(self._was.entry, Topic) and not inside:
+                relative = self._here
+            elif isinstance(self._was.entry, Directory) and (inside or not is_topic):
+                relative = (*self._here, *inside)
+        # A group is desired by a directory, or by a topic that is armed by itself.
+        is_topic = is_topic or self._before.find_directory(relative) is None
+        return self._tree.can_describe(relative, is_topic=is_topic)
 
 
 _CALLER_COSTS: Final = 50

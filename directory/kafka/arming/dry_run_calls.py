@@ -132,10 +132,11 @@ def predict_acl_calls(
     budget: TimeBudget,
     *,
     expired: bool,
-    shown: Callable[[Path], bool] = lambda _: True,
+    shown: Callable[[Resource, Path], bool] = lambda *_: True,
 ) -> Iterator[KafkaCall]:
     """Yields the calls that follow from a change, in the order in which they are made: denies come
-    before allows, and go after them. Only of what is desired at a path for which ``shown`` is true.
+    before allows, and go after them. Only of resources for which ``shown`` is true, with the path
+    at which they are desired.
     """
     if not armed_anywhere(after, ACLS):
         return
@@ -148,7 +149,7 @@ def predict_acl_calls(
     for resource in sorted(was.keys() | now.keys()):
         old, new = was.get(resource), now.get(resource)
         place = new or old
-        if place is None or not shown(place.path):
+        if place is None or not shown(resource, place.path):
             continue
         if all(one.known for one in (old, new) if one is not None):
             first, then = (_acl_diff(before, resource, one) for one in (old, new))

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from kdir.v1 import admin_pb2, policies_pb2
+from kdir.v1 import access_pb2, admin_pb2, entry_pb2, policies_pb2
 
 from directory.access.grants import Operation, Permission, ResourceType
 from directory.kafka.admin_contract import Acl, Resource
@@ -25,7 +25,7 @@ from directory.namespace.command import UpdateEntry
 from directory.namespace.entry import Kind, Provision
 from resolver.errors import QuotaExceeded
 from resolver.path import Path
-from tests.unit.access.conftest import ADMIN, House, topic
+from tests.unit.access.conftest import ADMIN, House, grants, topic
 from tests.unit.access.test_plans import plan_grant, plan_mv, plan_rm, plan_set, setting
 
 Make = Callable[..., House]
@@ -219,6 +219,42 @@ def test_of_a_topic_that_kafka_does_not_have_no_value_is_compared(
     values = la.ask(ADMIN, "GetEffectivePolicies", request).values
     assert [one.field for one in values if one.field.startswith("topic_config")]
     assert not any(one.HasField("kafka_value") for one in values)
+
+
+def test_A12_a_plan_names_no_call_for_what_is_hidden_from_its_caller(la: House) -> None:
+    la.mkdir("/la/armed/sd")
+    la.mkdir("/la/armed/in")
+    la.mkdir("/la/b")
+    la.grant("alice", "all", "/la")
+    carol = Acl(Permission.ALLOW, "User:carol", Operation.READ, "*")
+    applied = AppliedRecord({carol: AppliedSetting()}, path="/la/armed")
+    for number, name in enumerate(("secret", "sd/deep", "in/v", "in/hidden")):
+        topic(la, f"/la/armed/{name}", topic_id=bytes([number]) * 16, partitions=1)
+        resource = Resource(ResourceType.TOPIC, f"armed.{name.replace('/', '.')}")
+        la.put(acls_to_write(resource, applied))
+    la.grant("carol", "read", "/la/armed")
+    la.grant("dave", "write", "/la/b")
+    la.grant("dave", "read", "/la/b", kind=access_pb2.RESOURCE_TYPE_GROUP, name="g")
+    for path, kind in (
+        ("/la/armed/secret", entry_pb2.ENTRY_KIND_TOPIC),
+        ("/la/armed/sd", entry_pb2.ENTRY_KIND_DIRECTORY),
+        ("/la/armed/in/hidden", entry_pb2.ENTRY_KIND_TOPIC),
+    ):
+        hide = grants("alice", "-describe")
+        la.ask(ADMIN, "AddGrants", access_pb2.AddGrantsRequest(path=path, kind=kind, grants=hide))
+
+    def named(plan: Any) -> set[str]:
+        return {one.acl.resource_name for one in plan.kafka_calls}
+
+    hidden = {"armed.secret", "armed.sd.deep", "armed.in.hidden"}
+    shown = {"armed.u", "armed.in.v"}
+    assert named(plan_grant(la, "bob", "read", "/la/armed")) == hidden | shown
+    assert named(plan_grant(la, "bob", "read", "/la/armed", by="alice")) == shown
+    # To a place that inherits other grants, where nothing is denied yet.
+    assert named(plan_mv(la, "/la/armed", "/la/b/armed")) == {*hidden, *shown, "g"}
+    assert named(plan_mv(la, "/la/armed", "/la/b/armed", "alice")) == {*shown, "g"}
+    assert hidden <= named(plan_rm(la, "/la/armed"))
+    assert not named(plan_rm(la, "/la/armed", "alice")) & hidden
 
 
 def test_drift_of_an_acl_of_a_group_is_listed_at_the_mount_where_that_is_armed(la: House) -> None:
