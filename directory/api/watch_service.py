@@ -210,8 +210,10 @@ class _Watching(PolledSource):
         response: watch_pb2.WatchResponse | bytes | None = self._next_changes()
         if response is None and not self.has_more:
             self._refuse_ended()
-            if now - self._sent_at >= self._idle_seconds:
-                response = watch_pb2.WatchResponse(token=self._token(self._reached))
+        # Also while there is more: one that resumes far behind is not idle for the client, and
+        # goes on from here if its stream ends.
+        if response is None and now - self._sent_at >= self._idle_seconds:
+            response = watch_pb2.WatchResponse(token=self._token(self._reached))
         if response is not None:
             self._sent_at = now
         return response
