@@ -190,10 +190,15 @@ class _Watching(PolledSource):
 
     def poll(self) -> watch_pb2.WatchResponse | bytes | None:
         now = time.monotonic()
-        self.due_at = now + min(self._idle_seconds, _LOOK_SECONDS)
+        response = self._next_response(now)
+        if response is not None:
+            self._sent_at = now
+        self.due_at = min(now + _LOOK_SECONDS, self._sent_at + self._idle_seconds)
+        return response
+
+    def _next_response(self, now: float) -> watch_pb2.WatchResponse | bytes | None:
         if not self._has_begun:
             self._has_begun = True
-            self._sent_at = now
             # Set only now: nothing is due before the first response.
             self._subscription.on_ready = self.on_ready
             return watch_pb2.WatchResponse(
@@ -212,10 +217,8 @@ class _Watching(PolledSource):
             self._refuse_ended()
         # Also while there is more: one that resumes far behind is not idle for the client, and
         # goes on from here if its stream ends.
-        if response is None and now - self._sent_at >= self._idle_seconds:
+        if response is None and now >= self._sent_at + self._idle_seconds:
             response = watch_pb2.WatchResponse(token=self._token(self._reached))
-        if response is not None:
-            self._sent_at = now
         return response
 
     def _next_changes(self) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +59,22 @@ def test_checkpoints_come_while_a_watch_reads_what_is_past(house: Make, clock: C
             reached.append(revision(la, response))
     assert len(reached) >= 3
     assert reached == sorted(set(reached)), "each begins where the last one ended"
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"), [(0, 10), (1, 1), (5, 5), (6, 6), (7, 7), (9, 9), (11, 11)]
+)
+def test_an_idle_watch_is_due_when_its_next_checkpoint_is(
+    house: Make, clock: Clock, asked: int, expected: int
+) -> None:
+    with watching(house(), path="/la", checkpoint_seconds=asked) as source:
+        sent = []
+        for _ in range(20):
+            if source.poll() is not None:
+                sent.append(clock.now)
+            clock.now = source.due_at
+    gaps = {later - earlier for earlier, later in pairwise(sent)}
+    assert gaps == {expected}
 
 
 def revision(house: House, response: watch_pb2.WatchResponse) -> int:
