@@ -106,6 +106,7 @@ class BatchResolve:
         try:
             cluster.check_mounted()
             snapshot = self._router.read_snapshot(cluster, request.token, call)
+            tree = self._router.access_control.tree(cluster, snapshot, call)
         except KdirError as error:
             parts = []
             for place, text in enumerate(paths):
@@ -113,7 +114,6 @@ class BatchResolve:
                     call.check()
                 parts.append(encode_error(syntax_error(text) or error))
             return b"", self._cut(parts, len(parts), most_bytes - sum(map(len, parts)))
-        tree = self._router.access_control.tree(cluster, snapshot, call)
         authority = cluster.encoded_authority(snapshot)
         ready = self._router.response_cache(cluster, tree)
         prefer = kind_from_number(request.prefer)

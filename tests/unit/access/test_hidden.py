@@ -14,6 +14,7 @@ from kdir.v1 import (
     access_pb2,
     directory_pb2,
     entry_pb2,
+    error_pb2,
     federation_pb2,
     policies_pb2,
     resolve_pb2,
@@ -573,3 +574,29 @@ def test_a_hidden_topic_below_the_root_is_hidden_however_its_path_is_spelled(hou
     request = resolve_pb2.BatchResolveRequest(paths=spelled)
     outcomes = made.ask("bob", "BatchResolve", request).outcomes
     assert {one.WhichOneof("kind") for one in outcomes} == {"error"}
+
+
+def test_a_batch_answers_for_other_clusters_where_one_never_received_its_grants(
+    house: Make, tmp_path: Path
+) -> None:
+    root = house(cluster="root", mount="/")
+    child = house(
+        cluster="kid",
+        mount="/la/kid",
+        parent=["127.0.0.1:1"],
+        store=f"sqlite:///{tmp_path}/kid.sqlite",
+    )
+    root.mkdir("/x")
+    root.grant("bob", "describe", "/")
+    both = House(root.cluster, child.cluster)
+    asked = resolve_pb2.BatchResolveRequest(paths=["/x", "/la/kid/y", "no path"])
+    outcomes = both.ask("bob", "BatchResolve", asked).outcomes
+    assert [one.WhichOneof("kind") for one in outcomes] == ["resolution", "error", "error"]
+    assert [one.error.reason for one in outcomes[1:]] == [
+        error_pb2.ERROR_REASON_NOT_READY,
+        error_pb2.ERROR_REASON_INVALID_PATH,
+    ]
+    # The same of a server of that cluster alone.
+    asked = resolve_pb2.BatchResolveRequest(paths=["/la/kid/y"])
+    (outcome,) = child.ask("bob", "BatchResolve", asked).outcomes
+    assert outcome.error.reason == error_pb2.ERROR_REASON_NOT_READY
