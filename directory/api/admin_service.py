@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from kdir.v1 import admin_pb2, entry_pb2, watch_pb2
 
 from directory.api.cluster_router import ClusterRouter
+from directory.api.entry_writes import check_request_id
 from directory.api.plan_redaction import STOPPED, UNREAD
 from directory.api.rpc.call_context import Call
 from directory.api.rpc.handlers import Handler, Service
@@ -291,12 +292,14 @@ class AdminService(Service):
     ) -> admin_pb2.AcknowledgeResponse:
         """Lets a stopped reconciler continue."""
         call.check()
+        check_request_id(request.request_id)
         cluster, reconciler = self._reconciler(request.cluster)
+        request_id = request.request_id or call.request_id
 
         def attempt() -> None:
             self._router.access_control.require_admin(cluster, "AdminService/Acknowledge", call)
             reconciler.acknowledge(
-                request.stop_reason, principal=call.principal, request_id=call.request_id
+                request.stop_reason, principal=call.principal, request_id=request_id
             )
 
         self._router.decide(cluster, request.token, call, attempt)

@@ -65,6 +65,7 @@ from resolver.path import Path
 __all__ = [
     "authorize_command",
     "authorizing_on",
+    "check_request_id",
     "commit_change",
     "complete_removal",
     "entry_meant",
@@ -85,6 +86,18 @@ _Request = (
     | access_pb2.AddGrantsRequest
     | access_pb2.RemoveGrantsRequest
 )
+
+
+def check_request_id(request_id: str) -> None:
+    """Checks an idempotency key, which is stored.
+
+    Raises:
+        InvalidArgument: it is too long.
+    """
+    if len(request_id) > _REQUEST_ID_LENGTH:
+        raise InvalidArgument(
+            f"request_id: found {len(request_id)} characters; expected at most {_REQUEST_ID_LENGTH}"
+        )
 
 
 def commit_change(
@@ -111,11 +124,7 @@ def commit_change(
     Raises:
         KdirError: redacted for the caller.
     """
-    if len(request.request_id) > _REQUEST_ID_LENGTH:
-        raise InvalidArgument(
-            f"request_id: found {len(request.request_id)} characters; expected at most "
-            f"{_REQUEST_ID_LENGTH}"
-        )
+    check_request_id(request.request_id)
     path, access_control = asked.path, router.access_control
     choose = router.cluster_holding_entry if holder else router.cluster_for_path
     picked = choose(path, call)
