@@ -13,7 +13,7 @@ from directory.access.authorizer import Authorizer
 from directory.access.compiled_grants import AccessQuestion, Decision, DecisionReason
 from directory.access.explain import Effect, Explanation, explain
 from directory.access.grant_tree import EntryPlace
-from directory.access.grants import Operation, ResourceType
+from directory.access.grants import Grant, Operation, ResourceType
 from directory.access.principals import ANONYMOUS, Caller
 from directory.api.cluster_router import ClusterRouter
 from directory.api.dry_run import fill_change_plan
@@ -28,6 +28,7 @@ from directory.namespace.entry import Kind, Topic
 from directory.namespace.lookup import TopicAt
 from directory.namespace.traversal import traverse
 from directory.server.cluster import Cluster
+from directory.wire.entry_codec import refuse_newer
 from directory.wire.grant_messages import (
     grant_to_proto,
     grants_from_proto,
@@ -90,9 +91,7 @@ class AccessService(Service):
             InvalidArgument: the request is no dry run, or its path is not the mount.
         """
         path = Path.parse(request.path)
-        asked = RemoveGrants(
-            path=path, grants=grants_from_proto(request.grants), kind=Kind.DIRECTORY
-        )
+        asked = RemoveGrants(path=path, grants=_grants_of(request), kind=Kind.DIRECTORY)
         if not request.validate_only:
             raise InvalidArgument(
                 "inherited_from: only with validate_only: grants are removed where they were added",
@@ -125,7 +124,7 @@ class AccessService(Service):
         """
         asked = desired(
             path=Path.parse(request.path),
-            grants=grants_from_proto(request.grants),
+            grants=_grants_of(request),
             kind=kind_from_number(request.kind),
         )
         cluster, command, written = commit_change(
@@ -229,6 +228,23 @@ class AccessService(Service):
         else:
             allowed = authorize_any(access, caller, operation, resource, age_seconds=age)
         return access_pb2.AuthorizeAnyResponse(allowed=allowed, token=cluster.token_of(snapshot))
+
+
+def _grants_of(
+    request: access_pb2.AddGrantsRequest | access_pb2.RemoveGrantsRequest,
+) -> tuple[Grant, ...]:
+    """Returns the grants of a request, in order.
+
+    Raises:
+        InvalidArgument: as ``grants_from_proto``; or a grant has a field that this version does not
+            know, which may be a condition.
+    """
+    try:
+        for message in request.grants:
+            refuse_newer(message)
+    except ValueError as error:
+        raise InvalidArgument(f"grants: {error}", field="grants") from None
+    return grants_from_proto(request.grants)
 
 
 def can_query_access(tree: OpenTree, path: Path, kind: Kind | None) -> bool:

@@ -49,6 +49,7 @@ __all__ = [
     "policies_of",
     "policies_to_proto",
     "record_to_proto",
+    "refuse_newer",
 ]
 
 _KIND_TAG: Final = itemgetter(9)
@@ -206,7 +207,7 @@ def entry_from_proto(message: entry_pb2.Entry) -> Entry:
         desired_config.ClearField(field)
     desired_config.change_count = 1
     try:
-        _refuse_newer(desired_config)
+        refuse_newer(desired_config)
         return _entry_of(desired_config, stored=False)
     except ValueError as error:
         raise InvalidArgument(f"entry: {error}", field="entry") from None
@@ -227,7 +228,7 @@ def policies_from_proto(message: policies_pb2.Policies) -> Policies:
             unknown field.
     """
     try:
-        _refuse_newer(message)
+        refuse_newer(message)
         return policies_of(message, stored=False)
     except ValueError as error:
         raise InvalidArgument(str(error), field="policies") from None
@@ -277,8 +278,13 @@ def change_to_proto(
     return event
 
 
-def _refuse_newer(message: Message) -> None:
-    # Fields that cannot be kept must not be dropped silently (docs/how-to/upgrade.md).
+def refuse_newer(message: Message) -> None:
+    """Checks that a message of a request has no field that this version does not know: it could not
+    be kept, and must not be dropped silently (docs/how-to/upgrade.md).
+
+    Raises:
+        ValueError: names the field's number.
+    """
     newer = next(_newer_fields(message), None)
     if newer is not None:
         raise ValueError(
