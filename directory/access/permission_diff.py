@@ -102,26 +102,27 @@ def diff_permissions(
     """Yields the rows: those for everybody first, then by principal and host; of one caller an
     entry before those below it.
 
-    Ends early when ``go_on``, called for each caller, returns False.
+    Ends early when ``go_on``, called for each entry that is compared for a caller, returns False;
+    then with the first rows of that caller.
 
     Raises:
         NotReady: as ``Authorizer.authorize``.
     """
-    pair = _SidePair(before, after, age_seconds)
+    pair = _SidePair(before, after, age_seconds, go_on)
     reported: dict[ResourceType, _InheritedRows] = {kind: _InheritedRows() for kind in ResourceType}
     for caller in pair.callers():
-        if not go_on():
-            return
         if caller.principal in after.access.super_users:
             continue
         for kind in pair.kinds:
             if not kind.has_names:
                 rows = pair.rows(caller, kind)
-                if rows != reported[kind].lookup(caller):
+                if pair.differ(rows, reported[kind].lookup(caller)):
                     reported[kind].add(caller, rows)
                     yield from _access_changes(caller, kind, "", rows or pair.nothing)
-                continue
-            yield from _of_names(pair, reported[kind], caller, kind)
+            else:
+                yield from _of_names(pair, reported[kind], caller, kind)
+            if pair.is_over:
+                return
 
 
 def _of_names(
@@ -135,14 +136,16 @@ def _of_names(
         wider = [one for one in by_pattern if one.endswith("*") and pattern.startswith(one[:-1])]
         known = by_pattern[max(wider, key=len)] if wider else ()
         rows = pair.rows(caller, kind, pattern)
-        if rows != known:
+        if pair.differ(rows, known):
             by_pattern[pattern] = rows
+        if pair.is_over:
+            break
     flat = tuple(
         _Row(EntryPlace((pattern, *row.place.relative), row.place.is_topic), row.gained, row.lost)
         for pattern, rows in by_pattern.items()
         for row in rows or pair.nothing
     )
-    if flat == inherited_rows.lookup(caller):
+    if not pair.differ(flat, inherited_rows.lookup(caller)):
         return
     inherited_rows.add(caller, flat)
     for pattern, rows in (by_pattern or {"*": pair.nothing}).items():
@@ -168,8 +171,13 @@ class _LevelAtDepth(NamedTuple):
 class _SidePair:
     """Both sides of the diff, with the levels that lead to the entry on each."""
 
-    def __init__(self, before: DiffSide, after: DiffSide, age_seconds: float) -> None:
+    def __init__(
+        self, before: DiffSide, after: DiffSide, age_seconds: float, go_on: Callable[[], bool]
+    ) -> None:
         self._before, self._after = before, after
+        self._go_on: Final = go_on
+        self.is_over = False
+        """True if ``go_on`` returned False: the rows of the last caller are only the first ones."""
         self._old, self._new = _levels(before, age_seconds), _levels(after, age_seconds)
         self._old_node = before.access.own_grants().node_at(before.place) or EMPTY_NODE
         self._new_node = after.access.own_grants().node_at(after.place) or EMPTY_NODE
@@ -192,6 +200,15 @@ class _SidePair:
             )
             if always or kind in reported or bits & mask:
                 yield kind
+
+    def _may_go_on(self) -> bool:
+        if not self.is_over and not self._go_on():
+            self.is_over = True
+        return not self.is_over
+
+    def differ(self, rows: _Rows, wider: _Rows) -> bool:
+        """True if a caller's rows, as far as they were made, are not those of a wider caller."""
+        return rows != (wider[: len(rows)] if self.is_over else wider)
 
     def _every(self) -> tuple[_LevelAtDepth, ...]:
         return (*self._old, *self._new)
@@ -246,7 +263,7 @@ class _SidePair:
         for one in self._every():
             found |= _patterns(one.level, caller, kind)
         waiting = [self._old_node, self._new_node]
-        while waiting:
+        while waiting and self._may_go_on():
             node = waiting.pop()
             found |= _patterns(node, caller, kind)
             waiting += [below for _, below in node.children.nodes_for(caller.keys)]
@@ -281,6 +298,8 @@ class _SidePair:
         outer: tuple[frozenset[Operation], frozenset[Operation]],
         found: list[_Row],
     ) -> None:
+        if not self._may_go_on():
+            return
         gained: set[Operation] = set()
         lost: set[Operation] = set()
         for operation, old, new in pairs:

@@ -211,7 +211,7 @@ class _ChangePlanBuilder:
             DiffSide(access, self._place(self._was)),
             DiffSide(replace(access, tree=self._after.grants), place),
             age_seconds=self._cluster.unconfirmed_seconds() or 0.0,
-            go_on=lambda: self._budget.spend(_CALLER_COSTS),
+            go_on=lambda: self._budget.spend(_COMPARISON_COSTS),
         )
         shown = (row for row in rows if self._is_shown(row, place))
         for row in _take_limited(shown, out, "access_omitted"):
@@ -298,8 +298,8 @@ class _ChangePlanBuilder:
         return self._tree.can_describe(relative, is_topic=is_topic)
 
 
-_CALLER_COSTS: Final = 50
-"""Cost of comparing one caller's rights, in entries visited."""
+_COMPARISON_COSTS: Final = 50
+"""Cost of comparing one caller's rights on one entry, in entries visited."""
 
 
 def _until(call: Call) -> Callable[[], bool]:

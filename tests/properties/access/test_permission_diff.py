@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 
@@ -208,6 +209,31 @@ def test_it_ends_when_it_is_asked_to() -> None:
     )
     rows = list(diff_permissions(*sides, go_on=lambda: next(left, False)))
     assert 0 < len(rows) <= 11
+
+
+@pytest.mark.parametrize("kind", [ResourceType.TOPIC, ResourceType.GROUP])
+def test_it_ends_while_the_entries_of_one_caller_are_compared(kind: ResourceType) -> None:
+    def allowed(operation: Operation) -> list[Grant]:
+        name = "g" if kind.has_names else ""
+        return [Grant.from_fields("User:u", "*", operation, Permission.ALLOW, kind, name)]
+
+    below = {EntryPlace(("a", f"{at:03}"), True): allowed(Operation.READ) for at in range(100)}
+    world = World(grants=below)
+    after = World(grants={**below, EntryPlace(("a",)): allowed(Operation.DELETE)})
+    sides = (
+        DiffSide(world.access(), EntryPlace(("a",))),
+        DiffSide(after.access(), EntryPlace(("a",))),
+    )
+    whole = list(diff_permissions(*sides))
+    assert len(whole) > 100
+    sizes = set()
+    for most in range(0, 700, 13):
+        answers = chain([True] * most, [False])
+        rows = list(diff_permissions(*sides, go_on=lambda left=answers: next(left)))  # type: ignore[misc]
+        assert rows == whole[: len(rows)]
+        assert len(rows) <= most
+        sizes.add(len(rows))
+    assert len(sizes) > 5
 
 
 def _grants(*texts: str) -> list[Grant]:
