@@ -9,7 +9,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -54,6 +54,7 @@ from directory.namespace.keys import (
     role_key,
 )
 from directory.namespace.snapshot import Snapshot
+from directory.namespace.time_budget import checked
 from directory.namespace.traversal import traverse
 from directory.server.cluster import Cluster
 from directory.server.health import has_inherited_policy
@@ -279,13 +280,17 @@ class AdminService(Service):
         snapshot = cluster.replica.snapshot
         mount = cluster.mount_at(snapshot)
         path = asked or mount
-        drifts = reconciler.drift(path)
-        unarmed = _unarmed_at(snapshot, mount, path) if request.unarmed else []
+        drifts = reconciler.drift(path, call.check)
+        unarmed = _unarmed_at(snapshot, mount, path, call.check) if request.unarmed else []
         shown = [
-            [one for one in rows if view is None or view.can_describe_path(one.path, one.kind)]
+            [
+                one
+                for one in checked(rows, call.check)
+                if view is None or view.can_describe_path(one.path, one.kind)
+            ]
             for rows in (drifts, unarmed)
         ]
-        return _drifts_to_proto(snapshot, mount, *shown)
+        return _drifts_to_proto(snapshot, mount, *shown, check=call.check)
 
     def acknowledge(
         self, request: admin_pb2.AcknowledgeRequest, call: Call
@@ -397,13 +402,15 @@ _ANSWER_BYTES: Final = 3 * 1024 * 1024
 """Most bytes of one response: every client accepts as much."""
 
 
-def _unarmed_at(snapshot: Snapshot, mount: Path, path: Path) -> list[Drift]:
+def _unarmed_at(
+    snapshot: Snapshot, mount: Path, path: Path, check: Callable[[], object]
+) -> list[Drift]:
     """Returns the inherited values, for topics at and below a path, that differ from what Kafka had
     when last observed and are not pushed because nobody armed them there.
     """
     armed, everywhere = DesiredConfigs(snapshot), DesiredConfigs(snapshot, everywhere=True)
     found = []
-    for one in recorded_at(snapshot, mount, path):
+    for one in checked(recorded_at(snapshot, mount, path), check):
         if one.desired_config is not None or one.topic.provision is not Provision.ACTIVE:
             continue
         parent_id = traverse(snapshot, one.path.below(mount)[:-1]).node.entry_id
@@ -417,7 +424,12 @@ def _unarmed_at(snapshot: Snapshot, mount: Path, path: Path) -> list[Drift]:
 
 
 def _drifts_to_proto(
-    snapshot: Snapshot, mount: Path, drifts: Sequence[Drift], unarmed: Collection[Drift] = ()
+    snapshot: Snapshot,
+    mount: Path,
+    drifts: Sequence[Drift],
+    unarmed: Collection[Drift] = (),
+    *,
+    check: Callable[[], object],
 ) -> admin_pb2.ListDriftResponse:
     """Returns the rows of a response, by path and field, as many as one message holds; further ones
     are counted.
@@ -427,7 +439,7 @@ def _drifts_to_proto(
     rows = sorted({*drifts, *unarmed}, key=lambda row: (row.path, row.field))
     room, path = _ANSWER_BYTES, Path(())
     known: Mapping[str, str] = {}
-    for row in rows:
+    for row in checked(rows, check):
         if row.kind is Kind.TOPIC and row.path != path and not row.state:
             path, known = row.path, _known(snapshot, mount, row.path)
         one = drift_to_proto(row)

@@ -40,6 +40,7 @@ from directory.kafka.provisioning.acknowledged_changes import AcknowledgedChange
 from directory.kafka.provisioning.provisioning import Provisioner
 from directory.kafka.provisioning.provisioning_queue import Backoff, DueWork, RetryQueue
 from directory.namespace.keys import LARGE_CHANGE
+from directory.namespace.time_budget import checked
 from directory.store.base import Delete, Store, StoreUnreachable
 from directory.store.leader import Leader, LeadershipLost, RoleThread
 from directory.store.replica import AppliedCommit, Replica
@@ -449,8 +450,9 @@ class Reconciler:
         """Calls ``OperatorRequests.acknowledge``; the elected server then makes a sweep at once."""
         return self.requests.acknowledge(text, principal=principal, request_id=request_id)
 
-    def drift(self, path: Path) -> list[Drift]:
-        """Returns the drift at and below a path, by path.
+    def drift(self, path: Path, check: Callable[[], object] = lambda: None) -> list[Drift]:
+        """Returns the drift at and below a path, by path. ``check`` is called periodically, and
+        raises when nobody waits for it.
 
         Raises:
             NotAuthoritative: the path is not below this cluster's mount.
@@ -463,8 +465,8 @@ class Reconciler:
         survey = term.sweeper.survey if term is not None else None
         foreign = term.acl_applier.foreign if term is not None else {}
         found = recorded_topics.recorded_at(snapshot, mount, path)
-        rows = [row for one in found for row in topic_drift(one, survey)]
-        rows += acl_drift(snapshot, mount, path, foreign)
+        rows = [row for one in checked(found, check) for row in topic_drift(one, survey)]
+        rows += acl_drift(snapshot, mount, path, foreign, check)
         return sorted(rows, key=lambda row: (row.path, row.field))
 
 

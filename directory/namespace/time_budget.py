@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeVar
 
-__all__ = ["TimeBudget"]
+__all__ = ["TimeBudget", "checked"]
+
+T = TypeVar("T")
 
 _SLICE: Final = 1_000
 """Entries between two checks of the time."""
+_CHECKED_EVERY: Final = 256
 
 
 class TimeBudget:
@@ -29,3 +32,13 @@ class TimeBudget:
             self._left = _SLICE
             self.is_over = not self._go_on()
         return not self.is_over
+
+
+def checked(items: Iterable[T], check: Callable[[], object]) -> Iterator[T]:
+    """Yields the items; calls ``check``, which raises if nobody waits for them, every few
+    hundred.
+    """
+    for number, item in enumerate(items):
+        if number % _CHECKED_EVERY == 0:
+            check()
+        yield item

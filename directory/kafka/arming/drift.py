@@ -5,7 +5,7 @@ people; and which topics have an issue. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -39,7 +39,7 @@ from directory.kafka.kafka_context import ACLS
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.keys import PUSHED, pushed_key
 from directory.namespace.snapshot import Node, Snapshot
-from directory.namespace.time_budget import TimeBudget
+from directory.namespace.time_budget import TimeBudget, checked
 from directory.namespace.topic_configs import same_value
 from directory.namespace.traversal import entry_path
 from resolver.errors import NotReady
@@ -170,13 +170,15 @@ def acl_drift(
     mount: Path,
     path: Path,
     foreign: Mapping[Resource, frozenset[Acl]],
+    check: Callable[[], object] = lambda: None,
 ) -> list[Drift]:
     """Returns the differences at and below a path. The path of a group or transactional id is that
-    of an armed entry that desires its ACLs.
+    of an armed entry that desires its ACLs. ``check`` is called periodically, and raises when
+    nobody waits for them.
     """
     rows: list[Drift] = []
-    kept_by_resource = dict(load_every_applied_acls(snapshot))
-    for resource in kept_by_resource.keys() | foreign.keys():
+    kept_by_resource = dict(checked(load_every_applied_acls(snapshot), check))
+    for resource in checked(kept_by_resource.keys() | foreign.keys(), check):
         kept = kept_by_resource.get(resource) or AppliedRecord()
         at = _path_of(snapshot, mount, resource, kept)
         if at is None or not path.is_prefix_of(at):

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
 from kdir.v1 import admin_pb2
 
+from directory.api.rpc.call_context import Call
 from directory.kafka.adoption import pinned_kafka
 from directory.kafka.adoption.vanish_guard import StopReason
-from resolver.errors import InvalidArgument
+from directory.namespace.entry import Kind, Provision, Topic
+from directory.namespace.keys import entry_key
+from directory.store.base import Put
+from directory.wire.entry_codec import ProtoCodec
+from resolver.errors import Cancelled, InvalidArgument
 from tests.unit.access.conftest import ADMIN, House
 
 Make = Callable[..., House]
@@ -37,3 +43,35 @@ def test_an_acknowledgement_that_is_asked_again_by_its_request_id_is_the_one_mad
     assert "nothing is stopped" in refused.message
     request.request_id = "r" * 129
     assert "request_id: found 129" in la.refusal(ADMIN, "Acknowledge", request).message
+
+
+@pytest.mark.parametrize("unarmed", [False, True])
+def test_a_list_of_drift_ends_when_its_caller_has_gone(la: House, unarmed: bool) -> None:
+    parent = la.cluster.replica.snapshot.root.entry_id
+    encode = ProtoCodec().encode
+    topics = {
+        f"t{number}": Topic(
+            entry_id=1_000 + number, physical_name=f"t{number}", provision=Provision.MISSING
+        )
+        for number in range(2_000)
+    }
+    la.put(*(Put(entry_key(parent, Kind.TOPIC, name), encode(one)) for name, one in topics.items()))
+    request = admin_pb2.ListDriftRequest(unarmed=unarmed)
+    checks = 0
+
+    def is_active() -> bool:
+        nonlocal checks
+        checks += 1
+        return checks <= most
+
+    most = 1_000
+    call = Call(inf, principal=ADMIN, is_active=is_active)
+    answer = la.handlers["ListDrift"](request, call)
+    assert len(answer.drifts) == len(topics)
+    needed = checks
+    assert needed > 3 * len(topics) / 256, "for reading, hiding and sending each"
+    for most in range(1, needed):
+        checks = 0
+        with pytest.raises(Cancelled):
+            la.handlers["ListDrift"](request, call)
+        assert checks == most + 1

@@ -187,7 +187,7 @@ def test_drift_of_what_is_hidden_is_not_listed(la: House, monkeypatch: pytest.Mo
         row("/la/p/hidd/x"),
         row("/la/p/hidd", Kind.DIRECTORY),
     ]
-    fake: Any = SimpleNamespace(drift=lambda _: rows, is_stopped=False)
+    fake: Any = SimpleNamespace(drift=lambda _path, _check: rows, is_stopped=False)
     monkeypatch.setattr(admin_service.AdminService, "_reconciler", lambda *_: (la.cluster, fake))
     request = admin_pb2.ListDriftRequest()
     seen = la.ask("bob", "ListDrift", request)
