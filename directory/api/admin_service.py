@@ -174,7 +174,8 @@ class AdminService(Service):
             response.progress.extend(
                 one
                 for one in progress_of(snapshot, cluster.reaper.trouble)
-                if view.can_describe_path(Path.parse(one.path), Kind.DIRECTORY)
+                # The path is of the beginning: not below the mount if that moved since.
+                if shows_all or view.can_describe_path(Path.parse(one.path), Kind.DIRECTORY)
             )
             named = {**dict(parent_state.unreadable_rows(snapshot)), **dict(unreadable(snapshot))}
             if shows_all:

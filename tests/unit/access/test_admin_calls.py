@@ -7,7 +7,7 @@ from math import inf
 from typing import Any
 
 import pytest
-from kdir.v1 import admin_pb2
+from kdir.v1 import access_pb2, admin_pb2
 
 from directory.api.rpc.call_context import Call
 from directory.kafka.adoption import pinned_kafka
@@ -15,9 +15,11 @@ from directory.kafka.adoption.vanish_guard import StopReason
 from directory.namespace.entry import Kind, Provision, Topic
 from directory.namespace.keys import entry_key
 from directory.store.base import Put
+from directory.store.large_change_records import LargeAdoption
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import Cancelled, InvalidArgument
-from tests.unit.access.conftest import ADMIN, House
+from resolver.path import Path
+from tests.unit.access.conftest import ADMIN, House, grants
 
 Make = Callable[..., House]
 KAFKA: dict[str, Any] = {"bootstrap": ["127.0.0.1:1"], "ceiling": ["create", "configs"]}
@@ -75,3 +77,34 @@ def test_a_list_of_drift_ends_when_its_caller_has_gone(la: House, unarmed: bool)
         with pytest.raises(Cancelled):
             la.handlers["ListDrift"](request, call)
         assert checks == most + 1
+
+
+@pytest.mark.parametrize("mount", ["/la", "/eu/la"])
+def test_a_large_change_that_began_at_another_mount_is_listed(la: House, mount: str) -> None:
+    adoption = LargeAdoption(
+        change_id="x", mount=Path.parse(mount), started_at_ms=1, done=1, left=5
+    )
+    la.put(adoption.to_put())
+    la.ask(
+        ADMIN,
+        "AddGrants",
+        access_pb2.AddGrantsRequest(
+            path="/la",
+            grants=[
+                *grants("bob", "all", kind=access_pb2.RESOURCE_TYPE_CLUSTER),
+                *grants("carol", "describe", kind=access_pb2.RESOURCE_TYPE_CLUSTER),
+                *grants("carol", "describe"),
+            ],
+        ),
+    )
+    la.mkdir("/la/hidden")
+    la.grant("carol", "-describe", "/la/hidden")
+
+    def listed(who: str) -> list[str]:
+        request = admin_pb2.GetStatusRequest()
+        return [one.path for one in la.ask(who, "GetStatus", request).progress]
+
+    assert listed(ADMIN) == [mount]
+    assert listed("bob") == [mount], "one that may ALTER the cluster"
+    # Where the path is now is not known: it may be hidden.
+    assert listed("carol") == ([mount] if mount == "/la" else [])
