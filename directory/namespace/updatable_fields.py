@@ -26,7 +26,7 @@ from resolver.path import Path
 from resolver.printable import cut_name, cut_shown
 from resolver.setting_types import nearest
 
-__all__ = ["ASPECTS", "apply_changes", "check_policies", "check_targets"]
+__all__ = ["ASPECTS", "apply_changes", "check_policies", "check_targets", "no_policies_error"]
 
 
 ASPECTS: Final = ("create", "configs", "acls", "delete")
@@ -173,6 +173,15 @@ def _check_configs(
         raise InvalidArgument(f"policies.{name}: {conflict}", field=f"policies.{name}")
 
 
+def no_policies_error(field: str, kind: Kind) -> InvalidArgument:
+    """Returns the error of a field that sets policies of a link or mount."""
+    return InvalidArgument(
+        f"{field}: a {kind.name.lower()} has no policies; set them on the directory around it, or "
+        f"on what it leads to",
+        field=field,
+    )
+
+
 def apply_changes(
     entry: Entry,
     changes: Mapping[str, object],
@@ -195,11 +204,7 @@ def apply_changes(
             entry = _apply(entry, field, value)
             continue
         if entry.kind not in _WITH_POLICIES:
-            raise InvalidArgument(
-                f"{cut_name(field)}: a {entry.kind.name.lower()} has no policies; set them on the "
-                f"directory around it, or on what it leads to",
-                field=cut_name(field),
-            )
+            raise no_policies_error(cut_name(field), entry.kind)
         edit = edit or _PolicyEdit(entry.policies, bounds)
         edit.change(field, value)
     return entry if edit is None else replace(entry, policies=edit.finish())

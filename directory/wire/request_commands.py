@@ -19,7 +19,7 @@ from directory.namespace.command import (
     UpdateEntry,
 )
 from directory.namespace.entry import Directory, Link, LinkMode, LinkWrites, Mount, Policies, Topic
-from directory.namespace.updatable_fields import ASPECTS
+from directory.namespace.updatable_fields import ASPECTS, no_policies_error
 from directory.wire.entry_codec import entry_from_proto, policies_from_proto
 from resolver.errors import InvalidArgument, InvalidPhysicalName
 from resolver.path import Path
@@ -62,6 +62,8 @@ def create_command(
     entry = entry_from_proto(request.entry)
     if isinstance(entry, Directory | Topic):
         _refuse_arming(entry.policies.manage, path)
+    elif request.entry.policies.ListFields():
+        raise no_policies_error("policies", entry.kind)
     match entry:
         case Directory(policies=policies, closed=closed):
             return CreateDirectory(

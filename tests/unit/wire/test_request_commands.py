@@ -59,6 +59,24 @@ def test_what_is_no_aspect_is_left_to_planning_which_names_the_nearest() -> None
     assert update_command(request, PATH).changes == {"policies.manage.bogus": True}
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        entry_pb2.Entry(link=entry_pb2.Link(targets=["/x"])),
+        entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id="kc-x")),
+    ],
+)
+def test_policies_of_a_link_or_mount_are_refused_and_not_dropped(entry: entry_pb2.Entry) -> None:
+    entry.policies.SetInParent()
+    request = directory_pb2.CreateEntryRequest(entry=entry)
+    create_command(request, PATH)
+    request.entry.policies.read_only = False
+    kind = entry.WhichOneof("kind")
+    with pytest.raises(InvalidArgument, match=f"policies: a {kind} has no policies; ") as refused:
+        create_command(request, PATH)
+    assert refused.value.metadata["field"] == "policies"
+
+
 def test_a_key_without_a_value_is_shown_cut_and_printable() -> None:
     entry = _directory()
     key = "\x1b[31m" + "x" * 1_000
