@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from kdir.v1 import watch_pb2
@@ -27,7 +28,14 @@ from directory.maintenance.watch_history import Revised
 from directory.namespace.entry import Kind
 from directory.namespace.lookup import LinkAt, MountAt
 from directory.server.cluster import Cluster
-from resolver.errors import NotAuthoritative, Resync, Unauthenticated, Unmounted, Unreachable
+from resolver.errors import (
+    NotAuthoritative,
+    Resync,
+    StoreUnavailable,
+    Unauthenticated,
+    Unmounted,
+    Unreachable,
+)
 from resolver.path import Path
 from resolver.revision_token import Token
 
@@ -125,6 +133,11 @@ class WatchService(Service):
             response.next_page_token = str(
                 PageToken("changes", str(path), snapshot.incarnation, before, "")
             )
+        else:
+            # Only here: newer pages may come from memory while the store is away.
+            with suppress(StoreUnavailable):
+                floor = cluster.history.oldest_revision()
+                response.oldest_revision = floor + 1 if floor else 0
         return response
 
     def get_change_log(

@@ -12,6 +12,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from kdir.v1 import directory_pb2, entry_pb2, policies_pb2, watch_pb2
 
 from directory.api.rpc.call_context import Call
+from directory.maintenance.retention import RetentionLimits, RetentionTrimmer
 from directory.store.event_rows import Operation
 from resolver.errors import Absent, DeadlineExceeded, NotAuthoritative, Resync
 from resolver.revision_token import Token
@@ -156,6 +157,35 @@ def history_of_seldom(
         pages += 1
     assert paths == ["/la/seldom"]
     return pages, reads
+
+
+def test_the_last_page_has_the_oldest_revision_that_is_kept(house: Make) -> None:
+    la = house()
+    for number in range(6):
+        la.mkdir(f"/la/{number}")
+    cluster = la.cluster
+
+    def paged() -> tuple[list[int], list[int]]:
+        request = watch_pb2.ListChangesRequest(path="/la", page_size=2)
+        found: list[int] = []
+        oldest: list[int] = []
+        while not oldest or request.page_token:
+            answer = la.ask(ADMIN, "ListChanges", request)
+            found += [one.revision for one in answer.events]
+            oldest.append(answer.oldest_revision)
+            request.page_token = answer.next_page_token
+        return found, oldest
+
+    found, oldest = paged()
+    assert len(found) == 6
+    assert not any(oldest), "everything is kept"
+    trimmer = RetentionTrimmer(cluster.store, cluster.history.index, RetentionLimits(events=3))
+    assert trimmer.step() == 3
+    kept, oldest = paged()
+    # This server has the removed ones in memory still.
+    assert kept == found
+    assert oldest[-1] == found[2]
+    assert not any(oldest[:-1])
 
 
 def test_a_token_of_other_clusters_only_is_no_place_to_go_on_after(house: Make) -> None:
