@@ -116,7 +116,7 @@ class BatchResolve:
             return b"", self._cut(parts, len(parts), most_bytes - sum(map(len, parts)))
         authority = cluster.encoded_authority(snapshot)
         ready = self._router.response_cache(cluster, tree)
-        prefer = kind_from_number(request.prefer)
+        prefer = kind_from_number(request.prefer, "prefer")
         no_follow = request.no_follow
         outcomes: list[bytes] = []
         for start in range(0, len(paths), _LOOK):

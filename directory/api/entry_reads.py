@@ -146,7 +146,11 @@ def _fill(
     """
     wanted = Wanted(
         Glob.parse(request.name_glob) if request.name_glob else None,
-        frozenset(kind for kind in map(kind_from_number, request.kinds) if kind is not None),
+        frozenset(
+            kind
+            for number in request.kinds
+            if (kind := kind_from_number(number, "kinds")) is not None
+        ),
         request.include_system,
         request.recursive,
     )

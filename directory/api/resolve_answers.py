@@ -63,8 +63,8 @@ __all__ = [
 ]
 
 
-def kind_from_number(number: int) -> Kind | None:
-    """Returns a kind of the contract; None if unspecified.
+def kind_from_number(number: int, field: str = "kind") -> Kind | None:
+    """Returns a kind of the contract; None if unspecified. ``field`` is the request's name of it.
 
     Raises:
         InvalidArgument: a number that this version does not define.
@@ -73,7 +73,7 @@ def kind_from_number(number: int) -> Kind | None:
         return Kind(number) if number else None
     except ValueError:
         known = ", ".join(f"{one.name} = {one.value}" for one in Kind)
-        raise InvalidArgument(f"kind: found {number}; known are {known}", field="kind") from None
+        raise InvalidArgument(f"{field}: found {number}; known are {known}", field=field) from None
 
 
 def directory_to_proto(

@@ -18,12 +18,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, NamedTuple, cast
 
 from google.protobuf.message import Message
-from kdir.v1 import entry_pb2, resolve_pb2
+from kdir.v1 import resolve_pb2
 
 from directory.access.principals import ANONYMOUS
 from directory.api.batch_resolve import BatchResolve, answers_full
 from directory.api.cluster_router import ClusterRouter
-from directory.api.resolve_answers import ResolveAnswers, refer_to_cluster
+from directory.api.resolve_answers import ResolveAnswers, kind_from_number, refer_to_cluster
 from directory.api.rpc.call_context import CURRENT, REQUEST_ID_KEY, Call
 from directory.api.rpc.caller_slots import CallerSlots
 from directory.api.rpc.handlers import Handler, Service
@@ -109,6 +109,14 @@ class ResolveService(Service):
     def _recurses(
         self, request: resolve_pb2.ResolveRequest | resolve_pb2.BatchResolveRequest, call: Call
     ) -> bool:
+        """True if this server follows the referrals for the caller.
+
+        Raises:
+            InvalidArgument: a field of the request has no value of this version, or none that goes
+                with another.
+        """
+        if request.prefer:
+            kind_from_number(request.prefer, "prefer")
         if not request.recursive:
             return False
         if request.confirm_links:
@@ -170,7 +178,6 @@ _MOST_CALLERS: Final = 64
 _MOST_READ_FOR_ONE: Final = MOST_READ_AT_ONCE // 8
 """Most server certificates that are read at a time for one caller."""
 _LOOK: Final = 64
-_KINDS: Final = frozenset(entry_pb2.EntryKind.values())
 
 
 class _Caller(NamedTuple):
@@ -350,7 +357,7 @@ class RecursiveResolver:
         with self._place(call):
             walks = self._resolver_of(call).walk_many(
                 paths,
-                prefer=request.prefer if request.prefer in _KINDS else 0,
+                prefer=request.prefer,
                 token=request.token,
                 no_follow=request.no_follow,
                 timeout_seconds=call.seconds_left(),

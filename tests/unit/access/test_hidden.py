@@ -48,6 +48,8 @@ from tests.unit.access.conftest import ADMIN, House, grants, topic
 from tests.unit.federation.test_one_commit import inherited, welcome
 
 Make = Callable[..., House]
+NEWER: Any = 99
+"""A kind of entry of a newer version."""
 KINDS = [
     entry_pb2.ENTRY_KIND_UNSPECIFIED,
     *(getattr(entry_pb2, f"ENTRY_KIND_{one.name}") for one in Kind),
@@ -600,3 +602,38 @@ def test_a_batch_answers_for_other_clusters_where_one_never_received_its_grants(
     asked = resolve_pb2.BatchResolveRequest(paths=["/la/kid/y"])
     (outcome,) = child.ask("bob", "BatchResolve", asked).outcomes
     assert outcome.error.reason == error_pb2.ERROR_REASON_NOT_READY
+
+
+@pytest.mark.parametrize(
+    ("field", "method", "request_of"),
+    [
+        ("prefer", "Resolve", lambda: resolve_pb2.ResolveRequest(path="/la", prefer=NEWER)),
+        (
+            "prefer",
+            "Resolve",
+            lambda: resolve_pb2.ResolveRequest(path="/la", prefer=NEWER, recursive=True),
+        ),
+        (
+            "prefer",
+            "BatchResolve",
+            lambda: resolve_pb2.BatchResolveRequest(paths=["/la"], prefer=NEWER),
+        ),
+        (
+            "prefer",
+            "BatchResolve",
+            lambda: resolve_pb2.BatchResolveRequest(paths=["/la"], prefer=NEWER, recursive=True),
+        ),
+        (
+            "kinds",
+            "ListEntries",
+            lambda: directory_pb2.ListEntriesRequest(path="/la", kinds=[NEWER]),
+        ),
+        ("kind", "GetEntry", lambda: directory_pb2.GetEntryRequest(path="/la", kind=NEWER)),
+    ],
+)
+def test_a_kind_of_a_newer_version_is_refused_by_the_name_of_its_field(
+    house: Make, field: str, method: str, request_of: Callable[[], Any]
+) -> None:
+    refused = house("open").refusal("", method, request_of())
+    assert refused.message.startswith(f"{field}: found 99; known are DIRECTORY = 1, ")
+    assert refused.metadata["field"] == field
