@@ -266,7 +266,7 @@ class AdminService(Service):
         if adopting.under_way is not None:
             response.progress.CopyFrom(adopting.under_way.to_proto())
         if not request.validate_only:
-            response.token = cluster.token_of(cluster.replica.snapshot)
+            response.token = cluster.token_after(adopting.revision)
         return response
 
     def list_drift(
@@ -302,15 +302,14 @@ class AdminService(Service):
         cluster, reconciler = self._reconciler(request.cluster)
         request_id = request.request_id or call.request_id
 
-        def attempt() -> None:
+        def attempt() -> int:
             self._router.access_control.require_admin(cluster, "AdminService/Acknowledge", call)
-            reconciler.acknowledge(
+            return reconciler.acknowledge(
                 request.stop_reason, principal=call.principal, request_id=request_id
             )
 
-        self._router.decide(cluster, request.token, call, attempt)
-        token = cluster.token_of(cluster.replica.snapshot)
-        return admin_pb2.AcknowledgeResponse(token=token)
+        revision = self._router.decide(cluster, request.token, call, attempt)
+        return admin_pb2.AcknowledgeResponse(token=cluster.token_after(revision))
 
     def finalize_features(
         self, request: admin_pb2.FinalizeFeaturesRequest, call: Call
@@ -577,19 +576,19 @@ class _ParentLinkCalls:
         call.check()
         cluster = self._router.require_cluster_by_name(request.cluster)
 
-        def attempt() -> list[str]:
+        def attempt() -> tuple[list[str], int]:
             self._router.access_control.require_admin(cluster, "AdminService/DetachParent", call)
             return self._detach(cluster, request, call)
 
-        kept = self._router.decide(cluster, request.token, call, attempt)
-        return admin_pb2.DetachParentResponse(
-            token=cluster.token_of(cluster.replica.snapshot), kept=kept
-        )
+        kept, revision = self._router.decide(cluster, request.token, call, attempt)
+        return admin_pb2.DetachParentResponse(token=cluster.token_after(revision), kept=kept)
 
     @staticmethod
-    def _detach(cluster: Cluster, request: admin_pb2.DetachParentRequest, call: Call) -> list[str]:
+    def _detach(
+        cluster: Cluster, request: admin_pb2.DetachParentRequest, call: Call
+    ) -> tuple[list[str], int]:
         """Records the detachment, unless it is recorded already; returns the directories whose
-        records are kept.
+        records are kept, and the revision; 0 = nothing was written.
         """
         snapshot = cluster.replica.snapshot
         spoiled = inheritance.is_inherited_corrupt(snapshot)
@@ -616,6 +615,7 @@ class _ParentLinkCalls:
             kept = [level.path for level in inheritance.inherited_levels(snapshot)]
         else:
             kept = []
+        revision = 0
         if known is None or spoiled:
             when = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             message = f"detached by {call.principal or 'an anonymous caller'} at {when}"
@@ -633,7 +633,7 @@ class _ParentLinkCalls:
                 )
             kept_text = "nothing from now on: it could not be read" if spoiled else "kept"
             text = f"detached the cluster from its parent; what it inherits is {kept_text}"
-            cluster.writer.put_facts(writes, guards, _operation(text, call))
+            revision = cluster.writer.put_facts(writes, guards, _operation(text, call))
             _log.warning(
                 "audit: %s detached cluster %s from its parent, request %s; what it inherits is %s",
                 call.principal or "an anonymous caller",
@@ -641,7 +641,7 @@ class _ParentLinkCalls:
                 call.request_id,
                 kept_text,
             )
-        return kept
+        return kept, revision
 
     def attach(
         self, request: admin_pb2.AttachParentRequest, call: Call
@@ -650,25 +650,28 @@ class _ParentLinkCalls:
         call.check()
         cluster = self._router.require_cluster_by_name(request.cluster)
 
-        def attempt() -> None:
+        def attempt() -> int:
             self._router.access_control.require_admin(cluster, "AdminService/AttachParent", call)
             detached = cluster.replica.snapshot.fact(parent_state.DETACHED_KEY)
             if detached is None:
-                return
+                return 0
             # Until the parent sends its state again, the stored one counts as old: it may differ.
             again = Put(parent_state.ATTACHED_KEY, secrets.token_hex(8).encode())
             guards = (KeyEquals(parent_state.DETACHED_KEY, detached),)
             operation = _operation("attached the cluster to its parent again", call)
-            cluster.writer.put_facts((Delete(parent_state.DETACHED_KEY), again), guards, operation)
+            revision = cluster.writer.put_facts(
+                (Delete(parent_state.DETACHED_KEY), again), guards, operation
+            )
             _log.warning(
                 "audit: %s attached cluster %s to its parent again, request %s",
                 call.principal or "an anonymous caller",
                 cluster.config.cluster,
                 call.request_id,
             )
+            return revision
 
-        self._router.decide(cluster, request.token, call, attempt)
-        return admin_pb2.AttachParentResponse(token=cluster.token_of(cluster.replica.snapshot))
+        revision = self._router.decide(cluster, request.token, call, attempt)
+        return admin_pb2.AttachParentResponse(token=cluster.token_after(revision))
 
 
 class _ChangeLogCalls:

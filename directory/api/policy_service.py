@@ -145,7 +145,7 @@ class PolicyService(Service):
         armed = self._router.decide(cluster, request.token, call, attempt, ask_first=True)
         return policies_pb2.ArmResponse(
             calls_made=armed.calls_made,
-            token=cluster.token_of(cluster.replica.snapshot),
+            token=cluster.token_after(armed.revision),
             in_progress=armed.left,
             message=armed.message,
         )

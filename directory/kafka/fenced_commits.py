@@ -96,6 +96,8 @@ class TopicCommits:
         self._most_bytes = limits.max_bytes - _BYTES_EACH
         self._sizes: dict[str, int] = {}
         self._first = max(1, min(most, limits.max_writes // _STEPS_EACH))
+        self.revision = 0
+        """The newest that it committed; the replica may be behind."""
 
     def on_behalf_of(self, principal: str) -> TopicCommits:
         """Returns the same writer, whose changes are the doing of this principal."""
@@ -178,7 +180,7 @@ class TopicCommits:
         """Commits facts if these guards hold, too; raises ``LeadershipLost`` if one does not."""
         self.check()
         try:
-            self._writer.put_facts(writes, guards=(*self._guards, *guards))
+            self.revision = self._writer.put_facts(writes, guards=(*self._guards, *guards))
         except WriteConflict as lost:
             raise LeadershipLost from lost
 
@@ -192,7 +194,7 @@ class TopicCommits:
             writes = [write for _, of_one in batch for write in of_one]
             self.check()
             try:
-                self._writer.put_facts(writes, guards=(*self._guards, *guards))
+                self.revision = self._writer.put_facts(writes, guards=(*self._guards, *guards))
             except WriteConflict:
                 # The guard that does not hold may be that of the role.
                 self.check()
@@ -235,6 +237,7 @@ class TopicCommits:
             # The guard that does not hold may be that of the role.
             self.check()
             raise
+        self.revision = max(self.revision, written.revision)
         return written.plan
 
     def _in_batches(

@@ -577,6 +577,12 @@ class Cluster:
         incarnation = self.replica.snapshot.incarnation
         return str(Token.from_position(self.cluster_id, incarnation, revision))
 
+    def token_after(self, revision: int) -> str:
+        """Returns a token for readers that need what a call wrote, last at this revision (0:
+        nothing), and what this server has now. The replica may be behind its own writes.
+        """
+        return self.token_at(max(revision, self.replica.snapshot.revision))
+
     def _authority_of(
         self, snapshot: Snapshot, revision: int, doubts: Mapping[str, Any]
     ) -> resolve_pb2.Authority:

@@ -49,6 +49,8 @@ class AdoptionResult:
     rows: Sequence[AdoptionRow]
     under_way: LargeAdoption | None = None
     """Progress, if it goes on after the answer: the rows are then what is being done."""
+    revision: int = 0
+    """The newest that this call committed; 0 = none."""
 
 
 class OperatorRequests:
@@ -95,13 +97,14 @@ class OperatorRequests:
         if count < LARGE:
             if keep:
                 commits.put(keep)
-            return AdoptionResult(adoption.carry_out(rows, commits))
+            return AdoptionResult(adoption.carry_out(rows, commits), revision=commits.revision)
         change = self._recorded(placing, remap=remap, principal=principal, count=count)
         commits.put((*keep, change.to_put()))
         under_way = self._wait_for(change, deadline)
         if under_way is not None:
-            return AdoptionResult(rows, under_way)
-        return AdoptionResult(_outcome(rows, self.plan_rows(placing, survey, remap=remap)))
+            return AdoptionResult(rows, under_way, commits.revision)
+        done = _outcome(rows, self.plan_rows(placing, survey, remap=remap))
+        return AdoptionResult(done, revision=commits.revision)
 
     def under_way(self) -> list[LargeAdoption]:
         """Returns the operators' adoptions that the elected server has not finished."""

@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -154,6 +154,8 @@ class ArmingResult:
     """The elected server goes on with it."""
     message: str = ""
     """What did not go as planned."""
+    revision: int = field(default=0, compare=False)
+    """The newest that this call committed; 0 = none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +284,7 @@ class ArmingService:
             return guards
 
         field = f"policies.manage.{aspect}"
-        self._context.writer.commit_command(
+        armed = self._context.writer.commit_command(
             UpdateEntry(path=path, kind=entry.kind, changes=MappingProxyType({field: True})),
             principal=principal,
             request_id=request_id,
@@ -296,7 +298,7 @@ class ArmingService:
             self._context.cluster, principal or "an anonymous caller", aspect, path, plan,
             mark.calls,
         )  # fmt: skip
-        return self._wait_for(mark, deadline)
+        return replace(self._wait_for(mark, deadline), revision=armed.revision)
 
     def _keep_names(
         self, snapshot: Snapshot, entry_id: int, now: ArmingPlan, principal: str

@@ -7,9 +7,10 @@ from math import inf
 from typing import Any
 
 import pytest
-from kdir.v1 import access_pb2, admin_pb2
+from kdir.v1 import access_pb2, admin_pb2, federation_pb2
 
 from directory.api.rpc.call_context import Call
+from directory.federation import inheritance
 from directory.kafka.adoption import pinned_kafka
 from directory.kafka.adoption.vanish_guard import StopReason
 from directory.namespace.entry import Kind, Provision, Topic
@@ -19,6 +20,7 @@ from directory.store.large_change_records import LargeAdoption
 from directory.wire.entry_codec import ProtoCodec
 from resolver.errors import Cancelled, InvalidArgument
 from resolver.path import Path
+from resolver.revision_token import Token
 from tests.unit.access.conftest import ADMIN, House, grants
 
 Make = Callable[..., House]
@@ -108,3 +110,36 @@ def test_a_large_change_that_began_at_another_mount_is_listed(la: House, mount: 
     assert listed("bob") == [mount], "one that may ALTER the cluster"
     # Where the path is now is not known: it may be hidden.
     assert listed("carol") == ([mount] if mount == "/la" else [])
+
+
+def test_the_token_of_an_answer_is_of_what_it_wrote_though_the_replica_is_behind(
+    house: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = house(kafka=KAFKA, parent=["127.0.0.1:1"])
+    inherited = federation_pb2.Inherited(revision=1, incarnation="i")
+    inherited.levels.add(path="/", grants=grants("bob", "read", host="*"))
+    snapshot = child.cluster.replica.snapshot
+    child.put(*inheritance.inherited_writes(snapshot, inherited, 1))
+    stop = StopReason("3 of 5 topics vanished from Kafka", 3)
+    child.put(*pinned_kafka.stop(stop))
+    put_facts = child.cluster.writer.put_facts
+    written = 0
+
+    def unseen(*args: Any, **more: Any) -> int:
+        """Returns a revision as if the replica gave up waiting for it."""
+        nonlocal written
+        written = put_facts(*args, **more) + 100
+        return written
+
+    monkeypatch.setattr(child.cluster.writer, "put_facts", unseen)
+    for method, request in (
+        ("Acknowledge", admin_pb2.AcknowledgeRequest(stop_reason=stop.text)),
+        ("DetachParent", admin_pb2.DetachParentRequest(keep_inherited=True)),
+        ("AttachParent", admin_pb2.AttachParentRequest()),
+    ):
+        token = Token.parse(child.ask(ADMIN, method, request).token)
+        assert token.positions[child.cluster.cluster_id].revision == written, method
+    # Where there is nothing to write, it is of what was read.
+    token = Token.parse(child.ask(ADMIN, "AttachParent", admin_pb2.AttachParentRequest()).token)
+    now = child.cluster.replica.snapshot.revision
+    assert token.positions[child.cluster.cluster_id].revision == now

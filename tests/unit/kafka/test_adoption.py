@@ -111,12 +111,14 @@ class ClusterWriter:
     def commit_command(self, command: Command, *, principal: str, **_: object) -> SimpleNamespace:
         if self.refusal is not None:
             raise self.refusal
-        return SimpleNamespace(plan=self._cluster.do(command, principal=principal))
+        plan = self._cluster.do(command, principal=principal)
+        return SimpleNamespace(plan=plan, revision=self._cluster.rows.revision)
 
-    def put_facts(self, writes: Sequence[Write], **_: object) -> None:
+    def put_facts(self, writes: Sequence[Write], **_: object) -> int:
         cluster = self._cluster
         assert cluster.rows.commit((), writes)
         cluster.snapshot = cluster.snapshot.apply(cluster.rows.revision, writes)
+        return cluster.rows.revision
 
 
 def backlog_of(

@@ -67,7 +67,8 @@ class Script:
         self.commands.append(command)
         self.guards.append(tuple(options["extra_guards"]))
         self.writes.append(tuple(options["extra_writes"]))
-        return SimpleNamespace(plan=Plan(guards=(), writes=(), changes=(), notes=("note",)))
+        plan = Plan(guards=(), writes=(), changes=(), notes=("note",))
+        return SimpleNamespace(plan=plan, revision=len(self.guards))
 
     def put_facts(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> int:
         error = self.refuse(writes)
@@ -189,7 +190,9 @@ def test_one_topic_that_cannot_be_taken_in_is_reported_and_spoils_no_other(
     script.refuse = lambda command: (
         reason if any(one[1].physical_name == "t3" for one in command.topics) else None
     )
-    notes = commits(script, Office()).adopt(shown(8))
+    made = commits(script, Office())
+    notes = made.adopt(shown(8))
+    assert made.revision == len(script.guards), "the newest that was committed"
     taken = [one[1].physical_name for command in script.commands for one in command.topics]  # type: ignore[union-attr]
     assert taken == [f"t{number}" for number in range(8) if number != 3]
     assert [note for note in notes if note != "note"] == [f"t3 is left out: {reason}"]
