@@ -3,8 +3,8 @@
 Shards are by a hash of the topic's name: disjoint and complete, whatever changes during a scan. A
 scan reads one snapshot while this server holds it; a server holds those of the last few scans, each
 for some minutes. On another server, or later, the scan continues in the newest snapshot; the
-revision is in the authority of each page. A scan returns a topic if the caller may describe it now
-and could describe it in the snapshot that is read.
+revision is in the authority of each page. A scan returns a topic if the caller may describe it now,
+at its place of now, and could describe it in the snapshot that is read.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from directory.api.rpc.handlers import Handler, Service
 from directory.api.visible_tree import OpenTree, Wanted
 from directory.namespace.entry import Kind
 from directory.namespace.lookup import DirectoryAt, Unreadable
-from directory.namespace.snapshot import Snapshot
+from directory.namespace.snapshot import Node, Snapshot
 from directory.server.cluster import Cluster
 from directory.wire.entry_codec import record_to_proto
 from resolver.errors import InvalidArgument, InvalidPageToken, UnreadableRecord
@@ -209,7 +209,7 @@ def _fill(
     """Adds the topics after the token's. Returns where the page ended; empty = no topic is left."""
     size = page_size(request.page_size, _PAGE)
     answers = ResolveAnswers(cluster, scan.tree)
-    mount = scan.tree.mount.segments
+    mount, snapshot = scan.tree.mount.segments, scan.tree.snapshot
     place, after = _parse_scan_position(token)
     begin = bisect.bisect_left(scan.places, (place,)) if token is not None else 0
     entries, owners = response.entries, response.owners
@@ -219,10 +219,14 @@ def _fill(
     if token is None:
         response.unreadable_count = _unreadable_count(request, scan, newest)
     for directory, directory_id in scan.places[begin:]:
-        node = scan.tree.snapshot.nodes.get(directory_id)
+        node = snapshot.nodes.get(directory_id)
         if node is None:
             continue
-        trees = [one for one in (newest, scan.tree) if not one.can_describe_all_below(directory)]
+        accesses = [
+            one
+            for tree in (newest, scan.tree)
+            if not (one := _DirectoryAccess(tree, snapshot, directory, node)).shows_all
+        ]
         inherited = answers.inherited(directory_id)
         owner = inherited.owner if inherited is not None else ""
         base = "".join(f"/{segment}" for segment in (*mount, *directory))
@@ -232,7 +236,7 @@ def _fill(
             passed += 1
             if passed % _LOOK == 0:
                 call.check()
-            if not all(one.can_describe((*directory, name), is_topic=True) for one in trees):
+            if not all(one.shows(directory_id, name, record) for one in accesses):
                 continue
             if not _is_in_shard(name, request):
                 continue
@@ -249,6 +253,52 @@ def _fill(
             used += len(record) + len(base) + 32 + len(owners[-1])
             last = "/".join((*directory, name))
     return ""
+
+
+class _DirectoryAccess:
+    """Topics of one directory of a scan's snapshot that the caller may describe in a tree: in a
+    newer one where they are there, or where they were if they are gone.
+    """
+
+    __slots__ = ("_at", "_moved_from", "_tree", "shows_all")
+
+    def __init__(
+        self, tree: OpenTree, scanned: Snapshot, directory: _DirectorySegments, node: Node
+    ) -> None:
+        snapshot, directory_id = tree.snapshot, node.entry_id
+        self._tree: Final = tree
+        self._at: _DirectorySegments = directory
+        self._moved_from: Snapshot | None = None
+        """The scan's snapshot, if topics of the directory may be elsewhere in the tree."""
+        if snapshot is not scanned:
+            self._at = snapshot.path_of(directory_id) or directory
+            now = snapshot.nodes.get(directory_id)
+            if now is None or now.topics is not node.topics:
+                self._moved_from = scanned
+        whole = () if self._moved_from is not None else self._at
+        self.shows_all: Final = tree.can_describe_all_below(whole)
+
+    def shows(self, directory_id: int, name: str, record: bytes) -> bool:
+        """True if the caller may describe a topic."""
+        at = (*self._at, name)
+        if self._moved_from is not None:
+            at = self._moved(directory_id, name, record, self._moved_from) or at
+        return self._tree.can_describe(at, is_topic=True)
+
+    def _moved(
+        self, directory_id: int, name: str, record: bytes, scanned: Snapshot
+    ) -> _DirectorySegments | None:
+        """Returns where a topic is in the tree; None = in the same directory, or gone."""
+        snapshot = self._tree.snapshot
+        node, entry_id = snapshot.nodes.get(directory_id), snapshot.codec.entry_id(record)
+        now = None if node is None else node.topics.get(name)
+        if now is not None and snapshot.codec.entry_id(now) == entry_id:
+            return None
+        topic = scanned.readable_topic(directory_id, name)
+        located = None if topic is None else snapshot.locate(topic.physical_name)
+        if located is None or located.topic.entry_id != entry_id:
+            return None
+        return located.relative
 
 
 def _is_in_shard(name: str, request: scan_pb2.ScanTopicsRequest) -> bool:

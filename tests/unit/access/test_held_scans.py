@@ -79,6 +79,29 @@ def test_a_right_that_is_gone_ends_what_a_scan_shows(la: House) -> None:
     assert paths(la, "bob", begun) == ["/la/p/b"]
 
 
+def test_N5_a_scan_asks_for_rights_where_its_topics_are_now(la: House) -> None:
+    for path in ("/la/p/d/in/x", "/la/p/d/y", "/la/p/m", "/la/p/n", "/la/p/o"):
+        la.mkdir(path.rpartition("/")[0])
+        topic(la, path)
+    la.mkdir("/la/q")
+    begun, whole = (page(la, who).next_page_token for who in ("bob", ADMIN))
+    for old, new in (
+        ("/la/p/d", "/la/p/e"),  # denied there
+        ("/la/p/m", "/la/q/m"),  # not granted there
+        ("/la/p/n", "/la/q/n"),  # granted there
+        ("/la/p/o", "/la/p/oo"),  # denied there
+    ):
+        la.ask(ADMIN, "MoveEntry", directory_pb2.MoveEntryRequest(path=old, new_path=new))
+    topic(la, "/la/p/z", partitions=12)
+    la.grant("bob", "-describe", "/la/p/e")
+    la.grant("bob", "describe", "/la/q/n")
+    la.grant("bob", "-describe", "/la/p/oo")
+    la.ask(ADMIN, "DeleteEntry", directory_pb2.DeleteEntryRequest(path="/la/p/b"))
+    # Removed ones stay, as all that is of the snapshot.
+    assert paths(la, "bob", begun) == ["/la/p/b", "/la/p/n", "/la/p/z"]
+    assert len(paths(la, ADMIN, whole)) == 8, "all but the first, of the same snapshot"
+
+
 def test_a_scan_is_held_for_a_while_only(la: House, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = page(la, "bob")
     topic(la, "/la/p/new")
