@@ -36,6 +36,7 @@ from resolver.endpoints import AllowList
 from resolver.error_status import to_outcome
 from resolver.errors import (
     Absent,
+    Closed,
     InvalidArgument,
     InvalidPath,
     KdirError,
@@ -219,6 +220,16 @@ class _LocalFirstTransport:
         *,
         cluster_id: str = "",
     ) -> Any:
+        """Calls a server.
+
+        Raises:
+            Closed: the caller went away. Unlike other errors it ends the walk, and is not held
+                against the server. Not where a batch is at several servers at once, which are
+                called in threads of their own.
+            KdirError: of the call.
+        """
+        if (waiting := CURRENT.call) is not None and not waiting.is_active():
+            raise Closed("the caller went away: no further server is called for it")
         handler = self._handlers.get(method.name) if endpoint in self._own() else None
         if handler is None:
             return self._others.call(
@@ -362,6 +373,7 @@ class RecursiveResolver:
                 no_follow=request.no_follow,
                 timeout_seconds=call.seconds_left(),
             )
+        call.check()
         return [walk.next_query() for walk in walks]  # type: ignore[misc] # they have ended
 
     @contextmanager

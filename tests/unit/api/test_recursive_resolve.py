@@ -10,10 +10,10 @@ import pytest
 from kdir.v1 import entry_pb2, error_pb2, resolve_pb2, watch_pb2
 
 from directory.api.resolve_service import RecursiveResolver, _Caller, _LocalFirstTransport
-from directory.api.rpc.call_context import Call
+from directory.api.rpc.call_context import CURRENT, Call
 from directory.server.certificates import PeerCredentials
 from directory.server.config_security import TlsConfig
-from resolver.errors import Closed, InvalidArgument, Unimplemented, Unreachable
+from resolver.errors import Cancelled, Closed, InvalidArgument, Unimplemented, Unreachable
 from resolver.revision_token import Position, Token
 from resolver.transport import GrpcTransport, method
 from tests.support.identities import Authority
@@ -56,7 +56,13 @@ class Here:
 
 
 def call(principal: str, bearer: str = "", host: str = "10.0.0.1") -> Call:
-    return Call(time.monotonic() + 10, principal=principal, bearer=bearer, caller_host=host)
+    return Call(
+        time.monotonic() + 10,
+        principal=principal,
+        bearer=bearer,
+        caller_host=host,
+        is_active=lambda: True,
+    )
 
 
 def test_what_one_caller_was_answered_is_not_given_to_another() -> None:
@@ -118,6 +124,38 @@ def test_an_absence_is_an_outcome_and_says_whose() -> None:
         assert Token.parse(alone.authority.token).positions == {"kc-1": Position("i", 1)}
     assert together.outcomes[1].absent.nearest_directory == "/"
     assert together.outcomes[3].resolution.lifetime_seconds == 7, "no longer than the link's"
+    recursion.close()
+
+
+class Gone(Here):
+    """A server whose caller goes away after the first call, and which cannot be reached itself."""
+
+    is_active = True
+
+    def resolve(self, request: Any, call: Call) -> Any:
+        self.asked.append(call)
+        self.is_active = False
+        raise Unreachable("it is away")
+
+
+def test_no_further_server_is_called_once_the_caller_has_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = Gone()
+    handlers: dict[str, Any] = {"/kdir.v1.ResolveService/Resolve": here.resolve}
+    own = tuple(f"127.0.0.1:{port}" for port in range(7420, 7425))
+    recursion = RecursiveResolver(lambda: own, handlers, 4)
+    caller = call("User:alice", "token-a")
+    caller.is_active = lambda: here.is_active
+    monkeypatch.setattr(CURRENT, "call", caller)
+    with pytest.raises(Cancelled):
+        recursion.resolve(resolve_pb2.ResolveRequest(path="/a"), caller)
+    assert len(here.asked) == 1
+    # That it went away is held against no server.
+    here.is_active = True
+    with pytest.raises(Cancelled):
+        recursion.resolve(resolve_pb2.ResolveRequest(path="/a"), caller)
+    assert len(here.asked) == 2
     recursion.close()
 
 
