@@ -42,10 +42,10 @@ _DEEPEST: Final = 60 // _BITS
 
 
 class GrantChildren:
-    """Child nodes of one node by name: all in ``items``, or split by bits of the names' hashes in
-    ``parts``.
+    """Child nodes of one node, by name: all in ``items``; if there are many, in ``parts``, split by
+    bits of the names' hashes.
 
-    Immutable but for ``memo``.
+    Immutable except for ``memo``, which caches results of ``authorize_any``.
     """
 
     __slots__ = ("count", "has_closed", "items", "live", "memo", "parts", "size")

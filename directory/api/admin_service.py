@@ -711,7 +711,7 @@ class _ChangeLogCalls:
             self._require_log(cluster, "AdminService/SkipChangeLog", call)
             snapshot = cluster.replica.snapshot
             published = published_revision(snapshot) or 0
-            # Of later revisions the history may not have received the rows yet.
+            # The history may not have received the rows of later revisions yet.
             known = min(snapshot.revision, cluster.replica.reported_revision)
             approved = min(request.revision or known, known)
             given_up = cluster.history.waiting(published, approved).commits

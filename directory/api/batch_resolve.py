@@ -1,4 +1,4 @@
-"""BatchResolve: outcomes of many paths of the clusters of this process, up to a bound of bytes."""
+"""Answers BatchResolve for paths of this process's clusters, in a response of limited size."""
 
 from __future__ import annotations
 

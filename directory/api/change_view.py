@@ -54,8 +54,8 @@ class ChangeView:
     def logged(self, events: Iterable[Event]) -> list[Event]:
         """Returns the past events that a list shows.
 
-        Of events older than ``known_since``, and of those of hidden entries, only the current state
-        of the entry is shown.
+        An event that is older than ``known_since``, or that was hidden from the caller then, is
+        shown only if the entry is unchanged since: as an insert of its current state.
 
         Raises:
             StoreUnavailable: the rights of that time are only in the store, which cannot be

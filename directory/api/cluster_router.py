@@ -89,8 +89,9 @@ class ClusterRouter:
         return _meant(self._choose(path, call, self._owners(path)))
 
     def cluster_holding_entry(self, path: Path, call: Call | None = None) -> Cluster:
-        """Returns the cluster whose tree has the entry at a path: for a mount the cluster above it,
-        also if this process hosts the child. ``call``: see ``cluster_for_path``.
+        """Returns the cluster whose tree has the entry at a path. For a mount that is the cluster
+        above it, even if this process hosts the child, too. If this process hosts no such cluster,
+        returns ``cluster_for_path``, which also explains ``call``.
         """
         if self.only is not None:
             return self.only

@@ -107,8 +107,8 @@ class DirectoryService(Service):
         look_up: _LookUp | None = None
         if isinstance(command, CreateTopic) and request.adopt_existing:
             command = _unseen(command)
-            # Kafka is asked once for each request: a later try of the plan may hold a lock that
-            # others wait for.
+            # Kafka is asked once for each request. If the plan is tried again, this may be under a
+            # lock that others wait for.
             look_up = cache(lambda cluster, name: _look_up(cluster, name, call))
 
         def complete(cluster: Cluster, snapshot: Snapshot, command: Creation) -> Creation:

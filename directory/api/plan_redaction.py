@@ -103,8 +103,8 @@ def as_shown(tree: OpenTree, command: Command, planned: Plan) -> Plan:
 def redact(
     tree: OpenTree, error: KdirError, command: Command, others: Container[Path]
 ) -> KdirError:
-    """Returns a planning error without hidden entries. Directories above the command's path are not
-    hidden, nor are ``others``, the mounts outside this cluster.
+    """Returns a planning error without hidden entries. Directories above the command's path count
+    as visible, and so do ``others``, the mounts outside this cluster.
     """
     facts = error.metadata
     if isinstance(error, (QuotaExceeded, InvalidArgument)):

@@ -122,8 +122,8 @@ class ResolveService(Service):
             return False
         if request.confirm_links:
             raise InvalidArgument(
-                "confirm_links: found with recursive; expected one of the two: a caller that is "
-                "about to change the directory follows the referrals itself",
+                "confirm_links: found with recursive; expected only one of them. Before a change, "
+                "send confirm_links alone and follow the referrals",
                 field="confirm_links",
             )
         return self._recursion.can_forward_identity(call)

@@ -56,8 +56,8 @@ def choose_snapshot(
     if position is None:
         return snapshot
     refuse_other_incarnation(position.incarnation, snapshot)
-    # The tree alone is not enough: the mount table, by which paths outside are answered, is updated
-    # after it.
+    # The tree alone is not enough: the mount table, which answers for paths outside this cluster,
+    # is updated after the tree.
     if position.revision <= snapshot.revision and replica.is_known(position.revision):
         return snapshot
     seconds = call.seconds_left(LONGEST_WAIT_SECONDS)

@@ -117,8 +117,8 @@ class WatchService(Service):
             if not older:
                 before = 0
                 break
-            # More at a time, the fewer of them are shown: a path may have changed seldom. Only
-            # after quick reads: one that goes past the deadline loses what was read before it.
+            # Reads twice as many next: few of the changes may be at or below the path. Only after a
+            # quick read, since a read that exceeds the deadline loses the events read before it.
             if seconds_left - call.seconds_left() < seconds_left * _QUICK_SHARE:
                 read_count = min(2 * read_count, MAX_PAGE)
             for revision, group in older:
@@ -237,9 +237,9 @@ class _Watching(PolledSource):
     def _next_changes(self) -> bytes | None:
         """Returns the response of the next revision with an event to show."""
         cluster, replica = self._cluster, self._cluster.replica
-        # If the subscription has no changes, the revisions that every subscriber had received
-        # before it was asked count as reached: a checkpoint may name them, and a watcher that
-        # resumes there need not resync for revisions without events for it.
+        # Read before the subscription: if that has no changes, the watch has reached this revision.
+        # A checkpoint may name it, so that a watcher that resumes there need not resync because of
+        # revisions without events for it.
         delivered = replica.reported_revision
         had_none = not self._taken
         if had_none:

@@ -35,7 +35,7 @@ __all__ = [
 ROLE: Final = "change-log"
 """Role of the server that publishes."""
 _URGENT_FACTOR: Final = 2
-"""Changes that are not to wait for Kafka go on up to so many times the limit."""
+"""Multiple of the limit up to which urgent changes, which cannot wait for Kafka, pass."""
 
 
 def noted_state(snapshot: Snapshot) -> watch_pb2.ChangeLogState | None:

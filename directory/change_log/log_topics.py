@@ -58,7 +58,7 @@ class LogEnd(NamedTuple):
     checkpoint: Change | None
     """The newest; None: there is none."""
     order: tuple[int, int, int]
-    """Of the newest change (``Change.order``), which may be after the checkpoint."""
+    """``Change.order`` of the newest change, which may be after the checkpoint."""
 
 
 class LogTopics:
@@ -147,8 +147,9 @@ class LogTopics:
             raise _wrong(name, "max.message.bytes", size or "the broker's default", str(MOST_BYTES))
 
     def framings(self) -> dict[str, bytes]:
-        """Returns the framing of records of this kdir's schema, by topic; registers the schema
-        where there is a registry. Empty = framed by the schema's fingerprint.
+        """Returns, by topic, the bytes that precede each record of this kdir's schema; registers
+        the schema if there is a registry. Empty bytes: there is no registry, and records are
+        framed by the schema's fingerprint.
 
         Raises:
             LogRefused: the registry refuses the schema.

@@ -79,10 +79,10 @@ _AWAY_SECONDS: Final = 1.0
 _MOST_AWAY_SECONDS: Final = 30.0
 _REFUSED_SECONDS: Final = 5.0
 _IDLE_SECONDS: Final = 30.0
-"""It is woken by changes; so often it looks by itself."""
+"""Interval at which the publisher checks for changes if no change wakes it."""
 _STOP_SECONDS: Final = 3.0
 _NOTE_SECONDS: Final = 1.0
-"""At most so often it writes down in the store how far it is: a hint for trimming the outbox."""
+"""Shortest interval at which it stores its progress, a hint for trimming the outbox."""
 _MOST_VANISHING: Final = 20
 _PART_VANISHING: Final = 0.05
 
@@ -101,9 +101,9 @@ class _Session:
     checkpoint: int = 0
     """The revision of the log's newest checkpoint; from there to ``revision`` nothing is logged."""
     last_order: tuple[int, int, int] = (0, 0, 0)
-    """Of the newest change that the history had when the session began."""
+    """Order of the newest change that the history had when the session began."""
     has_schema: bool = False
-    """The schema of this kdir was written: the log may hold that of an older one only."""
+    """True: this session has written this kdir's schema. The log may have an older one only."""
 
 
 class ChangeLogPublisher:
@@ -264,7 +264,7 @@ class ChangeLogPublisher:
             # Rows were trimmed, just now or before: what is missing shows in the state only.
             self._resync(session, snapshot, is_confirmed=is_confirmed)
         elif commits and not commits[0].is_readable:
-            # So does what these rows held (S21).
+            # The changes of unreadable rows, too, show in the state only (S21).
             *_, last = takewhile(lambda one: not one.is_readable, commits)
             self._resync(session, snapshot, is_confirmed=is_confirmed, until=last.revision)
         elif commits:
@@ -299,9 +299,9 @@ class ChangeLogPublisher:
         return snapshot
 
     def _gather(self, events: int) -> None:
-        """Waits for more changes after a page that was not full, so that it gives way to writers: a
-        transaction costs server and brokers as much as tens of events, and one that begins while
-        the brokers still end the last is tried again after 20 ms only.
+        """Waits for more changes after a page that was not full, and so leaves time to writers:
+        a transaction costs server and brokers as much as tens of events. One that begins while the
+        brokers still end the previous one is retried after 20 ms.
         """
         if events < _PAGE_EVENTS:
             seconds = _PAUSE_SECONDS + _GATHERING_SECONDS * events**2
@@ -334,7 +334,7 @@ class ChangeLogPublisher:
             begins_after = self._note_first(session, noted, snapshot)
             snapshot = self._snapshot_for(session)
             is_begun, skip = _is_begun(noted), skip_of(snapshot)
-            # Of a log that was not kept for a while the outbox does not name all facts.
+            # The outbox lacks facts of the time in which the cluster kept no log.
             is_compared, until = not is_begun or not session.revision, None
             if not is_begun:
                 # What was committed since then waits, and is published as changes.
@@ -357,8 +357,9 @@ class ChangeLogPublisher:
         return session
 
     def _settle(self, session: _Session, key: bytes, value: bytes) -> None:
-        """Removes what an operator asked for once it is done; not what was asked for since. The
-        same commit notes how far the log is: what was given up never counts as waiting again.
+        """Removes an operator's request once it is done, but not a later request at the same key.
+        The same commit stores the progress of the log, so that skipped changes never count as
+        waiting again.
         """
         done = KeyEquals(key, value)
         self._put_note(session, session.generation, session.checkpoint, done)

@@ -197,7 +197,7 @@ def _grants_record(change: Change, grants: access_pb2.Grants) -> Change:
 
 
 def stored_form(entry: entry_pb2.Entry) -> bytes:
-    """Returns the record of an entry in the store, from that in its event."""
+    """Returns the record that the store has of an entry, from the entry in a change event."""
     stored = entry_pb2.Entry()
     stored.CopyFrom(entry)
     stored.ClearField("path")
@@ -209,8 +209,8 @@ def stored_form(entry: entry_pb2.Entry) -> bytes:
 
 
 class LoggedRow(NamedTuple):
-    """Row of a tree, for the state topic. Of a million rows the topic has most already: the other
-    fields of a record are computed only for the rest.
+    """Row of a tree, for the state topic. The topic usually has most of a million rows already: the
+    other fields of a record are computed only for rows that it lacks.
     """
 
     state_key: str

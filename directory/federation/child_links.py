@@ -83,7 +83,7 @@ processor.
 _SHORT_REST_SECONDS = 0.05
 """Pauses shorter than this are postponed until they add up to it."""
 _FORGET_WRITES = 100
-"""Most records that one transaction removes: every store takes so many."""
+"""Most records that one transaction removes: within the limits of every store."""
 _THREADS = 16
 """Threads of a cluster for work that may wait for the store: as many writes are
 committed together.
@@ -771,8 +771,8 @@ class ChildLinks:
                 pace.due = now + max(_KEEP_SECONDS, size / _KEEP_BYTES_A_SECOND)
                 self._store(writes, KeyEquals(link.key, link.value))
             except WriteConflict:
-                # Another server has, or had, a newer link of this child, with newer reports. If it
-                # has none, the child links again, and all is stored.
+                # Another server has, or had, a newer link of this child, with newer reports. If
+                # that link has ended, the child links again, and its reports are stored then.
                 session.link = None
                 session.end()
             except (KdirError, StoreUnreachable) as error:

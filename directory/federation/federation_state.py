@@ -539,8 +539,8 @@ class FederationState:
             # newer by more than ``AGES_OFF_MS``, the error of ages.
             is_newer = received is not None and (
                 received.owner_time_ms + AGES_OFF_MS >= one.owner_time_ms
-                # Stored while the clock was ahead: its time shows nothing. What is confirmed came
-                # over a link of this server that is open.
+                # The stored row has a time in the future, from when a clock was ahead, so its time
+                # proves nothing. The received row is confirmed: an open link of this server has it.
                 or (received.row.confirmed and one.owner_time_ms > self._clock_ms())
             )
             is_same = received is not None and received.row.cluster_id == one.row.cluster_id
@@ -578,7 +578,7 @@ def endpoint_to_try(configured: Sequence[str], reported: Sequence[str], attempt:
 
 @dataclass(frozen=True, slots=True)
 class ChildLiveness:
-    """Liveness of a child."""
+    """Last contact of a child, whether it is linked, and its topic count."""
 
     topic_count: int
     linked: bool

@@ -17,8 +17,8 @@ _TEXT_BYTES: Final = 1_024
 def manager_before(
     own: federation_pb2.KafkaClaim, others: Iterable[federation_pb2.KafkaClaim]
 ) -> federation_pb2.KafkaClaim | None:
-    """Returns the claim that has precedence over a cluster's own: of another cluster that was
-    pinned to the same Kafka earlier or, at the same time, has a lower cluster id.
+    """Returns the claim that has precedence over a cluster's own; None = its own has precedence.
+    The cluster that was pinned to a Kafka first comes first; at equal times, the lower cluster id.
     """
     earlier = [
         one

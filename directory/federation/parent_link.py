@@ -373,8 +373,9 @@ class ParentLink:
     def _hello(self) -> federation_pb2.Hello:
         position = self._federation.view().position
         snapshot = self._replica.snapshot
-        # An unmounted cluster, too, sends the mount that it had last: mounted again, it takes the
-        # parent's. Only a cluster that was never mounted sends its config's, which must match.
+        # An unmounted cluster, too, sends its last mount; when it is mounted again, the parent's
+        # counts. Only a cluster that was never mounted sends the mount of its config, which must
+        # match the parent's.
         return federation_pb2.Hello(
             cluster_id=self._member.cluster_id,
             cluster=self._member.cluster,

@@ -120,7 +120,9 @@ class TableRow:
         return row
 
     def confirmed_at(self, at_ms: int) -> TableRow:
-        """Returns the row as confirmed at this time by a message of the link on which it came."""
+        """Returns the row with the time of its owner's update moved forward, since a message of
+        its link confirmed it at ``at_ms``; the same row if it is unconfirmed or newer.
+        """
         if not self.row.confirmed:
             return self
         owner_time_ms = at_ms - _age_ms(self.row)
@@ -180,8 +182,8 @@ def position_of(snapshot: Snapshot, configured: Path) -> Position:
 
 
 def is_kept(snapshot: Snapshot, welcome: federation_pb2.Welcome) -> bool:
-    """True if the parent's record of the mount, and what is inherited there, are stored already;
-    otherwise both are stored in one commit.
+    """True if the parent's record of this mount and the inherited policies and grants are stored
+    already. If False, the caller stores both in one commit.
     """
     known = parent_of(snapshot)
     if (

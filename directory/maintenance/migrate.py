@@ -381,8 +381,9 @@ def abort(one: Migration, report: Callable[[str], None] = lambda _: None) -> Ide
     with ExitStack() as opened:
         source = one.open_source()
         opened.callback(source.close)
-        # First, so that a migration that still runs cannot end: it expects its own seal. One past
-        # its step 4 can: only then is a target open whose source is being taken back from it.
+        # First, so that a migration that still runs fails: it expects its own seal on the source.
+        # Only a migration past its step 4 can still end. Then, and only then, the target is open
+        # while the source has the seal ``taken_back``.
         sealed = one.taken_back if one.is_filling else one.migrating
         with _refusing_changed():
             if one.stage is not Stage.NEW:

@@ -199,11 +199,11 @@ class Losses:
     """Entries and grants of a store that are absent, or different, in its replacement."""
 
     gone: RowCount = field(default_factory=RowCount)
-    """Those that the replacement lacks."""
+    """Entries and grants that the replacement lacks."""
     changed: RowCount = field(default_factory=RowCount)
-    """Those that differ."""
+    """Entries and grants that differ."""
     come_back: RowCount = field(default_factory=RowCount)
-    """Those that only the replacement has."""
+    """Entries and grants that only the replacement has."""
     examples: list[str] = field(default_factory=list)
 
     @property

@@ -153,7 +153,7 @@ class StoreComparison:
         self.row_count = 0
 
     def differences(self) -> Iterator[Difference]:
-        """Yields all differences; those within a single row come with the row.
+        """Yields all differences. A difference within one row is yielded when the row is read.
 
         Raises:
             StoreUnreachable: in the middle; begin again.

@@ -38,7 +38,7 @@ def claim_of(mount: Mount, path: Path) -> bytes:
 
 
 def claim_start(mount: Mount) -> bytes:
-    """Returns the prefix of every claim of this mount at this epoch: the claim without the path."""
+    """Returns the claim without its path, with which every claim of this mount and epoch begins."""
     return b"%016x %d" % (mount.entry_id, mount.epoch)
 
 

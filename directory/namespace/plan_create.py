@@ -214,7 +214,7 @@ def _take_over(draft: PlanBuilder, command: CreateTopic, parent: Node, standing:
         arrivals.add(parent, Amount(0, more))
         arrivals.mark()
     draft.update(parent.entry_id, command.path.name, standing, taken, command.path)
-    # What was pushed was pushed to the topic of before.
+    # The record of pushed configs is about the previous topic in Kafka.
     draft.forget_facts(pushed_key(standing.entry_id))
     return draft.finish(taken, command.path)
 

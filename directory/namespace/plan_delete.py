@@ -176,9 +176,9 @@ def _delete_directory(
             containers=others,
         )
     _refuse_read_only_below(draft, found.path, directory.entry_id)
-    # A concurrent mount below it would be torn down unseen: its claim conflicts.
+    # A concurrent mount below it would be removed unnoticed: its claim makes this conflict.
     draft.expect_nothing_newer(MOUNTED)
-    # So would an entry that becomes read-only meanwhile: its mark conflicts.
+    # The same for an entry that becomes read-only: its mark makes this conflict.
     draft.expect_nothing_newer(READ_ONLY)
     delete_record(draft, found.parent_id, found.name, directory)
     draft.write_record(DELETED_ID, deleted_name(directory.entry_id), directory)

@@ -239,8 +239,8 @@ def _moved_mount_path(relative: Sequence[str], depth: int, new_path: Path) -> Pa
 
 
 def _mark_read_only_below(draft: PlanBuilder, path: Path) -> None:
-    # A concurrent removal of the target directory must conflict with the read-only entries that
-    # are moved there: writing one of their marks is enough.
+    # A concurrent removal of the target directory guards all read-only marks. Writing one mark of
+    # a read-only entry that is moved there again makes the removal conflict with this move.
     prefix = path.below(draft.mount)
     for key, value in draft.snapshot.facts(READ_ONLY):
         at = read_only_place(draft.snapshot, key, value)

@@ -150,8 +150,8 @@ class _Change:
         nodes, loose = self._nodes.finish(), self._loose.finish()
         grants = self._before.grants
         if self._directories or self._grants:
-            # In the tree of the same commit: no reader finds a later allow without the deny before
-            # it (A4).
+            # Grants are part of the tree of the same commit, so that no reader finds a later allow
+            # without an earlier deny (A4).
             grants, unreadable = update_grant_tree(
                 grants,
                 self._codec,

@@ -188,8 +188,9 @@ def apply_changes(
     bounds: Bounds = DEFAULT_BOUNDS,
     check: Callable[[], None] = lambda: None,
 ) -> Entry:
-    """Returns the entry with these fields changed. It is not stamped, so it equals the old one if
-    nothing differs. ``check`` is called periodically, and raises when the caller has gone.
+    """Returns the entry with these fields changed. The time and author of its last change stay, so
+    the result equals ``entry`` if nothing differs. ``check`` is called periodically, and raises
+    when the client has disconnected.
 
     Raises:
         InvalidArgument: an unknown field (names the nearest known one), one that this kind of entry
@@ -292,8 +293,8 @@ class _PolicyEdit:
                 )
             settings = self._maps[name] = dict(before)
         _check_key(field, name, key, value)
-        # An existing key may be of a newer Kafka, and can be removed; removing a missing one is a
-        # typo.
+        # A key that is set may be of a newer Kafka, and can be removed although it is unknown here.
+        # Removing an unknown key that is not set is a typo.
         goes = (value is None or value is CLEARED) and key not in settings
         if goes and name == "topic_config" and (problem := topic_configs.unknown(key)):
             raise InvalidArgument(f"{cut_name(field)}: {problem}", field=cut_name(field))

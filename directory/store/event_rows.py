@@ -68,8 +68,8 @@ def floor_in(value: bytes) -> int | None:
 
 
 def noted_in(value: bytes | None) -> watch_pb2.ChangeLogState | None:
-    """Returns how far the change log is, from the value of ``CHANGE_LOG``; None: none is kept. Of a
-    note that cannot be read nothing counts as published (S21).
+    """Returns the progress of the change log, from the value of ``CHANGE_LOG``; None: the cluster
+    has no change log. If the value cannot be read, nothing counts as published (S21).
     """
     if value is None:
         return None

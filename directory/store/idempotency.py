@@ -71,7 +71,7 @@ def _plain(value: object) -> object:
                     parts.append((name, _plain(one)))
             return [kind.__name__, parts]
         case _:
-            raise TypeError(f"no part of a command: {value!r}")
+            raise TypeError(f"type of {value!r}: not one that a command can have")
 
 
 @functools.cache

@@ -457,8 +457,9 @@ class Replica:
             before = self._snapshot or Snapshot.empty(self._codec)
             self.reloads += self._snapshot is not None
             self._publish(AppliedCommit(before, after, after.revision, (), (), reloaded=True))
-        # The replica serves. The index, for which the first lookup by physical name would wait, is
-        # built in another thread: in this one the store would seem silent meanwhile.
+        # The replica serves from here on. The index, for which the first lookup by physical name
+        # would wait, is built in another thread: this one has to read the watch, or the store
+        # would seem unresponsive.
         threading.Thread(target=self._index, args=(after,), name="index", daemon=True).start()
         return watch
 

@@ -146,8 +146,8 @@ def _refuse_arming(manage: Mapping[str, Any], path: Path) -> None:
     for aspect, allowed in sorted(manage.items()):
         if allowed and aspect in ASPECTS:
             raise InvalidArgument(
-                f"policies.manage.{aspect}: what kdir may change in Kafka is not set but armed, by "
-                f"a plan that was read first: kdir arm {path} --aspect {aspect}",
+                f"policies.manage.{aspect}: cannot be set to true directly; read the plan, then "
+                f"arm: kdir arm {path} --aspect {aspect}",
                 field=f"policies.manage.{aspect}",
             )
 

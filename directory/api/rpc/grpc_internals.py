@@ -65,8 +65,8 @@ def set_longest_wait(seconds: float) -> None:
 
 
 def is_call_active(state: Any) -> bool:
-    """True if a call has neither ended nor been cancelled. Either may happen at any time, so no
-    lock is held for this check.
+    """True if a call has neither ended nor been cancelled. Takes no lock: the result may be
+    outdated as soon as it is returned.
     """
     return bool(_server._is_rpc_state_active(state))  # noqa: SLF001
 
@@ -133,14 +133,14 @@ class RequestReader:
 
 
 class ResponseWriter:
-    """Writer of the responses of one call, one at a time. For one thread at a time.
+    """Writer of the responses of one call, one response at a time. Used by one thread at a time.
 
     Args:
-        context: of the call.
+        context: context of the call.
         finish: see ``Finish``.
-        sending: lock that a sender of many responses, also of other calls, holds. gRPC's thread
-            waits for it before it notes that a response was taken: else the two threads would
-            change places at each response. So the holder may do nothing but send.
+        sending: lock that a thread holds while it sends many responses, also those of other
+            calls. gRPC's thread waits for this lock before it records that a response was taken:
+            otherwise the two threads would alternate at each response. The holder may only send.
     """
 
     __slots__ = ("_call", "_context", "_finish", "_sending", "_state", "is_free", "on_taken")

@@ -86,8 +86,8 @@ def grpc_options(limits: Limits, most_calls: int, *, shared: bool) -> tuple[tupl
         ("grpc.max_connection_idle_ms", _IDLE_MS),
         ("grpc.max_allowed_incoming_connections", connection_limit(limits.max_connections)),
         ("grpc.max_concurrent_streams", limits.connection_calls),
-        # Else streams that have ended count until Python has let go of their calls, and
-        # clients that keep to the bound are reset at random.
+        # Off: otherwise an ended stream counts until Python has released its call, and streams of
+        # clients that are within the limit are reset at random.
         ("grpc.http.overload_protection", 0),
         # Calls that gRPC has received and its Python thread has not taken: by default, if there
         # are more than 1,000, some are cancelled at random, also those of other callers.

@@ -224,7 +224,7 @@ def cluster_check(method: str) -> tuple[Operation, Check]:
     """
     check = check_of(method)
     if check.cluster is None:
-        raise LookupError(f"{method} takes no right on a cluster, by its row")
+        raise LookupError(f"{method} requires no right on a cluster")
     return check.cluster, check
 
 

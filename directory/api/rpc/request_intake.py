@@ -338,7 +338,9 @@ def begin_call(
 
 
 def end_with(ended: CallCompletion, about: tuple[Any, ...]) -> None:
-    """Marks a call as ended when gRPC has ended it."""
+    """Calls ``ended.end`` when gRPC ends the call; at once if gRPC has ended it already.
+    ``about``: the arguments of ``begin_call``, the third of which is the call's state.
+    """
     state = about[2]
     with state.condition:
         goes_on = state.callbacks is not None

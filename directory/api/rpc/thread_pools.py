@@ -52,14 +52,14 @@ class CallPool:
         self._most: Final = max(at_once, most)
         self._tasks: Final[FairQueue[_Task]] = FairQueue(_connection_of)
         self._spare: Final = threading.Semaphore(0)
-        """Released once for each resting thread that is to go on."""
+        """Released once for each idle thread that is to continue."""
         self._lock: Final = threading.Lock()
         self._threads = 0
         self._resting = 0
         self._excused = 0
         """Calls that are marked as waiting, or that ``unblock_stalled`` counts as waiting."""
         self._relieved = 0
-        """Those of them that ``unblock_stalled`` counts as waiting."""
+        """The part of ``_excused`` that ``unblock_stalled`` counts as waiting."""
         self._ended = 0
         """Calls, approximately: two threads may count one for both. Only a change of it matters."""
         self._ended_before = 0

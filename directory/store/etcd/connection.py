@@ -341,7 +341,8 @@ class EtcdConnection:
         """Grants a lease: ``LeaseGrantResponse``. A lease whose response is lost expires by itself.
 
         Raises:
-            StoreUnreachable, EtcdRefused: no lease, as far as known.
+            StoreUnreachable: etcd may have granted a lease.
+            EtcdRefused: etcd granted none.
         """
         request = etcdrpc.LeaseGrantRequest(TTL=seconds)
         return self._read(lambda stubs: stubs.lease.LeaseGrant, request, timeout_seconds)
@@ -350,7 +351,8 @@ class EtcdConnection:
         """Renews a lease: ``LeaseKeepAliveResponse``, with TTL 0 if there is none.
 
         Raises:
-            StoreUnreachable, EtcdRefused: not renewed, as far as known.
+            StoreUnreachable: etcd may have renewed the lease.
+            EtcdRefused: etcd did not renew it.
         """
         request = etcdrpc.LeaseKeepAliveRequest(ID=lease)
 

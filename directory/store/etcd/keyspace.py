@@ -1,9 +1,9 @@
-"""One cluster's keys in etcd, in their incarnation; loads them page by page, all at one revision,
-however large the tree is (S7).
+"""Loads the keys of one cluster from etcd, page by page, all at one revision, however large the
+tree is (S7), and begins a new incarnation after a restore of etcd.
 
-A restore that ``restore_detection`` finds is noticed here, by ``Keyspace.refresh`` alone: this
-process begins a new incarnation by a transaction that compares the identity, so that only one
-process does. ``guarded_commit`` writes.
+``restore_detection`` finds a restore; only ``Keyspace.refresh`` reacts to it. It begins the new
+incarnation by a transaction that compares the identity, so that only one process succeeds. Writes
+are in ``guarded_commit``.
 """
 
 from __future__ import annotations

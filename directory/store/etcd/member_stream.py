@@ -121,8 +121,8 @@ class Stream:
         self._failure: grpc.RpcError | None = None
         self._ended = False
         self._closed = False
-        # One request and a stream of responses: no thread but the reader's has to serve it. etcd
-        # continues a watch whose client sends no more.
+        # Called with one request and a stream of responses: only the reader's thread is needed.
+        # etcd continues a watch whose client sends no further requests.
         open_watch = channel.unary_stream(
             _WATCH, etcdrpc.WatchRequest.SerializeToString, etcdrpc.WatchResponse.FromString
         )

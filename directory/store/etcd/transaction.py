@@ -176,7 +176,7 @@ def request_of(compares: Sequence[Any], success: Sequence[Any], failure: Sequenc
     """Returns the request of a whole transaction.
 
     Raises:
-        ValueError: larger than etcd accepts; only its guards can cause that.
+        ValueError: the request is larger than etcd accepts; only too many guards can cause that.
     """
     request = etcdrpc.TxnRequest(compare=compares, success=success, failure=failure)
     size = request.ByteSize()

@@ -55,7 +55,7 @@ class Response:
 
     etcd_cluster: int
     revision: int
-    """Of the member's store. The events may be older, and more may follow."""
+    """Revision of the member's store. The events may be older, and more may follow."""
     events: tuple[Event, ...] = ()
     fragment: bool = False
     """True: the rest of it is in the next response."""

@@ -223,7 +223,7 @@ class FileStamp:
     """Cannot be set back, unlike ``modified_ns``, so it shows ``cp -a``; it shows renames too."""
 
     def same_content(self, other: FileStamp) -> bool:
-        """True if the file was not written between the two."""
+        """True if both stamps are of the same file, not written in between."""
         return (self.inode, self.modified_ns, self.size) == (
             other.inode,
             other.modified_ns,
@@ -290,7 +290,7 @@ class WriterLockFile:
         self._written = b""
         """Bytes of the note that this object wrote last."""
         self._note: CommitNote | None = None
-        """That note: the file is parsed only if other bytes are in it."""
+        """Note that ``_written`` holds: the file is parsed only if it has other bytes."""
 
     def _open(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -321,7 +321,7 @@ class WriterLockFile:
             self._sleep(_POLL_SECONDS)
 
     def _is_at_path(self) -> bool:
-        """True if others lock the same file: none was put in its place meanwhile."""
+        """True if the locked file is still the one at the path, which other processes lock."""
         found = status_of(self._path)
         return found is not None and os.path.samestat(found, os.fstat(self._descriptor))
 
@@ -336,7 +336,7 @@ class WriterLockFile:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def read(self) -> CommitNote | None:
-        """Returns what was noted last; None: nothing that can be read."""
+        """Returns the note in the file; None: there is none that can be read."""
         found = os.pread(self._descriptor, _NOTE_BYTES, 0)
         if found != self._written:
             return CommitNote.parse(found.decode("ascii", "replace"))

@@ -228,8 +228,9 @@ class SqliteStore:
             raise StoreUnreachable(str(reason)) from reason
 
     # -- sealing -----------------------------------------------------------------------------
-    # A store that is filled keeps no log of it: what is put in is no change of a tree. The oldest
-    # commit that is known moves along instead, so that no watch can resume before the end.
+    # Rows that fill a store are not logged, since they are no changes of a tree. Instead, each
+    # batch replaces the log by one commit, so that no watch can resume before the end of the
+    # filling.
 
     def seal(self, why: str, expected: str | None = None) -> None:
         with self._sealing() as connection:

@@ -28,7 +28,7 @@ __all__ = ["AGAIN_SECONDS", "POLL_SECONDS", "REPORTED_SECONDS", "CommitSignal", 
 POLL_SECONDS: Final = 0.02
 """Interval between looks at the file where the system does not report writes."""
 REPORTED_SECONDS: Final = 4.0
-"""The same where it does: another directory may have been put in the place of this one."""
+"""Interval where the system reports writes: it may not report that the directory was replaced."""
 AGAIN_SECONDS: Final = 0.25
 """Time from a report to one more look at the file: sqlite writes its log, waits for the disk, and
 then makes the commit visible in memory, which is not reported."""
