@@ -1,4 +1,4 @@
-"""The Kafka side of a directory: what Kafka shows, what is desired, and making the two agree.
+"""The Kafka side of a directory: reads Kafka, computes the desired state and applies it.
 
-Of this package, only the elected reconciler changes anything in Kafka; services only read it.
+Only the elected reconciler changes anything in Kafka; services only read it.
 """

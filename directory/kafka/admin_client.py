@@ -56,9 +56,9 @@ class _OnePerValue(type):
     """Metaclass of a class that has one object per value, however often it is called.
 
     ``describe_topics`` of confluent-kafka (2.13.0 to 2.16.1, the newest) makes an object of the
-    class ``confluent_kafka.Uuid`` for each topic of each answer and never releases it: some 100
-    bytes a topic and call leak until the process ends. A class that returns the same object for
-    the same id leaks one per id.
+    class ``confluent_kafka.Uuid`` for each topic of each answer and never releases it: about 100
+    bytes per topic and call leak until the process ends. A class that returns the same object for
+    the same id leaks one object per id.
     """
 
     def __init__(cls, *arguments: Any) -> None:
@@ -67,7 +67,7 @@ class _OnePerValue(type):
 
     def __call__(cls, *arguments: Any, **named: Any) -> Any:
         made = super().__call__(*arguments, **named)
-        # One step, since several clients read their answers in threads of their own.
+        # One atomic step: several clients read their answers in threads of their own.
         return cls._by_text.setdefault(str(made), made)
 
 
@@ -78,25 +78,25 @@ class SharedUuid(Uuid, metaclass=_OnePerValue):
 
 
 _BATCH: Final = 2_000
-"""Names of one request: bounds the memory of an answer and the time that a broker gives to it."""
+"""Most names in one request: bounds an answer's memory and a broker's time for it."""
 _SMALL_BATCH: Final = 250
-"""The same where an item costs more: configs that are read, and changes of configs, partitions and
-ACLs, which a controller makes in one step while others wait."""
+"""Most items in one request where each costs more: reads of configs, and changes of configs,
+partitions and ACLs, which a controller makes in one step while others wait."""
 _CONFIGS_AHEAD: Final = 1
 """Batches of configs requested while the previous one is decoded, which takes as long again."""
 _SLACK_SECONDS: Final = 2.0
-"""A future is waited for a little longer than librdkafka's own deadline, whose error says more."""
+"""Time to wait for a future beyond librdkafka's deadline, whose error has more detail."""
 _LEAST_SECONDS: Final = 0.1
-"""A request that is made gets no less time."""
+"""Shortest timeout of a request."""
 _BROKER_SHARE: Final = 0.8
 """Share of a request's time that the broker may take, so that its own "timed out" reaches us."""
 _SETTINGS_SHARE: Final = 0.25
-"""Share of a request's time that brokers have to return their settings: one that does not answer is
-left out, and the request that needs them is still to come."""
+"""Share of a request's time that brokers have to return their settings: a broker that does not
+answer is left out, and the request that needs the settings is still to come."""
 _MOST_SETTINGS_SECONDS: Final = 2.0
-"""And at most so long: what is read then must not be old already."""
+"""Longest such time: it counts for the age of the ACLs that are read next."""
 _SETTINGS_SECONDS: Final = 30.0
-"""For so long the settings that brokers returned are used."""
+"""Time for which brokers' settings are used before they are read again."""
 _AUTHORIZER: Final = "authorizer.class.name"
 _OPEN: Final = "allow.everyone.if.no.acl.found"
 
@@ -109,7 +109,7 @@ _INVALID_PARTITIONS: Final = 37
 _NO_AUTHORIZER: Final = 54
 # Codes after which it is unknown whether the request had an effect, or which pass by themselves:
 # an unknown server error, no leader, not the leader, timed out, broker or replica or network not
-# there, coordinators that load or move, too few replicas, not the controller, throttled.
+# available, coordinators that load or move, too few replicas, not the controller, throttled.
 _PASSING: Final = frozenset({-1, 5, 6, 7, 8, 9, 13, 14, 15, 16, 19, 20, 41, 89})
 
 _RESTING: Final[list[tuple[float, AdminClient]]] = []
@@ -129,12 +129,12 @@ class ConfluentAdmin:
     Args:
         bootstrap: ``host:port`` of some brokers.
         properties: librdkafka's, for TLS and SASL, or a function that returns them for each new
-            client, so that the next one has a changed password.
-        timeout_seconds: of one request; a survey makes several.
-        budget_seconds: of all requests together; each ends with them.
-        recycle_seconds: a client is replaced after so long: an old one goes on asking for every
-            topic that it ever saw (confluent-kafka-python #1737).
-        clock: seconds, monotonic.
+            client, so that a changed password takes effect.
+        timeout_seconds: of one request; ``describe_all`` makes several.
+        budget_seconds: of all requests together; no request outlasts it.
+        recycle_seconds: age at which a client is replaced: an old one keeps requesting metadata of
+            every topic that it ever saw (confluent-kafka-python #1737).
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class ConfluentAdmin:
         self._refusal = ""
         self._settings_read_at = -inf
 
-    # -- what is there -----------------------------------------------------------------------------
+    # -- reading Kafka -----------------------------------------------------------------------------
 
     def cluster_id(self) -> str:
         with self._asking() as client:
@@ -234,10 +234,10 @@ class ConfluentAdmin:
     def acls(self) -> ObservedAcls:
         """Returns all ACLs.
 
-        ``describe_acls`` answers nothing, and no error, where the broker has no authorizer or does
-        not let its ACLs be read (confluent-kafka 2.16, tried): so both are asked for otherwise.
+        ``describe_acls`` returns no ACLs, and no error, where the broker has no authorizer or does
+        not let kdir read ACLs (confluent-kafka 2.16, tried): ``_check_authorizer`` checks both.
         """
-        every: Any = None  # any name, principal and host; its stubs know no such thing
+        every: Any = None  # any name, principal and host; the client's stubs lack this
         everything = admin.AclBindingFilter(
             admin.ResourceType.ANY,
             every,
@@ -255,9 +255,9 @@ class ConfluentAdmin:
         return ObservedAcls(bindings, len(shown), self._open_to_all, self._refusal)
 
     def _check_authorizer(self) -> None:
-        """Checks that brokers keep ACLs and let them be read, and notes whether they let them be
-        changed, and whether a resource without ACLs is open to all. Brokers show the names of their
-        authorizer's settings, and no values.
+        """Checks that brokers keep ACLs and let kdir read them; stores whether kdir may change
+        them, and whether a resource without ACLs is open to all. Brokers return only the names of
+        their authorizer's settings, no values.
         """
         now = self._clock()
         if now - self._settings_read_at < _SETTINGS_SECONDS:
@@ -276,14 +276,14 @@ class ConfluentAdmin:
         self._settings_read_at = now
 
     def _broker_settings(self, brokers: Sequence[str]) -> list[Mapping[str, str | None] | None]:
-        """Returns the settings of each broker; None where they cannot be read. Raises if no broker
+        """Returns the settings of each broker; None = they cannot be read. Raises if no broker
         answers.
         """
         kind = ConfigResource.Type.BROKER
         found: list[Mapping[str, str | None] | None] = []
         failed: list[KafkaException | TimeoutError] = []
         with self._asking() as client:
-            # librdkafka takes one broker a call.
+            # librdkafka takes one broker per call.
             asked = [[ConfigResource(kind, name)] for name in brokers]
             most = self._timeout * _SETTINGS_SHARE
             seconds = max(_LEAST_SECONDS, min(most, _MOST_SETTINGS_SECONDS))
@@ -303,7 +303,7 @@ class ConfluentAdmin:
                 raise failed[0]
         return found
 
-    # -- what changes it ---------------------------------------------------------------------------
+    # -- changing Kafka ----------------------------------------------------------------------------
 
     def create(self, desired_set: Sequence[TopicToCreate], still: Still = always) -> Outcomes:
         by_name = {desired.name: desired for desired in desired_set}
@@ -337,7 +337,7 @@ class ConfluentAdmin:
             grown = [admin.NewPartitions(name, partitions[name]) for name in names]
             return client.create_partitions(grown, **self._deadlines)
 
-        # It has so many, or more, which a broker that is behind did not show.
+        # The topic has these or more partitions, which a broker that is behind did not show.
         failure = partial(_failure, already=_INVALID_PARTITIONS)
         return self._change(list(partitions), still, ask, failure)
 
@@ -365,10 +365,10 @@ class ConfluentAdmin:
         failure: Callable[[KafkaError], Outcome],
         size: int = _SMALL_BATCH,
     ) -> dict[_K, Outcome]:
-        """Asks for changes, in batches; each item has its own outcome."""
+        """Requests changes, in batches; returns each item's outcome."""
         outcomes: dict[_K, Outcome] = {}
         for batch in _batches(items, size):
-            self._current()  # first: if no client can be made, that is about no item
+            self._current()  # first: an error in making the client is not about an item
             try:
                 with self._asking() as client:
                     still()
@@ -390,7 +390,7 @@ class ConfluentAdmin:
             return failure(raised.args[0])
         except TimeoutError:
             return OutcomeUnknown("no answer")
-        # A filter of ACLs that matched none.
+        # [] = a filter of ACLs that matched none.
         return AlreadyDone() if answer == [] else Succeeded()
 
     def _acl_failure(self, error: KafkaError) -> Outcome:
@@ -419,7 +419,7 @@ class ConfluentAdmin:
 
     @property
     def _timeout(self) -> float:
-        """Seconds of the next request."""
+        """Timeout of the next request, in seconds."""
         return max(_LEAST_SECONDS, min(self._most_seconds, self._until - self._clock()))
 
     @property
@@ -439,7 +439,7 @@ class ConfluentAdmin:
         except TimeoutError:
             raise self._unavailable("no answer", client) from None
         except ValueError as raised:
-            # The client checks some numbers before it asks.
+            # The client checks some numbers before it sends a request.
             raise KafkaRejected(str(raised)) from None
 
     def _current(self) -> AdminClient:
@@ -453,14 +453,14 @@ class ConfluentAdmin:
             try:
                 self._client = AdminClient(settings)
             except KafkaException as raised:
-                # A property that librdkafka does not know, a certificate that is not there.
+                # A property that librdkafka does not know, or a certificate that does not exist.
                 raise KafkaRejected(f"Kafka's client: {raised.args[0].str()}") from None
             self._made_at = now
         return self._client
 
     def _give_up(self) -> None:
-        """Keeps the client, if there is one, until its requests have ended; drops earlier ones
-        whose time is over, in whatever order that is: each has its own.
+        """Keeps the client, if there is one, until its requests have ended; drops earlier clients
+        whose own time is over, in any order.
         """
         client, self._client = self._client, None
         now = time.monotonic()
@@ -481,7 +481,7 @@ class ConfluentAdmin:
         return future.result(self._timeout + _SLACK_SECONDS)
 
     def _each(self, future: Future[_T]) -> _T | Rejected | OutcomeUnknown | None:
-        """Returns one topic's answer of a reading batch: None = there is no such topic."""
+        """Returns what was read of one topic of a batch; None = there is no such topic."""
         try:
             return self._wait(future)
         except KafkaException as raised:
@@ -502,10 +502,10 @@ class ConfluentAdmin:
         return KafkaRejected(f"Kafka at {self._bootstrap}: {error.str()}", kafka_error=error.name())
 
     def _unavailable(self, message: str, client: AdminClient) -> KafkaUnavailable:
-        # What librdkafka knows of the reason waits in its queue of events.
+        # librdkafka's reason is in its queue of events.
         client.poll(0)
         # The next call makes a new client: the address may lead to another broker now, and the old
-        # client would keep dialling the unreachable one in the background.
+        # client would keep dialling the unreachable broker in the background.
         reason = self._reason.text or message
         self._give_up()
         return KafkaUnavailable(
@@ -514,15 +514,15 @@ class ConfluentAdmin:
 
 
 def _failure(error: KafkaError, already: int | None = None) -> Outcome:
-    """Returns the outcome for one item's error; ``already`` is the code for nothing to do."""
+    """Returns the outcome for one item's error; ``already`` is the code of ``AlreadyDone``."""
     if error.code() == already:
         return AlreadyDone()
     return OutcomeUnknown(error.str()) if _is_passing(error) else Rejected(error.str())
 
 
 def _config_failure(error: KafkaError) -> Rejected | OutcomeUnknown:
-    """Returns what Kafka's error means for the configs of one topic. A value that a broker takes
-    for invalid by now is an unknown error, which does not pass.
+    """Returns what Kafka's error means for the configs of one topic. A stored value that a newer
+    broker considers invalid is an unknown error, which is permanent.
     """
     if error.code() != _UNKNOWN_ERROR and _is_passing(error):
         return OutcomeUnknown(error.str())
@@ -550,7 +550,7 @@ def _seen(topic: Any) -> KafkaTopic:
 
 
 def _id_bytes(topic_id: Any) -> bytes:
-    """Returns 16 big-endian bytes, as all but librdkafka write them; the zero id is no id."""
+    """Returns 16 big-endian bytes, as all but librdkafka write an id; empty = no id, or zero."""
     if topic_id is None:
         return b""
     high = topic_id.get_most_significant_bits().to_bytes(8, "big", signed=True)
@@ -596,7 +596,7 @@ def _acl_fields(one: AclBinding) -> tuple[Any, ...]:
 
 
 def _acl_binding(one: Any) -> AclBinding | None:
-    """Returns an ACL of Kafka's; None if grants cannot express it or this client cannot read it."""
+    """Converts an ACL of Kafka; None if grants cannot express it or this client cannot read it."""
     kind = ResourceType.__members__.get(one.restype.name)
     operation = Operation.__members__.get(one.operation.name)
     permission = Permission.__members__.get(one.permission_type.name)

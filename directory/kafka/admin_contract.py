@@ -1,4 +1,4 @@
-"""What the reconciler needs of Kafka, as values and one Protocol (``admin_client.py`` does it)."""
+"""Protocol and values for all that the reconciler requests of Kafka (see ``admin_client.py``)."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ OPERATIONS: Final = {
     ResourceType.GROUP: _operations("READ DELETE DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS"),
     ResourceType.TRANSACTIONAL_ID: _operations("WRITE DESCRIBE"),
 }
-"""What Kafka asks for on each kind of resource (``AclEntry.supportedOperations``), besides ALL;
-without TWO_PHASE_COMMIT, which its client here cannot write."""
+"""Operations that each kind of resource has in Kafka (``AclEntry.supportedOperations``), besides
+ALL; without TWO_PHASE_COMMIT, which confluent-kafka cannot write."""
 
 
 class PatternType(enum.Enum):
     """Meaning of a resource's name."""
 
     LITERAL = "literal"
-    """This very name; ``*`` is every name."""
+    """Exactly this name; ``*`` is every name."""
     PREFIXED = "prefixed"
-    """Every name that begins so."""
+    """Every name that begins with this one."""
 
 
 @total_ordering
@@ -112,7 +112,7 @@ class Acl(NamedTuple):
 
 
 class AclBinding(NamedTuple):
-    """One ACL as Kafka keeps it."""
+    """One ACL of Kafka, with its resource."""
 
     resource: Resource
     acl: Acl
@@ -122,7 +122,7 @@ class AclBinding(NamedTuple):
 
 
 CLOSED: Final = Acl(Permission.DENY, "User:kdir-closed", Operation.ALL, "0.0.0.0")  # noqa: S104
-"""Denies nobody anything, as no client has that address; a resource that has it has an ACL."""
+"""Denies nobody anything, as no client has that address; keeps a resource from having no ACL."""
 
 
 def kafka_host(host: str) -> str:
@@ -144,11 +144,11 @@ class KafkaTopic:
 
     name: str
     topic_id: bytes
-    """16 bytes (KIP-516); empty where Kafka did not say (brokers before 2.8, or in a race)."""
+    """16 bytes (KIP-516); empty if Kafka did not return it (brokers before 2.8, or in a race)."""
     partitions: int
-    """0 while Kafka cannot say, right after the topic was made."""
+    """0 while Kafka does not return their number, right after the topic was made."""
     replication_factor: int
-    """Replicas of the partition with fewest: during a reassignment, partitions have more."""
+    """Replicas of the partition with the fewest: during a reassignment, partitions have more."""
     internal: bool = False
     """Kafka's own: consumer offsets, transaction state and the like."""
 
@@ -160,11 +160,11 @@ def show_id(topic_id: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KafkaListing:
-    """List of the names of all topics that Kafka shows, with how many partitions each has."""
+    """List of all topics that Kafka shows: names and numbers of partitions."""
 
     cluster_id: str
     partitions: Mapping[str, int]
-    """By name; 0 while Kafka cannot say."""
+    """Number by topic name; 0 while Kafka does not return it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,24 +195,24 @@ class ConfigChange:
 
     name: str
     configs: Mapping[str, str | None]
-    """None: back to what the broker has by default."""
+    """Value by config name; None = back to the broker's default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """Kafka did it."""
+    """Kafka made the change."""
 
 
 @dataclass(frozen=True, slots=True)
 class AlreadyDone:
-    """Outcome of nothing to do: the topic is there already (create), is not there (delete), or has
-    so many partitions (grow).
+    """Outcome if nothing was to change: the topic exists (create), the topic or ACL does not exist
+    (delete), or the topic has these partitions or more (grow).
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Kafka refused; the same again gets the same answer."""
+    """Kafka refused the change, and would refuse it again."""
 
     message: str
 
@@ -226,11 +226,11 @@ class OutcomeUnknown:
 
 Outcome = Succeeded | AlreadyDone | Rejected | OutcomeUnknown
 Outcomes = Mapping[str, Outcome]
-"""By the topic's name."""
+"""Outcome by topic name."""
 AclOutcomes = Mapping[AclBinding, Outcome]
 
 Still = Callable[[], None]
-"""Raises if a request must not be sent to Kafka any more."""
+"""Check that raises if a request must not be sent to Kafka any more."""
 
 
 def always() -> None:
@@ -239,24 +239,24 @@ def always() -> None:
 
 @dataclass(frozen=True, slots=True)
 class KafkaCall:
-    """One call, about one setting of one topic (``kdir.v1.KafkaCall``)."""
+    """One change of a config, of partitions or of an ACL (``kdir.v1.KafkaCall``)."""
 
     operation: str
     resource: str
     key: str
     before: str | None
-    """What Kafka has now; None = its default."""
+    """Value that Kafka has now; None = its default."""
     after: str | None
-    """None: back to the default."""
+    """Value to set; None = back to the default."""
     binding: AclBinding | None = None
     takeover: bool = False
     """True: it closes a resource that was open to all; made only on request."""
     rejected: str = field(default="", compare=False)
-    """Kafka's message, if it refused the call and is not asked for it again by itself."""
+    """Kafka's message if it refused the call, which is not repeated automatically."""
 
 
 def format_value(value: str | None) -> str:
-    """Returns the value of a config, for people; None: it is not set on the topic itself."""
+    """Returns the value of a config, for people; None = not set on the topic itself."""
     return "(default)" if value is None else value
 
 
@@ -267,16 +267,15 @@ class ObservedAcls:
     bindings: frozenset[AclBinding]
     """ACLs of topics, groups and transactional ids, with operations that this version knows."""
     count: int
-    """Of all ACLs, also of those left out above."""
+    """Number of all ACLs, with those that ``bindings`` leaves out."""
     open_to_all: bool
     """A resource without ACLs is open to all (``allow.everyone.if.no.acl.found``), or may be."""
     refusal: str = ""
-    """Kafka's message, if it does not let ACLs be changed."""
+    """Kafka's message if kdir may not change ACLs; else empty."""
 
 
 class KafkaAdmin(Protocol):
-    """Kafka, as far as the reconciler needs it. Used by one thread. Each changed item has its own
-    outcome.
+    """Kafka client of the reconciler, used by one thread. Each item to change has its own outcome.
 
     ``list_all``, ``describe_all``, ``describe`` and ``configs`` need only DESCRIBE and
     DESCRIBE_CONFIGS. All raise ``KafkaUnavailable`` when no broker answers in time, and
@@ -287,34 +286,36 @@ class KafkaAdmin(Protocol):
         """Returns Kafka's own id of the cluster that answers now."""
 
     def list_all(self) -> KafkaListing:
-        """Returns the names of all topics; an eighth of the work of ``describe_all`` here."""
+        """Returns the names of all topics, with an eighth of the work of ``describe_all``."""
 
     def describe_all(self) -> KafkaMetadata:
-        """Returns everything that metadata shows to us."""
+        """Returns all topics that metadata shows to kdir."""
 
     def describe(self, names: Sequence[str]) -> Mapping[str, KafkaTopic | Rejected]:
-        """Returns these topics, asked again; a name that does not exist is left out."""
+        """Returns these topics as Kafka has them now, without those that do not exist."""
 
     def configs(self, names: Sequence[str]) -> Mapping[str, Mapping[str, str] | Rejected]:
-        """Returns what was set on each topic itself; a topic that is gone is left out."""
+        """Returns the configs set on each topic itself; leaves out topics that are gone or whose
+        configs cannot be read now.
+        """
 
     def create(self, desired_set: Sequence[TopicToCreate], still: Still = always) -> Outcomes:
         """Makes topics. Like all methods that change Kafka, calls ``still`` right before each
-        request, so that a process that was paused on the way sends nothing when it goes on.
+        request, so that a process that was paused sends no outdated request.
         """
 
     def delete(self, names: Sequence[str], still: Still = always) -> Outcomes:
-        """Deletes topics; ``still`` objects when their ids were compared too long ago."""
+        """Deletes topics; ``still`` raises if their ids were compared too long ago."""
 
     def alter_configs(self, changes: Sequence[ConfigChange], still: Still = always) -> Outcomes:
         """Changes configs of topics, many in one request."""
 
     def create_partitions(self, partitions: Mapping[str, int], still: Still = always) -> Outcomes:
-        """Grows topics; ``partitions`` has the total number for each."""
+        """Grows topics; ``partitions`` has each topic's total number."""
 
     def acls(self) -> ObservedAcls:
-        """Returns all ACLs. An authorizer that is off, or that does not let them be read, is
-        ``KafkaRejected``, since both would look like none.
+        """Returns all ACLs. Raises ``KafkaRejected`` if brokers have no authorizer or do not let
+        kdir read ACLs: both would look like no ACLs.
         """
 
     def add_acls(self, bindings: Sequence[AclBinding], still: Still = always) -> AclOutcomes:
@@ -324,4 +325,4 @@ class KafkaAdmin(Protocol):
         """Removes exactly these ACLs."""
 
     def close(self) -> None:
-        """Ends all connections; the next call opens new ones."""
+        """Closes all connections; the next call opens new ones."""

@@ -1,6 +1,6 @@
-"""Commits of the Kafka side; those of the reconciler are fenced: each transaction has its guard.
+"""Commits of the Kafka side, in transactions that fit the store.
 
-Splits what is too much for one transaction.
+Those of the reconciler are fenced: each transaction has the guard of its leadership.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = ["StaleObservation", "TopicCommits"]
 _log = logging.getLogger(__name__)
 
 _STEPS_EACH: Final = 6
-"""Guards and writes that one topic costs, about; how many fit is found out on the way."""
+"""Estimated guards and writes of one topic; failed commits correct the batch size."""
 _BYTES_EACH: Final = 2_048
-"""Bytes that one topic costs, about, with its change event."""
+"""Estimated bytes of one topic, with its change event."""
 _MOST: Final = 1_000
-"""Topics of one batch, whatever fits: others' writes are to come in between."""
+"""Most topics of one batch, even if more fit: other clients' writes come in between."""
 _TIMEOUT_SECONDS: Final = 30.0
 
 _OF_THE_STORE: Final = (
@@ -56,24 +56,24 @@ _OF_THE_STORE: Final = (
     OutboxFull,
     StoreSealed,
 )
-"""Refusals that concern no item: the store takes no other item either, for now."""
+"""Errors that are not about an item: the store takes no other item either, for now."""
 
 _T = TypeVar("_T")
 
 
 class StaleObservation(Exception):
-    """Error of a look at Kafka that is too old: another client may have changed it since."""
+    """Error of a read of Kafka that is too old: another client may have changed Kafka since."""
 
 
 class TopicCommits:
     """Writer of all that the Kafka side commits, in batches that fit the store.
 
     Args:
-        leadership: fences every transaction; None for what an operator asked for, which any server
-            may do.
-        principal: who requested it; an observation is nobody's doing.
+        leadership: fences every transaction; None for operators' requests, which any server may
+            commit.
+        principal: requested the changes; empty for observations.
 
-    Raises (all that commits):
+    Raises (all methods that commit):
         LeadershipLost, StoreUnavailable, StoreSealed, OutboxFull, LevelNotFinalized
         LimitExceeded: the store is full.
         DeadlineExceeded
@@ -91,7 +91,7 @@ class TopicCommits:
         self._principal = principal
         most = min(_MOST, limits.max_writes // 2, limits.max_bytes // _BYTES_EACH)
         self._most = max(1, most)
-        # Guards of the role and of the change log, or the row for it, come besides.
+        # Less the guards of the role and of the change log, or the change log's row.
         self._most_facts = max(1, min(_MOST, limits.max_writes - 4))
         self._most_bytes = limits.max_bytes - _BYTES_EACH
         self._sizes: dict[str, int] = {}
@@ -100,14 +100,14 @@ class TopicCommits:
         """The newest that it committed; the replica may be behind."""
 
     def on_behalf_of(self, principal: str) -> TopicCommits:
-        """Returns the same writer, whose changes are the doing of this principal."""
+        """Returns a copy of this writer that commits as this principal."""
         other = copy(self)
         other._principal = principal  # noqa: SLF001 - of its own class
         return other
 
     @property
     def batch(self) -> int:
-        """How many topics one transaction takes, about."""
+        """Estimated number of topics that fit one transaction."""
         return self._first
 
     def check(self) -> None:
@@ -121,10 +121,10 @@ class TopicCommits:
         most_seconds: float,
         is_same: Callable[[], bool] = lambda: True,
     ) -> Callable[[], None]:
-        """Returns a check to call right before Kafka is asked to change what was just looked at:
-        Kafka changes by name, and a process that was paused must look again. The check raises
-        ``LeadershipLost``, and ``StaleObservation`` if the look is older than ``most_seconds`` or
-        ``is_same`` is False.
+        """Returns a check to call right before each request that changes what was just read from
+        Kafka: requests name topics without their ids, and a process that was paused must read
+        again. The check raises ``LeadershipLost``, and ``StaleObservation`` if it is called more
+        than ``most_seconds`` after this call or ``is_same`` is False.
         """
         looked_at = clock()
 
@@ -136,8 +136,8 @@ class TopicCommits:
         return still
 
     def record(self, news: Sequence[TopicObservation], *, within_quotas: bool = False) -> None:
-        """Commits what was learnt of topics; with ``within_quotas``, the partitions that they are
-        to have, as far as quotas allow.
+        """Commits observations of topics; with ``within_quotas``, instead the partitions that they
+        are to have, where quotas allow them.
         """
 
         def command(batch: tuple[TopicObservation, ...]) -> Command:
@@ -148,7 +148,7 @@ class TopicCommits:
             _log.log(logging.WARNING if within_quotas else logging.ERROR, "not recorded: %s", note)
 
     def adopt(self, topics: Sequence[tuple[tuple[str, ...], ObservedTopic]]) -> Sequence[str]:
-        """Adopts topics; returns a sentence for each that was put elsewhere or left out."""
+        """Adopts topics; returns a sentence for each that got another path or was left out."""
         return self._in_batches(
             "adopt", topics, lambda some: AdoptTopics(topics=some), lambda one: one[1].physical_name
         )
@@ -161,7 +161,7 @@ class TopicCommits:
 
     def finish(self, gone: Sequence[tuple[str, int]], *, is_acknowledged: bool = False) -> None:
         """Commits that removed topics (name below DELETED_ID, entry id) are gone from Kafka;
-        ``is_acknowledged``: which acknowledged that it deleted them.
+        ``is_acknowledged``: Kafka acknowledged their deletion.
         """
 
         def command(batch: tuple[tuple[str, int], ...]) -> Command:
@@ -177,7 +177,7 @@ class TopicCommits:
         self._execute(FinishDelete(topics=((name, entry_id),)), extra_writes=(mark,))
 
     def put(self, writes: Sequence[Write], guards: Sequence[Guard] = ()) -> None:
-        """Commits facts if these guards hold, too; raises ``LeadershipLost`` if one does not."""
+        """Commits facts if the role's guard and these hold; else raises ``LeadershipLost``."""
         self.check()
         try:
             self.revision = self._writer.put_facts(writes, guards=(*self._guards, *guards))
@@ -185,7 +185,7 @@ class TopicCommits:
             raise LeadershipLost from lost
 
     def put_each(self, changes: Sequence[tuple[Sequence[Guard], Sequence[Write]]]) -> None:
-        """Commits each of these changes of facts whose guards hold, and leaves out the others. A
+        """Commits each change (guards, writes of facts) whose guards hold; skips the others. A
         change has two guards and two writes at most.
         """
         for start in range(0, len(changes), self.batch):
@@ -196,13 +196,13 @@ class TopicCommits:
             try:
                 self.revision = self._writer.put_facts(writes, guards=(*self._guards, *guards))
             except WriteConflict:
-                # The guard that does not hold may be that of the role.
+                # The guard that failed may be the role's.
                 self.check()
                 for one in batch if len(batch) > 1 else ():
                     self.put_each([one])
 
     def put_all(self, writes: Sequence[Write]) -> None:
-        """Commits facts that need not be there together: as many transactions as it takes."""
+        """Commits facts in as many transactions as they need; a part of them may be committed."""
         batch: list[Write] = []
         size = 0
         for write in writes:
@@ -216,7 +216,7 @@ class TopicCommits:
             self.put(batch)
 
     def fits(self, write: Write) -> bool:
-        """True if a transaction holds this write of a fact."""
+        """True if one transaction can hold this write of a fact."""
         return _bytes_of(write) <= self._most_bytes
 
     @property
@@ -234,7 +234,7 @@ class TopicCommits:
                 extra_writes=extra_writes,
             )
         except WriteConflict:
-            # The guard that does not hold may be that of the role.
+            # The guard that failed may be the role's.
             self.check()
             raise
         self.revision = max(self.revision, written.revision)
@@ -247,8 +247,8 @@ class TopicCommits:
         command: Callable[[tuple[_T, ...]], Command],
         name: Callable[[_T], object],
     ) -> list[str]:
-        """Commits all, in order: as many at once as turned out to fit so far, and a little more.
-        What makes a batch fail is found by halves, and left out, with a note by its name.
+        """Commits all items in order, in batches that adapt to what fits. An item that makes its
+        batch fail is found by halving, and left out. Returns the notes, each with an item's name.
         """
         notes: list[str] = []
         start, size = 0, self._sizes.get(kind, self._first)
@@ -297,10 +297,10 @@ def _bytes_of(write: Write) -> int:
 
 
 def _is_of_items(reason: KdirError, kind: str) -> bool:
-    """True if some items of a batch may be what fails it, so that others can be committed."""
+    """True if only some items may make the batch fail, so that others can be committed."""
     if isinstance(reason, WriteConflict):
-        # The entry of a record that cannot be read is not in the tree, but its physical name is
-        # claimed in the store: to adopt the topic of this name conflicts at every try.
+        # An entry whose record cannot be read is not in the tree, but its physical name is claimed
+        # in the store: adopting the topic of this name conflicts at every try.
         return kind == "adopt"
     is_full = isinstance(reason, LimitExceeded) and reason.metadata.get("limit") == "store"
     return not (is_full or isinstance(reason, _OF_THE_STORE))

@@ -1,7 +1,7 @@
 """``KafkaAdmin`` of the Kafka side: refuses internal topics right before each changing call.
 
-Whatever an entry, a plan or a record of an older version says, a topic of Kafka's own or of kdir's
-is not created, altered, grown or deleted, and gets and loses no ACL.
+Whatever an entry, a plan or a record of an older version contains, an internal topic of Kafka or
+kdir is not created, altered, grown or deleted, and no ACL of it is added or removed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class GuardedAdmin:
         self._note(found.values())
         return found
 
-    # -- what changes Kafka ------------------------------------------------------------------------
+    # -- changing Kafka ----------------------------------------------------------------------------
 
     def create(self, desired_set: Sequence[TopicToCreate], still: Still = always) -> Outcomes:
         topics = {one.name: one for one in desired_set}
@@ -85,7 +85,7 @@ class GuardedAdmin:
     def _unless_internal(
         self, things: Iterable[_K], call: Callable[[Sequence[_K]], Mapping[_K, Outcome]]
     ) -> Mapping[_K, Outcome]:
-        """Calls Kafka for what is not about an internal topic, and refuses the rest."""
+        """Calls Kafka for all but internal topics and their ACLs; rejects those."""
         allowed: list[_K] = []
         outcomes: dict[_K, Outcome] = {}
         for thing in things:

@@ -42,7 +42,7 @@ class KafkaStatus:
     reachable: bool = False
     message: str = ""
     message_names_topics: bool = False
-    """Topics may be named in ``message`` that are hidden from a caller; no field of the message."""
+    """``message`` may name topics that are hidden from a caller. Not a protobuf field."""
     last_sweep_seconds: float | None = None
     ceiling: tuple[str, ...] = ()
     stop_reason: str = ""
@@ -62,39 +62,39 @@ class KafkaStatus:
 
 @dataclass(frozen=True, slots=True)
 class KafkaContext:
-    """Context of all that works with one cluster's Kafka, for any thread."""
+    """Context that all parts of one cluster's Kafka side share; any thread may use it."""
 
     cluster: str
     limits: Limits
     latest: Callable[[], Snapshot]
     writer: Writer
     mount_at: Callable[[Snapshot], Path]
-    """Where the cluster was mounted at a snapshot."""
+    """Returns the mount path of the cluster in a snapshot."""
     settings: KafkaConfig
     admin: Callable[[float], KafkaAdmin]
-    """Opens a connection, which its user closes; all its requests together end within so many
-    seconds, if need be with ``KafkaUnavailable``.
+    """Opens a connection, which the caller closes. The argument is the time in seconds for all its
+    requests together; after it, they raise ``KafkaUnavailable``.
     """
     clock: Callable[[], float] = time.monotonic
     """Monotonic seconds."""
     now: Callable[[], float] = time.time
     """Unix seconds, for people."""
     unconfirmed_seconds: Callable[[], float] = lambda: 0.0
-    """For how long no parent has confirmed what is inherited."""
+    """Returns the seconds since a parent last confirmed what is inherited."""
     unmanaged: Callable[[], str] = lambda: ""
-    """Why another cluster manages this Kafka; empty = this one does."""
+    """Returns why this cluster does not manage this Kafka; empty = it does."""
     sleep: Callable[[float], object] = time.sleep
     has_parent: bool = False
-    """The config names a parent: what it hands down must be known before anything depends on it."""
+    """The config names a parent: work that needs inherited policies waits until they are known."""
     grants_max_age_seconds: float | None = None
-    """An inherited allow ends when no parent confirmed it for so long; None = never."""
+    """Seconds after a parent's last confirmation when inherited allows end; None = never."""
     configs_per_read: int = 500
-    """Topics whose configs are read at a time, those longest unread first;
-    ``kafka.configs_per_second`` bounds how often."""
+    """Number of topics whose configs are read at a time, those longest unread first;
+    ``kafka.configs_per_second`` bounds the rate."""
 
     def open_admin(self, timeout_seconds: float) -> KafkaAdmin:
-        """Opens a connection for a call that must be answered within so many seconds: Kafka gets
-        less, so that the caller receives the error of a Kafka that does not answer.
+        """Opens a connection for a call with this timeout. Kafka gets less time than the call, so
+        that the caller receives the error of a Kafka that does not answer.
         """
         kept = min(_ANSWER_SECONDS, timeout_seconds * _ANSWER_SHARE)
         return self.admin(timeout_seconds - kept)

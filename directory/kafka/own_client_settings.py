@@ -1,9 +1,9 @@
 """How kdir's own Kafka client connects to brokers: librdkafka's properties, from config and file,
-and those that it always sets, such as never to make a topic by asking for it (K9).
+and those that it always sets, such as that reading a topic never creates it (K9).
 
 Refuses properties that kdir sets itself, secrets in the config, and properties that Kafka's client
-does not know; asks no broker. Its messages hold no secrets. What producers and consumers set is in
-``resolver/kafka/client_settings.py``.
+does not know; connects to no broker. Its messages hold no secrets. The properties of producers and
+consumers are in ``resolver/kafka/client_settings.py``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["OWN", "ClientProperties", "client_properties"]
 
 OWN: Final[Mapping[str, str | int | bool]] = MappingProxyType(
     {
-        # Its own refresh of metadata would be a second sweep that nobody reads.
+        # librdkafka's own refresh of metadata would be a second sweep that nobody reads.
         "topic.metadata.refresh.interval.ms": -1,
         "allow.auto.create.topics": False,
         "receive.message.max.bytes": 1_000_000_000,
@@ -37,14 +37,14 @@ OWN: Final[Mapping[str, str | int | bool]] = MappingProxyType(
         "log_level": 0,
     }
 )
-"""What kdir's clients always set."""
+"""Properties that kdir's own clients always set."""
 _BOOTSTRAP: Final = frozenset({"bootstrap.servers", "metadata.broker.list"})
 _CODE: Final = frozenset({"plugin.library.paths", "logger", "default.topic.config"})
-"""Code, or no text; so are names that end with ``_cb``."""
+"""Properties that are code or not text, as are those that end with ``_cb``."""
 _SECRET: Final = re.compile(r"password|secret|passphrase|key\.pem$|jaas|oauthbearer\.config$")
 _FAILED: Final = "Failed to create admin client: "
 _UNKNOWN: Final = re.compile(r'No such configuration property: "(.*)"')
-# Properties for connecting, of which an error names the nearest; librdkafka decides which exist.
+# Properties for connecting: an error suggests the nearest; librdkafka decides which exist.
 _USUAL: Final = (
     *("security.protocol", "sasl.mechanism", "sasl.username", "sasl.password"),
     *("sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"),
@@ -65,23 +65,23 @@ _USUAL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClientProperties:
-    """``properties`` and ``properties_file`` of a table; the file is read whenever asked."""
+    """``properties`` and ``properties_file`` of a table; each call reads the file again."""
 
     given: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Those of the config; no secrets."""
+    """Properties in the config; no secrets."""
     file: str = ""
     base: pathlib.Path | None = None
     """Folder that relative file names in properties start from."""
     table: str = "kafka"
     """Name of the table, for errors."""
     is_transactional: bool = False
-    """A change log is published with them."""
+    """A change log is published with these properties."""
 
     def read(self) -> dict[str, str]:
-        """Returns all of them, as Kafka's client takes them.
+        """Returns all properties, as Kafka's client takes them.
 
         Raises:
-            ConfigError: also where that client is not installed.
+            ConfigError: also if that client is not installed.
         """
         if missing := missing_extra(f"[{self.table}]", "kafka"):
             raise ConfigError(missing)
@@ -100,7 +100,7 @@ class ClientProperties:
 
     def listener(self) -> tuple[str, str]:
         """Returns security protocol and SASL mechanism, for clients that connect the same way. A
-        file that cannot be read counts as empty; ``read`` reports it at the start.
+        file that cannot be read counts as empty; ``read`` reports it at startup.
         """
         found = dict(self.given)
         if self.file:
@@ -146,11 +146,11 @@ class ClientProperties:
         return os.fspath(((self.base or pathlib.Path.cwd()) / value).absolute())
 
     def _check_known(self, properties: Mapping[str, str]) -> None:
-        """Has Kafka's client check them, and the files that they name; it needs no broker."""
+        """Has Kafka's client check the properties and the files they name, without a broker."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
-        # So the client refuses acks=1, for example: nothing is written once and in order with it.
+        # The client then refuses acks=1, for example, which may lose, repeat and reorder records.
         of_publisher = {"transactional.id": "kdir"} if self.is_transactional else {}
         try:
             AdminClient({**properties, **OWN, **of_publisher})
@@ -172,7 +172,7 @@ class ClientProperties:
         raise ConfigError(f"{self._place_of(message, properties)}: Kafka's client: {message}")
 
     def _place_of(self, message: str, properties: Mapping[str, str]) -> str:
-        """Returns where the properties are that a message names; of none, where any are."""
+        """Returns the config keys of the properties that a message names; if none, of all."""
         places = {"properties": [*self.given], "properties_file": properties.keys() - self.given}
         named = [kind for kind, keys in places.items() if any(key in message for key in keys)]
         kinds = named or [kind for kind, keys in places.items() if keys]
@@ -213,11 +213,11 @@ def client_properties(table: Table, base: pathlib.Path | None) -> ClientProperti
     return ClientProperties(MappingProxyType(given), file, base, section)
 
 
-_MOST_BITS: Final = 64  # of Kafka's largest numbers
+_MOST_BITS: Final = 64  # size of Kafka's largest numbers
 
 
 def _flat(where: str, table: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """TOML takes ``security.protocol`` without quotes for a table in a table."""
+    """Flattens tables: TOML reads ``security.protocol`` without quotes as nested tables."""
     found: dict[str, str] = {}
     for name, value in table.items():
         key = prefix + name
@@ -239,8 +239,8 @@ def _flat(where: str, table: Mapping[str, object], prefix: str = "") -> dict[str
 
 def _check_own(where: str, key: str) -> None:
     if key in _BOOTSTRAP:
-        raise ConfigError(f"{where}: {key}: {where.partition('.')[0]}.bootstrap says that")
+        raise ConfigError(f"{where}: {key}: {where.partition('.')[0]}.bootstrap sets it")
     if key in OWN:
         raise ConfigError(f"{where}: {key}: kdir sets that itself")
     if key in _CODE or key.endswith("_cb"):
-        raise ConfigError(f"{where}: {key}: is code, or brings code, which a config cannot")
+        raise ConfigError(f"{where}: {key}: is code or loads code, which a config cannot")

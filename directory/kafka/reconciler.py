@@ -1,6 +1,6 @@
 """The reconciler: keeps a cluster's tree and its Kafka in step, in one thread, while it is elected.
 
-Everything it commits is fenced by its leadership. A Kafka that is away slows nothing but this
+Everything it commits is fenced by its leadership. A Kafka that does not answer slows only this
 thread. It changes nothing in Kafka beyond the ceiling, nothing in another Kafka than the pinned
 one, and nothing during a stop.
 """
@@ -52,19 +52,19 @@ __all__ = ["KafkaHealth", "LeaderTerm", "Reconciler"]
 
 @dataclass(frozen=True, slots=True)
 class KafkaHealth:
-    """State of Kafka when it was last asked."""
+    """State of Kafka at the last request to it."""
 
     reachable: bool
     message: str
     since: float
-    """Unix seconds since when it has been so."""
+    """Start of this state, in Unix seconds."""
     seen_id: str = ""
     swept_at: float | None = None
-    """By the monotonic clock."""
+    """Time of the last read of Kafka, in monotonic seconds; None = none yet."""
 
 
 class LeaderTerm:
-    """Term of an elected reconciler: what it learns, and the next one finds out again."""
+    """Term of an elected reconciler: its state in memory, which the next leader rebuilds."""
 
     def __init__(self, context: KafkaContext, commits: TopicCommits, chance: random.Random) -> None:
         self.commits = commits
@@ -73,11 +73,11 @@ class LeaderTerm:
         self.config_applier = ConfigApplier(context, commits, self.acknowledged)
         self.acl_applier = AclApplier(context, commits, self.acknowledged)
         self.appliers: tuple[Applier, ...] = (self.config_applier, self.acl_applier)
-        """The appliers of what is armed, in the order in which they run."""
+        """Appliers of armed aspects, in the order in which they run."""
         self.worklist = RetryQueue(context.clock, chance)
         self.retry = Backoff(chance)
         self.kafka_due = 0.0
-        """Kafka, which was away, is not asked before."""
+        """Time of the next request to Kafka, which was unavailable, by the clock."""
         self.admin: KafkaAdmin | None = None
 
     def close_admin(self) -> None:
@@ -91,22 +91,22 @@ _log = logging.getLogger(__name__)
 
 _ROLE: Final = "reconciler"
 _ELECT_SECONDS: Final = 1.0
-"""From one try to be elected to the next."""
+"""Longest pause between two tries to be elected."""
 _STORE_SECONDS: Final = 1.0
-"""After the store did not answer."""
+"""Pause after the store did not answer."""
 _STUMBLED_SECONDS: Final = 5.0
-"""After an unexpected error."""
+"""Pause after an unexpected error."""
 
 
 class Reconciler:
     """The Kafka side of one directory server.
 
     Args:
-        context: of its thread; operators' requests use real time, whatever clock this has.
-        store, replica: those of the cluster.
-        sleep: waits so many seconds, or shorter when the reconciler is to stop.
-        candidate: its name in the election; a server's id, so that others can report which.
-        chance: for jitter.
+        context: for its thread; operators' requests use real clocks, whatever this has.
+        store, replica: the cluster's.
+        sleep: waits for these seconds, or less if the reconciler is to stop.
+        candidate: its name in the election: the server's id, so that others can report the leader.
+        chance: source of jitter.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Reconciler:
         operators = replace(context, clock=time.monotonic, now=time.time)
         self.requests = OperatorRequests(operators)
         self.arming_service = ArmingService(operators)
-        """For the services, in any thread, as ``requests`` is."""
+        """For the services, in any thread, like ``requests``."""
         self._thread = RoleThread(
             f"reconciler {self._cluster}",
             replica,
@@ -155,14 +155,14 @@ class Reconciler:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Ends the thread and gives up the role. What comes of a request to Kafka that outlasts the
-        timeout is found out by the next reconciler.
+        """Ends the thread and gives up the role. The next reconciler finds out the outcome of a
+        request to Kafka that outlasts the timeout.
         """
         self._topic_counts.stop()
         self._thread.stop(timeout_seconds)
 
     def wake(self) -> None:
-        """Wakes the thread for topics to make and to delete; sweeps keep their pace."""
+        """Wakes the thread to create and delete topics; sweeps keep their pace."""
         self._thread.wake()
 
     def _on_bug(self, _: Exception) -> float:
@@ -170,13 +170,13 @@ class Reconciler:
         return _STUMBLED_SECONDS
 
     def _on_applied(self, applied: AppliedCommit) -> None:
-        """Notes, as a callback of the replica, what a commit may require; wakes the thread."""
+        """Queues, as a callback of the replica, work that a commit requires; wakes the thread."""
         term = self.term
         if term is None:
             if applied.reloaded:  # it may have waited for the tree
                 self._thread.wake()
             return
-        hints = [one.hint(applied) for one in term.appliers]  # each has to be notified
+        hints = [one.hint(applied) for one in term.appliers]  # each needs the call: no any()
         if applied.reloaded:
             term.sweeper.due = 0.0
         else:
@@ -192,7 +192,7 @@ class Reconciler:
     # -- one round -------------------------------------------------------------------------------
 
     def run_once(self) -> float:
-        """Does what is due; returns the seconds until something is due again, unless woken."""
+        """Does the due work; returns the seconds until more is due, unless woken."""
         try:
             term = self.term = self._current_term()
             if term is None:
@@ -206,7 +206,7 @@ class Reconciler:
         except (KafkaUnavailable, KafkaRejected) as reason:
             return self._went_away(reason)
         except LeadershipLost:
-            _log.warning("%s: another server is the reconciler by now", self._cluster)
+            _log.warning("%s: another server is the reconciler now", self._cluster)
             self.resign()
             return _ELECT_SECONDS
         except NotReady:
@@ -228,8 +228,8 @@ class Reconciler:
         return LeaderTerm(self._context, commits, self._chance)
 
     def _note_manager(self, term: LeaderTerm) -> None:
-        """Records, before anything is pushed, that another cluster manages this Kafka or that none
-        does any more. Either ends the releases of earlier plans.
+        """Records, before anything is pushed, that another cluster manages this Kafka or that this
+        one does again. Either ends the releases of earlier plans.
         """
         unmanaged = bool(self._unmanaged())
         writes, guard = pinned_kafka.note_manager(self._latest(), unmanaged=unmanaged)
@@ -239,14 +239,14 @@ class Reconciler:
             _log.warning("%s: %s its Kafka from now on", self._cluster, which)
 
     def resign(self) -> None:
-        """Gives up the role; the next round takes it again, if nobody else has."""
+        """Gives up the role; the next round takes it again if no other server has."""
         term, self.term = self.term, None
         if term is not None:
             term.close_admin()
         self.leader.resign()
 
     def _run_operator_work(self, term: LeaderTerm) -> None:
-        """Does what is due with Kafka, the requests of operators first."""
+        """Does the work that is due with Kafka: creations and deletions first."""
         if term.admin is None:
             term.admin = self._context.admin(inf)
         failed: Exception | None = None
@@ -258,7 +258,7 @@ class Reconciler:
             failed = reason
         adopts = self._adopt_on(term, term.admin)
         looks = not adopts and self._clock() >= term.sweeper.look_due
-        # Before the other work: if making topics or pushing always fails, sweeps continue.
+        # Before pushing and the failure above: sweeps continue if either always fails.
         if looks:
             self._look(term, term.admin)
         if failed is not None:
@@ -270,11 +270,11 @@ class Reconciler:
             term.sweeper.read_configs(term.admin, term.commits)
 
     def _look(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
-        """Looks at what Kafka has, and begins what follows."""
+        """Reads Kafka's topics; creates those that are pending."""
         try:
             waiting = term.sweeper.run_look(admin, term.commits)
         except (KafkaUnavailable, KafkaRejected):
-            term.sweeper.due = 0.0  # what was due is due still
+            term.sweeper.due = 0.0  # the sweep is still due
             raise
         self.health = replace(self.health, swept_at=self._clock())
         snapshot = self._latest()
@@ -284,7 +284,7 @@ class Reconciler:
         self._work(term, admin)
 
     def _adopt_on(self, term: LeaderTerm, admin: KafkaAdmin) -> bool:
-        """Does a slice of an adoption that is under way; returns whether it did."""
+        """Does a slice of an adoption that is under way; returns False if there is none."""
         sweeper = term.sweeper
         held = PinnedKafka.load(self._latest())
         if not held.is_working:
@@ -302,7 +302,7 @@ class Reconciler:
             sweeper.backlog = AdoptionBacklog(rows, change, self._clock, mount, self._mount_now)
             left = sweeper.backlog.left
             _log.info(
-                "%s: goes on with adoption %s: %d left", self._cluster, change.change_id, left
+                "%s: adoption %s continues: %d topics left", self._cluster, change.change_id, left
             )
         if not sweeper.backlog.carry_on(term.commits):
             sweeper.backlog = None
@@ -312,14 +312,14 @@ class Reconciler:
         return self._mount_at(self._latest())
 
     def _work(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
-        """Creates and deletes what waits for it."""
+        """Creates and deletes the topics that are due."""
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
         held = PinnedKafka.load(snapshot)
         work = term.worklist.due(snapshot, mount) if held.is_working else DueWork((), ())
         if not work.create and not work.delete:
             return
-        # The last sweep is up to half a minute old, and now something will be changed.
+        # Compared again before a change: the last sweep is up to half a minute old.
         if admin.cluster_id() != held.pinned:
             term.worklist.done(snapshot, mount, work)
             term.sweeper.due = 0.0
@@ -336,7 +336,7 @@ class Reconciler:
             is_same=unchanged_basis(inherited_basis(snapshot, mount), self._latest, self._mount_at),
             release=term.config_applier.release_made,
         )
-        # What a new topic is made with is partly inherited: "not known" is not "nothing".
+        # A new topic's configs are partly inherited: those not known yet are not absent.
         missing = why_inherited_missing(snapshot, has_parent=self._context.has_parent)
         unmanaged = pinned_kafka.without_manager(self._unmanaged())
         message = unmanaged or (NOT_ON_RECORD if held.unmanaged else "")
@@ -347,7 +347,7 @@ class Reconciler:
         term.worklist.done(self._latest(), mount, later)
 
     def _push(self, term: LeaderTerm, admin: KafkaAdmin) -> None:
-        """Pushes a part of what is due at or below armed entries."""
+        """Pushes a part of the changes that are due at or below armed entries."""
         held = PinnedKafka.load(self._latest())
         if not held.is_working or held.unmanaged or self._unmanaged():
             return
@@ -365,7 +365,7 @@ class Reconciler:
             due += [0.0] if adopts else [one for one in waiting if one is not None]
         return max(0.0, max(min(due), term.kafka_due) - self._clock())
 
-    # -- how Kafka is doing ------------------------------------------------------------------------
+    # -- health of Kafka ---------------------------------------------------------------------------
 
     def _answered(self, term: LeaderTerm) -> None:
         before, survey = self.health, term.sweeper.survey
@@ -388,14 +388,14 @@ class Reconciler:
         delay = term.retry.next()
         term.kafka_due = self._clock() + delay
         if health.reachable:
-            # A sweep finds out whether Kafka is away. While others fail, it keeps its pace.
+            # A sweep checks whether Kafka is available; after a second failure it keeps its pace.
             term.sweeper.due = 0.0
         return delay
 
     # -- for the services, in any thread -----------------------------------------------------------
 
     def status(self) -> KafkaStatus:
-        """Returns how Kafka and the reconciler are doing, as this server knows it.
+        """Returns the state of Kafka and of the reconciler, as this server has it.
 
         Counts are of the whole cluster; ``reachable`` is set only on the elected server.
         """
@@ -410,7 +410,7 @@ class Reconciler:
         acls = acl_counts(snapshot)
         status = KafkaStatus(
             pinned_cluster_id=held.pinned,
-            message="this server is not the elected reconciler: another one knows",
+            message="this server is not the elected reconciler: another one reports this",
             ceiling=ceiling,
             stop_reason=held.stop.text if held.stop is not None else "",
             pending_count=counts.pending,
@@ -443,7 +443,7 @@ class Reconciler:
         )
 
     def waiting_count(self) -> int:
-        """Returns how much waits for Kafka; 0 where another server is elected."""
+        """Returns the number of topics that wait for Kafka; 0 where another server is elected."""
         return 0 if (term := self.term) is None else term.worklist.waiting_count()
 
     def acknowledge(self, text: str, *, principal: str = "", request_id: str = "") -> int:

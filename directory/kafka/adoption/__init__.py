@@ -1,1 +1,1 @@
-"""What Kafka shows against what the tree records: adoption, stops, and what operators ask of it."""
+"""Comparison of Kafka's topics with those of the tree: adoption, stops and operators' requests."""

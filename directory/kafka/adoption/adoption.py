@@ -1,6 +1,6 @@
-"""Adoption as an operator asks for it: a row for what happens with each topic, and carrying it out.
+"""Adoption on an operator's request: a row for each topic, and carrying the rows out.
 
-``directory/namespace/adoption_mapping.py`` decides where a topic goes.
+``directory/namespace/adoption_mapping.py`` decides each topic's path.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class AdoptionRow:
-    """Row of what adoption does, did, or would do with one topic (``kdir.v1.Adoption``)."""
+    """Row with what adoption does, did or would do with one topic (``kdir.v1.Adoption``)."""
 
     physical_name: str
     path: Path | None
-    """None = it has, and gets, no place in the tree."""
+    """Path of the topic's entry, now or after the adoption; None = it has none."""
     rule: int
     action: str
     message: str = ""
     step: Step = field(default=None, repr=False, compare=False)
-    """What carrying it out does; None = nothing."""
+    """Change that carries it out; None = nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class CreateStep:
-    """A new entry."""
+    """Step that makes a new entry."""
 
     segments: tuple[str, ...]
     observed: ObservedTopic
@@ -69,7 +69,7 @@ class CreateStep:
 
 @dataclass(frozen=True, slots=True)
 class MoveStep:
-    """An entry that was adopted before goes elsewhere."""
+    """Step that moves an entry that was adopted before."""
 
     source: Path
     entry_id: int
@@ -77,7 +77,7 @@ class MoveStep:
 
 @dataclass(frozen=True, slots=True)
 class TakeOverStep:
-    """An entry takes the topic that Kafka has under its name."""
+    """Step by which an entry takes over Kafka's topic of its physical name."""
 
     news: TopicObservation
 
@@ -86,14 +86,14 @@ Step = CreateStep | MoveStep | TakeOverStep | None
 
 
 def taken_in(mount: Path, segments: tuple[str, ...], found: ObservedTopic) -> AdoptionRow:
-    """Returns the row of a topic that gets an entry there."""
+    """Returns the row of a topic that gets a new entry at these segments below the mount."""
     path = mount.join(segments)
     step = CreateStep(segments, found)
     return AdoptionRow(found.physical_name, path, 0, AdoptionAction.ADOPT.value, step=step)
 
 
 def observed(seen: KafkaTopic, config: Mapping[str, str] = MappingProxyType({})) -> ObservedTopic:
-    """Returns a topic of Kafka, in the terms of the namespace."""
+    """Converts a topic of Kafka to the type of the namespace."""
     return ObservedTopic(
         physical_name=seen.name,
         topic_id=seen.topic_id,
@@ -131,7 +131,7 @@ def _to_row(row: Adoption, snapshot: Snapshot, mount: Path) -> AdoptionRow:
     if row.action is AdoptionAction.MOVE:
         return replace(plain, step=MoveStep(here, located.topic.entry_id))
     topic = located.topic
-    # The topic of a failed entry may be in Kafka all the same: from before, or made since.
+    # Kafka may have the topic of a failed entry: from before, or made since.
     is_there = topic.provision in TAKEN_OVER and bool(row.observed.partitions)
     if not is_there or is_protected(name):
         return plain
@@ -156,13 +156,13 @@ def _take_over(one: RecordedTopic, found: ObservedTopic) -> TakeOverStep:
 
 
 def carry_out(rows: Sequence[AdoptionRow], commits: TopicCommits) -> list[AdoptionRow]:
-    """Executes the steps of the rows; returns the rows with their outcomes. A topic that was left
-    out, or got another path, has the reason as its message. A refused move has the action KEEP.
+    """Executes the rows' steps; returns the rows with their outcomes. For a topic that was left out
+    or got another path, the message is the reason. A refused move has the action KEEP.
     """
     take_in = [step for row in rows if isinstance(step := row.step, CreateStep)]
     notes = commits.adopt([(step.segments, step.observed) for step in take_in])
     over = [step.news for row in rows if isinstance(step := row.step, TakeOverStep)]
-    if over:  # the records of pushed configs are about the previous topics in Kafka
+    if over:  # their records of pushed configs are about the previous topics in Kafka
         commits.put_all([configs_to_write(news.entry_id, AppliedRecord()) for news in over])
     commits.record(over)
     moves = [
@@ -170,7 +170,7 @@ def carry_out(rows: Sequence[AdoptionRow], commits: TopicCommits) -> list[Adopti
         for row in rows
         if isinstance(step := row.step, MoveStep) and row.path is not None
     ]
-    # A note begins with the name or path that it is about, and neither holds a space.
+    # A note begins with a name or path, neither of which contains a space.
     by_name = {note.split(" ", 1)[0]: note for note in notes}
     stayed = {note.split(" ", 1)[0]: note for note in commits.move(moves)}
     return [_moved(_adopted(row, by_name), stayed) for row in rows]
@@ -198,22 +198,22 @@ def _moved(row: AdoptionRow, stayed: Mapping[str, str]) -> AdoptionRow:
 _log = logging.getLogger(__name__)
 
 _BATCHES: Final = 8
-"""Transactions of one slice: operators' requests come in between."""
+"""Transactions of one slice: operators' requests come in between slices."""
 _REPORTED_SECONDS: Final = 2.0
-"""From one record of how far it is to the next."""
+"""Interval between two records of the progress."""
 
 
 class AdoptionBacklog:
     """Adoption in slices, of one leader.
 
     Args:
-        rows: what is to be done; rows without a step are passed over.
-        change: what is recorded of it; None = nothing is.
-        mount: where the cluster was mounted when the rows were planned: their paths begin with it.
-        mount_now: returns where it is mounted now.
+        rows: the work; rows without a step are skipped.
+        change: stored record of its progress; None = not recorded.
+        mount: mount path when the rows were planned: their paths begin with it.
+        mount_now: returns the current mount path.
 
-    Raises (all that commits):
-        as ``TopicCommits``: the slice is done again.
+    Raises (all methods that commit):
+        as ``TopicCommits``; the caller repeats the slice.
     """
 
     def __init__(
@@ -240,17 +240,17 @@ class AdoptionBacklog:
 
     @property
     def left(self) -> int:
-        """How many topics are left."""
+        """Number of topics that are left."""
         return len(self._rows) - self._next
 
     def begin(self, commits: TopicCommits) -> None:
-        """Records that it is on its way."""
+        """Records that the adoption is under way."""
         if self.change is not None:
             commits.put([self.change.to_put()])
 
     def carry_on(self, commits: TopicCommits) -> bool:
-        """Does one slice; returns whether more is left. At the end removes the record; keeps it if
-        the mount moved, since what is left then has to be planned again.
+        """Does one slice; returns whether more slices are left. At the end removes the record;
+        keeps it if the mount moved, since the rest has to be planned again.
         """
         if self._is_outdated():
             return False

@@ -1,4 +1,4 @@
-"""What to adopt, record and create when Kafka shows one thing and the tree records another, or why
+"""Comparison of Kafka's topics with those of the tree: what to adopt, record and create, or why
 everything stops; pure.
 """
 
@@ -30,18 +30,18 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class MetadataDiff:
-    """Diff of Kafka and the tree: what follows. With ``stop`` set, all but ``gone`` is empty."""
+    """Diff of Kafka and the tree: changes to make. With ``stop`` set, all but ``gone`` is empty."""
 
     stop: StopReason | None = None
     pin: str = ""
-    """Kafka's id to pin, at the first meeting."""
+    """Kafka's id to pin; empty = one is pinned already."""
     adopt: tuple[KafkaTopic, ...] = ()
-    """Kafka shows them and no entry has them; the mapping says where they go."""
+    """Topics that Kafka shows and no entry has; the rules of adoption give their paths."""
     news: tuple[TopicObservation, ...] = ()
     create: tuple[RecordedTopic, ...] = ()
     gone: tuple[str, ...] = ()
-    """Topics, by name in Kafka, that were there at the last look and are not now, or have another
-    id; with those of ``gone_before`` that are still gone."""
+    """Physical names of active topics that Kafka no longer shows or shows with another id; with
+    those of ``gone_before`` that are still gone."""
 
 
 def diff_metadata(
@@ -57,13 +57,13 @@ def diff_metadata(
 
     Args:
         recorded: every topic at or below the mount point, in any order. It must have been read
-            *before* the survey was made: what is created meanwhile is then never taken for gone.
-        survey: what Kafka shows.
+            *before* the survey was made: a topic created meanwhile is then never taken for gone.
+        survey: Kafka's topics.
         pinned: Kafka's own id that this directory belongs to; empty = none yet.
-        acknowledged: so many topics may be gone now without stopping anything.
+        acknowledged: number of topics that may be gone now without a stop.
         under_way: True for a topic that is being pushed to Kafka: its drift is not counted yet.
-        gone_before: names of topics that were recorded as gone a moment ago. The guard counts those
-            that are still gone as of this look, so that looking more often stops no less.
+        gone_before: names of topics that were recorded as gone since the last sweep. The guard
+            counts those that are still gone, so that more frequent reads stop no less.
     """
     if pinned and survey.cluster_id != pinned:
         known = [one.topic for one in recorded if one.topic.provision is Provision.ACTIVE]
@@ -83,7 +83,7 @@ def diff_metadata(
                 create.append(one)
             case Provision.ACTIVE | Provision.MISSING | Provision.REPLACED:
                 if topic.physical_name in survey.unsettled:
-                    continue  # neither there nor gone, for the guard neither: a later look decides
+                    continue  # not known to exist or to be gone: a later read of Kafka decides
                 seen = survey.topics.get(topic.physical_name)
                 if topic.provision is Provision.ACTIVE or topic.physical_name in gone_before:
                     present += 1
@@ -98,7 +98,7 @@ def diff_metadata(
     adopt = tuple(
         seen
         for name, seen in survey.topics.items()
-        # Without a partition it is only half made: the next sweep sees it whole.
+        # Without a partition, a topic is only half made: a later sweep adopts it.
         if name not in names and not seen.internal and seen.partitions
     )
     pin = "" if pinned else survey.cluster_id
@@ -106,7 +106,7 @@ def diff_metadata(
 
 
 def config_news(one: RecordedTopic, observed: Mapping[str, str]) -> TopicObservation | None:
-    """Returns what to record once a topic's configs were read; None = all is on record."""
+    """Returns the observation to record of a topic's configs; None = they are on record."""
     if dict(one.topic.observed_config) == dict(observed):
         return None
     after = replace(one.topic, observed_config=observed)
@@ -115,7 +115,7 @@ def config_news(one: RecordedTopic, observed: Mapping[str, str]) -> TopicObserva
 
 
 def is_other(topic: Topic, seen: KafkaTopic) -> bool:
-    """True if Kafka shows another topic by the name of a recorded one, as far as ids are known."""
+    """True if Kafka's topic of this name is another one, by its id; False if an id is unknown."""
     return bool(topic.topic_id and seen.topic_id and topic.topic_id != seen.topic_id)
 
 
@@ -126,7 +126,7 @@ def _is_gone(topic: Topic, seen: KafkaTopic | None) -> bool:
 def _news(
     one: RecordedTopic, seen: KafkaTopic | None, under_way: Callable[[RecordedTopic], bool]
 ) -> TopicObservation | None:
-    """Returns what to record of a topic that is, or was, in Kafka; None = all is on record."""
+    """Returns the observation to record of a topic that Kafka has or had; None = no change."""
     topic = one.topic
     if seen is None:
         if topic.provision is Provision.MISSING:
@@ -142,7 +142,7 @@ def _news(
     changes: dict[str, object] = {}
     if topic.provision is not Provision.ACTIVE:
         if not seen.topic_id and (topic.topic_id or not seen.partitions):
-            return None  # a leader is being elected: whether it is this topic is not known yet
+            return None  # a leader is being elected: it may still be another topic
         changes |= {"provision": Provision.ACTIVE, "provision_message": ""}
     if seen.topic_id and not topic.topic_id:
         changes["topic_id"] = seen.topic_id

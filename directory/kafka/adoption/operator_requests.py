@@ -1,7 +1,7 @@
-"""What operators ask of a Kafka through its directory: adopt, look up, acknowledge.
+"""Requests of operators about a cluster's Kafka: adopt, look up a topic, acknowledge a stop.
 
-Any server may do it, elected or not: what is committed here is guarded by the plans themselves, and
-what is too much for one request is recorded for the elected one. Nothing in Kafka is changed.
+Any server may do them, elected or not: the commits are guarded by the plans themselves, and work
+that is too much for one request is recorded for the elected server. Nothing in Kafka is changed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ _log = logging.getLogger(__name__)
 _ANSWER_SECONDS: Final = 2.0
 """Time of a request that is reserved for sending its answer."""
 _LOOK_SECONDS: Final = 0.05
+"""Pause between two reads of an adoption's progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptionResult:
-    """Outcome of an adoption, or of what it would do."""
+    """Outcome of an adoption, or with ``validate_only`` what it would be."""
 
     rows: Sequence[AdoptionRow]
     under_way: LargeAdoption | None = None
@@ -54,7 +55,7 @@ class AdoptionResult:
 
 
 class OperatorRequests:
-    """Register of operators' requests about one cluster's Kafka, for any thread."""
+    """Operators' requests about one cluster's Kafka, for any thread."""
 
     def __init__(self, context: KafkaContext) -> None:
         self._context = context
@@ -67,17 +68,17 @@ class OperatorRequests:
         principal: str = "",
         timeout_seconds: float = 10.0,
     ) -> AdoptionResult:
-        """Adopts what Kafka has, by rules; with ``validate_only`` only returns what it would do.
+        """Adopts Kafka's topics, by rules; with ``validate_only`` only returns what it would do.
 
-        Rules that are given are kept for the topics that appear later; none = those in force.
-        Entries whose topic kdir could not make because it was there, and those whose topic was
+        Given rules are stored for topics that appear later; without any, the stored ones apply.
+        Entries whose topic kdir could not make because it existed, and those whose topic was
         replaced, take Kafka's topic as it is now. The elected server does a large adoption in
-        steps; this waits for its end, as long as there is time.
+        steps; this waits for its end, within the timeout.
 
         Raises:
             KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard
             StoreUnavailable, StoreSealed, OutboxFull, LevelNotFinalized, LimitExceeded: the store
-                does not take it.
+                does not accept the commit.
             DeadlineExceeded
         """
         deadline = self._context.clock() + timeout_seconds
@@ -122,7 +123,7 @@ class OperatorRequests:
     def _recorded(
         self, rules: Sequence[MappingRule], *, remap: bool, principal: str, count: int
     ) -> LargeAdoption:
-        """Returns the record of an adoption; if the same one is under way, its present record."""
+        """Returns the record of a new adoption, or of the same one that is under way."""
         for one in self.under_way():
             if one.remap == remap and rules_to_proto(one.rules) == rules_to_proto(rules):
                 return one
@@ -139,7 +140,7 @@ class OperatorRequests:
         )
 
     def _wait_for(self, change: LargeAdoption, deadline: float) -> LargeAdoption | None:
-        """Returns what is left of it when the time is over; None = it is finished."""
+        """Waits until the adoption is finished (returns None) or the time is over (its record)."""
         until = deadline - _ANSWER_SECONDS
         while True:
             found = next((o for o in self.under_way() if o.change_id == change.change_id), None)
@@ -148,10 +149,10 @@ class OperatorRequests:
             self._context.sleep(_LOOK_SECONDS)
 
     def look_up(self, physical_name: str, timeout_seconds: float = 10.0) -> ObservedTopic:
-        """Returns a topic as it is in Kafka now, for adopting it by path.
+        """Returns a topic as Kafka has it now, for adopting it by path.
 
         Raises:
-            InvalidPhysicalName: it is Kafka's own, or kdir's.
+            InvalidPhysicalName: it is an internal topic of Kafka or kdir.
             Absent, KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard
         """
         refuse_protected(physical_name)
@@ -177,11 +178,11 @@ class OperatorRequests:
                     return adoption.observed(seen, known)
 
     def acknowledge(self, text: str, *, principal: str = "", request_id: str = "") -> int:
-        """Ends a stop, whose reason the caller repeats, and accepts what that reports. Returns the
-        revision of the commit, or a later one if this very request, with its id, ended it before.
+        """Ends a stop, whose text the caller repeats, and accepts what it reports as gone. Returns
+        the revision of the commit, or a later one if a request with this id ended the stop before.
 
         Raises:
-            InvalidArgument: this is not the reason of the stop that holds now; it names that.
+            InvalidArgument: the text is not that of the stop in force; the error has the right one.
             WriteConflict, StoreUnavailable
         """
         snapshot = self._context.latest()
@@ -205,7 +206,7 @@ class OperatorRequests:
 
 
 def _outcome(planned: Sequence[AdoptionRow], after: Sequence[AdoptionRow]) -> list[AdoptionRow]:
-    """Returns what became of the rows: as planned, but for topics that stand elsewhere."""
+    """Returns the planned rows; for topics whose outcome is another, the row of now."""
     now = {row.physical_name: row for row in after}
     return [
         found

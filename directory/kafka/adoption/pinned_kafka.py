@@ -1,5 +1,5 @@
-"""What the store holds about the pinned Kafka as a whole: its id, who manages it, a stop, an
-acknowledgement, rules of adoption.
+"""Stored facts about the pinned Kafka as a whole: its id, whether this cluster manages it, a stop,
+an acknowledgement, rules of adoption.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _ALLOWED: Final = kafka_key("allowed")
 _ACKNOWLEDGED: Final = kafka_key("acknowledged")
 _RULES: Final = kafka_key("rules")
 _LATEST_MS: Final = 2**63 - 1
-"""The latest time that a claim holds (``kdir.v1.KafkaClaim``)."""
+"""The latest time that a claim can have (``kdir.v1.KafkaClaim``)."""
 _UNREAD_RULES: Final = (MappingRule.from_fields("*", ignore=True),)
-"""In force where the rules on record cannot be read: topics that these leave out are not adopted
+"""Rules while those on record cannot be read: they adopt no topic, as those may leave it out
 (S21)."""
 
 
 class Facts(Protocol):
-    """A snapshot, as far as facts go."""
+    """Access to the facts of a snapshot."""
 
     def fact(self, key: bytes) -> bytes | None:
         """Returns the value of a fact."""
@@ -76,17 +76,17 @@ class PinnedKafka:
 
     pinned: str = ""
     pinned_at_ms: int = 0
-    """Unix milliseconds; 0 = before that was recorded."""
+    """Unix milliseconds; 0 = unknown: pinned by a version that did not record it."""
     unmanaged: bool = False
     """True: by the last record of the elected server, another cluster manages this Kafka."""
     stop: StopReason | None = None
     allowed: int = 0
-    """Number of topics that may be gone at the next comparison, as an operator acknowledged."""
+    """Number of topics that an operator allowed to be gone at the next comparison."""
     rules: tuple[MappingRule, ...] = ()
 
     @property
     def is_working(self) -> bool:
-        """True if Kafka was looked at, and nothing stops all changes."""
+        """True if a Kafka is pinned and no stop is in force."""
         return self.stop is None and bool(self.pinned)
 
     @property
@@ -96,7 +96,7 @@ class PinnedKafka:
         return unread if self.rules is _UNREAD_RULES else ""
 
     def refuse_stopped(self) -> None:
-        """Checks that nothing is stopped.
+        """Checks that no stop is in force.
 
         Raises:
             KafkaReplaced, VanishGuard
@@ -105,7 +105,7 @@ class PinnedKafka:
             raise (KafkaReplaced if self.stop.kafka_id else VanishGuard)(self.stop.text)
 
     def refuse_another(self, seen_id: str) -> None:
-        """Checks that a Kafka is the pinned one, where one is pinned.
+        """Checks that this is the pinned Kafka, if one is pinned.
 
         Raises:
             KafkaReplaced
@@ -116,9 +116,8 @@ class PinnedKafka:
 
     @classmethod
     def load(cls, snapshot: Facts) -> PinnedKafka:
-        """Reads the facts. An unreadable one counts as missing; but a stop as a stop, the manager
-        as another cluster, the time of the pin as the latest, and rules as one that leaves out all
-        topics.
+        """Reads the facts. An unreadable fact counts as missing, except: a stop stays a stop, the
+        manager is another cluster, the time of the pin the latest, and rules adopt no topic.
         """
         return cls(
             pinned=(snapshot.fact(_PIN) or b"").decode(errors="replace"),
@@ -131,7 +130,7 @@ class PinnedKafka:
 
 
 def pin(kafka_id: str, at_ms: int = 0) -> tuple[Write, ...]:
-    """Returns the writes that pin Kafka's own id, at a Unix time in milliseconds."""
+    """Returns the writes that pin Kafka's own id; ``at_ms``: Unix milliseconds."""
     return (Put(_PIN, kafka_id.encode()), Put(_PINNED_AT, str(at_ms).encode()))
 
 
@@ -143,9 +142,9 @@ def stop(reason: StopReason | None) -> tuple[Write, ...]:
 
 
 def pinned_text(snapshot: Facts) -> list[str]:
-    """Returns which Kafka is pinned, since when, and how often the managing of it began or ended.
-    So the text is new when a Kafka is pinned again after another one, and when this cluster manages
-    its Kafka again.
+    """Returns the pinned Kafka's id, the time of the pin and the fact of ``note_manager``. So the
+    text is new when a Kafka is pinned again after another one, and when this cluster manages its
+    Kafka again.
     """
     keys = (_PIN, _PINNED_AT, _MANAGING)
     return [(snapshot.fact(key) or b"").decode(errors="replace") for key in keys]
@@ -164,22 +163,22 @@ def note_manager(snapshot: Facts, *, unmanaged: bool) -> tuple[tuple[Write, ...]
 
 
 def without_manager(why: str) -> str:
-    """Returns why nothing is changed in Kafka, without the cluster that manages it."""
+    """Returns why nothing is changed in Kafka, without naming the cluster that manages it."""
     return why if why in {"", NOT_KNOWN} else MANAGED_ELSEWHERE
 
 
 def acknowledge_stop(reason: StopReason, snapshot: Facts, at_ms: int = 0) -> tuple[Write, ...]:
-    """Returns the writes by which an operator acknowledges a stop, with the numbers it reported."""
+    """Returns the writes that acknowledge a stop, for the number of topics that it reported."""
     writes: list[Write] = [Delete(STOPPED), Put(_ALLOWED, str(reason.gone).encode())]
     if reason.kafka_id:
-        # Later than before, whatever the clock says: no two pinnings are the same.
+        # Later than before, whatever the clock shows: no two pins have the same time.
         writes += pin(reason.kafka_id, max(at_ms, _read_number(snapshot.fact(_PINNED_AT)) + 1))
     return tuple(writes)
 
 
 def acknowledgement(text: str, principal: str, request_id: str) -> Put:
-    """Returns the write that records which request acknowledged a stop, and the stop: the same
-    request, asked again, acknowledges no later one.
+    """Returns the write that records a stop's text and the request that acknowledged it: the same
+    request, sent again, acknowledges no later stop.
     """
     return Put(_ACKNOWLEDGED, json.dumps([text, principal, request_id]).encode())
 
@@ -190,7 +189,7 @@ def forget_acknowledgement() -> tuple[Write, ...]:
 
 
 def write_rules(rules: Sequence[MappingRule]) -> tuple[Write, ...]:
-    """Returns the write that keeps an adoption's rules, for topics that appear later."""
+    """Returns the write that stores an adoption's rules, for topics that appear later."""
     names = "split_on", "strip_prefix", "ignore"
     value = [
         {name: getattr(rule, name) for name in names}
@@ -207,7 +206,7 @@ def _read_stop(value: bytes | None) -> StopReason | None:
         found = json.loads(value)
         return StopReason(str(found["text"]), int(found["gone"]), str(found["kafka_id"]))
     except (ValueError, KeyError, TypeError):
-        # A newer version's, perhaps: whatever it says, it says stop.
+        # A newer version's, perhaps: whatever its form, it is a stop.
         return StopReason(value.decode(errors="replace"), 0)
 
 
@@ -219,8 +218,8 @@ def _read_number(value: bytes | None) -> int:
 
 
 def _read_pinned_at(value: bytes | None) -> int:
-    """Returns the time of the pin. One that cannot be read gives no precedence over a cluster whose
-    time can.
+    """Returns the time of the pin. An unreadable one is the latest: a cluster with a readable time
+    precedes this one.
     """
     try:
         return 0 if value is None else min(int(value), _LATEST_MS)
@@ -229,7 +228,7 @@ def _read_pinned_at(value: bytes | None) -> int:
 
 
 def _read_managing(snapshot: Facts) -> tuple[int, bool]:
-    """Returns how often it changed who manages, and whether another cluster does."""
+    """Returns how often the manager changed, and whether it is another cluster now."""
     value = (snapshot.fact(_MANAGING) or b"").decode(errors="replace")
     number, _, text = value.partition(" ")
     try:

@@ -1,4 +1,4 @@
-"""The topics of a snapshot, one by one, with their paths, and how many are in which state."""
+"""The topics of a snapshot, with their paths, and the numbers of topics by state."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TopicCounts:
-    """Numbers of topics by how they stand."""
+    """Numbers of topics by state."""
 
     revision: int = -1
     pending: int = 0
-    """Waiting for Kafka: to be made, or to go."""
+    """Topics that wait to be made in Kafka or deleted from it."""
     missing: int = 0
     drifting: int = 0
     replaced: int = 0
@@ -44,7 +44,7 @@ class TopicCounts:
 def recorded_topics(
     snapshot: Snapshot, mount: Path, directory_id: int = ROOT_ID
 ) -> Iterator[RecordedTopic]:
-    """Yields every topic at or below a directory, a directory's own before those further down."""
+    """Yields every topic at or below a directory: each directory's own before deeper ones."""
     desired_configs = DesiredConfigs(snapshot)
     for segments, node in directories_at(snapshot, mount, directory_id):
         for name in node.topics:
@@ -70,7 +70,9 @@ def recorded_at(snapshot: Snapshot, mount: Path, path: Path) -> Iterator[Recorde
 def pending_deletions(
     snapshot: Snapshot, mount: Path, limit: int | None = None, after: str = ""
 ) -> Iterator[RecordedTopic]:
-    """Yields the removed topics that Kafka may still have, by their names below ``DELETED_ID``."""
+    """Yields the removed topics that Kafka may still have, in order of names below ``DELETED_ID``,
+    from the name ``after`` on.
+    """
     node = snapshot.nodes.get(DELETED_ID)
     names = () if node is None else node.topics.items(after, inclusive=False)
     found = ((name, snapshot.readable_topic(DELETED_ID, name)) for name, _ in names)
@@ -83,7 +85,7 @@ def pending_deletions(
 
 
 def pending(snapshot: Snapshot, mount: Path, place: tuple[int, str]) -> RecordedTopic | None:
-    """Returns the topic at a place (parent id, name), if it waits to be made."""
+    """Returns the topic at a place (parent id, name); None if it does not wait to be made."""
     parent_id, name = place
     topic = snapshot.readable_topic(parent_id, name)
     above = snapshot.path_of(parent_id)
@@ -93,8 +95,8 @@ def pending(snapshot: Snapshot, mount: Path, place: tuple[int, str]) -> Recorded
 
 
 def place_of(snapshot: Snapshot, mount: Path, one: RecordedTopic) -> tuple[int, str] | None:
-    """Returns the place (parent id, name) of a topic that was at a path; None = its directory is
-    gone, or the cluster was mounted elsewhere meanwhile.
+    """Returns the place (parent id, name) for a topic's path; None = its directory is gone, or the
+    cluster was mounted elsewhere meanwhile.
     """
     if not mount.is_prefix_of(one.path):
         return None
@@ -108,8 +110,8 @@ _COMPARED: Final = {Provision.ACTIVE, Provision.MISSING, Provision.REPLACED}
 
 
 def count_topics(snapshot: Snapshot, mount: Path, every: int) -> Iterator[TopicCounts]:
-    """Counts the topics that are pending, missing, drifting or replaced: yields the count so far,
-    of revision -1, after ``every`` topics each, and at last the whole.
+    """Counts the topics that are pending, missing, drifting or replaced: yields the counts so far,
+    with revision -1, after every ``every`` topics, and the final ones at the end.
     """
     waiting = sum(1 for _ in pending_deletions(snapshot, mount))
     missing = drifting = replaced = 0
@@ -124,20 +126,20 @@ def count_topics(snapshot: Snapshot, mount: Path, every: int) -> Iterator[TopicC
 
 
 _AT_ONCE: Final = 10_000
-"""Topics that are counted while the caller waits: about a tenth of a second's work."""
+"""Most topics that are counted while the caller waits: about 0.1 s of work."""
 _SHARE: Final = 10
-"""Counting takes at most this part of the time, however often it is asked for."""
+"""Counting takes at most one part in this many of the time, however often counts are requested."""
 _LOOK_AFTER: Final = 200
-"""Topics between two looks at the clock."""
+"""Topics between two reads of the clock."""
 
 
 class TopicCounter:
     """Counter of one cluster's topics that wait for Kafka or differ from it; for any thread.
 
-    A small tree is counted while the caller waits. A large one, which takes 12 µs a topic, is
-    counted in the background, a little at a time: callers get the last count, at first none.
+    A small tree is counted while the caller waits. A large one, which takes 12 µs per topic, is
+    counted in the background, in steps: callers get the last counts, at first none.
 
-    ``at_once``: trees of so many topics are counted while the caller waits.
+    ``at_once``: most topics of a small tree.
     """
 
     def __init__(
@@ -156,7 +158,7 @@ class TopicCounter:
         self._counting = False
 
     def latest(self, snapshot: Snapshot) -> TopicCounts:
-        """Returns the newest count that there is; its ``revision`` says of when, -1: none yet."""
+        """Returns the newest counts, with the snapshot's ``revision``; -1 = none yet."""
         with self._lock:
             outdated = self._last.revision != snapshot.revision
             if not outdated or self._counting or self._clock() < self._due or self._stop.is_set():

@@ -1,4 +1,4 @@
-"""Looks at all of Kafka, and in between for what changed; commits what follows for the tree."""
+"""Sweeps over all topics of Kafka, with checks for changes in between; commits the effects."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ __all__ = ["KafkaSweep"]
 _log = logging.getLogger(__name__)
 
 _BATCHES: Final = 8
-"""Transactions that adopting may take within a sweep; what needs more becomes the backlog."""
+"""Most transactions of an adoption within a sweep; a larger one becomes the backlog."""
 _SHARE: Final = 20
-"""Shortest interval in durations of a sweep, whatever is configured: 20 s for a sweep of 1 s."""
+"""Shortest interval, as a multiple of a sweep's duration: 20 s for a sweep of 1 s."""
 _LOOKS: Final = 15
 """Number of checks for changes between two sweeps: with a sweep every 30 s, one every 2 s."""
 _LOOK_SECONDS: Final = 1.0
 """Shortest interval between two checks for changes."""
 _LOOK_SHARE: Final = 8
-"""Shortest interval in durations of a check: 8 s for a check of 1 s."""
+"""Shortest interval, as a multiple of a check's duration: 8 s for a check of 1 s."""
 _CONFIGS_LOOKS: Final = 2
-"""Number of checks in whose time the configs of all topics are read once, or more slowly if
+"""Intervals of checks within which the configs of all topics are read once; more slowly if
 ``kafka.configs_per_second`` does not allow it."""
 
 
@@ -79,28 +79,28 @@ class _Detached:
 
     name: str
     value: bytes
-    """What is kept of it (``detached_value``)."""
+    """Value of its row below ``DETACHED``, with its topic id."""
     retired: bytes | None
-    """What is kept of its name besides: until when it is retired."""
+    """Value of the row that retires its name for a day; None = no such row."""
 
     @property
     def guards(self) -> tuple[Guard, ...]:
-        """Guards that hold while both of its rows are unchanged."""
+        """Guards that hold while both rows are unchanged."""
         retired = KeyEquals(retired_key(self.name), self.retired)
         return KeyEquals(detached_key(self.name), self.value), retired
 
     @property
     def is_counting(self) -> bool:
-        """Whether the day since it was gone has begun."""
+        """Whether the day since Kafka last showed it has begun."""
         return self.retired is not None and not is_awaited(self.retired)
 
     def is_over(self, now_ms: int) -> bool:
-        """True if the day for which its name is retired is over."""
+        """True if the day for which the name is retired is over."""
         until_ms = None if self.retired is None else retired_until_ms(self.retired)
         return until_ms is not None and until_ms <= now_ms
 
     def is_seen(self, seen: KafkaTopic | Rejected | None) -> bool:
-        """True if what Kafka shows by the name is, or may be, this topic."""
+        """True if Kafka's topic of this name is, or may be, this one."""
         if not isinstance(seen, KafkaTopic):
             return seen is not None
         topic_id, _ = parse_detached(self.value)
@@ -110,7 +110,7 @@ class _Detached:
 class KafkaSweep:
     """Sweep of one leader, in its thread.
 
-    Raises (all that asks Kafka or commits):
+    Raises (all methods that call Kafka or commit):
         KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
     """
 
@@ -132,39 +132,39 @@ class KafkaSweep:
         self._look_due = 0.0
         self._configs_due = 0.0
         self.due = 0.0
-        """When all of Kafka is to be looked at, by the clock."""
+        """Time of the next sweep, by the clock."""
         self.survey: KafkaMetadata | None = None
-        """The last one, with what changed since."""
+        """Topics of the last sweep, with the changes since."""
         self._committed: KafkaMetadata | None = None  # the last one from which all was committed
         self.backlog: AdoptionBacklog | None = None
-        """Topics that wait to be adopted, where they are too many for one go."""
+        """Topics to adopt that are too many for one sweep."""
         self._unread: dict[str, str] = {}  # name → why its configs could not be read
         self._undescribed: dict[str, str] = {}  # name → why it could not be described
 
     @property
     def note(self) -> str:
-        """What Kafka did not let us see, as it reported; empty = we see all."""
+        """What Kafka did not let kdir read, with Kafka's reason; empty = kdir can read all."""
         unread = _unread_text("configs of", self._unread, "read")
         return unread or _unread_text("topic", self._undescribed, "described")
 
     @property
     def look_due(self) -> float:
-        """When Kafka is to be looked at, at all of it or for what changed, by the clock."""
+        """Time of the next sweep or check for changes, by the clock."""
         return min(self.due, self._look_due)
 
     @property
     def next_due(self) -> float:
-        """The same, or when configs are to be read."""
+        """Time of the next sweep, check or read of configs, by the clock."""
         return min(self.look_due, self._configs_due)
 
     def run_look(self, admin: KafkaAdmin, commits: TopicCommits) -> Sequence[RecordedTopic]:
         """Reads all topics of Kafka if a sweep is due; otherwise only which topics were created,
-        deleted or grown since. Commits the effects.
+        deleted or grown since the last read. Commits the effects.
 
         Returns:
             The topics that wait to be made in Kafka.
         """
-        # In this order: what is created after the snapshot was taken is not missed in the survey.
+        # Before Kafka is read: a topic created after the snapshot is then not taken for gone.
         snapshot = self._latest()
         mount = self._context.mount_at(snapshot)
         number = self._number
@@ -188,7 +188,7 @@ class KafkaSweep:
         if comparison.pin:
             _log.info("%s: pinned to Kafka %s", self._cluster, comparison.pin)
             commits.put(pinned_kafka.pin(comparison.pin, int(self._context.now() * 1000)))
-        is_settled = is_sweep or held.allowed  # those that were acknowledged count no more
+        is_settled = is_sweep or held.allowed  # acknowledged ones are not counted again
         self._gone = frozenset() if is_settled else frozenset(comparison.gone)
         self._adopt(comparison.adopt, held, commits)
         if is_sweep:
@@ -214,7 +214,7 @@ class KafkaSweep:
 
     def _read_metadata(self, admin: KafkaAdmin) -> KafkaMetadata:
         started = self._clock()
-        # Also when it fails: how soon it is tried again then is the caller's to say.
+        # Set also for a failure, after which the caller decides when the sweep is repeated.
         self.due = started + self._settings.sweep_interval_seconds
         self._shown, self._undescribed = admin.describe_all(), {}
         self.survey = self._acknowledged.correct_metadata(self._shown)
@@ -225,8 +225,8 @@ class KafkaSweep:
         return self.survey
 
     def _read_unlisted(self, names: Sequence[str], admin: KafkaAdmin) -> KafkaMetadata:
-        """Returns the survey with those of these topics that exist: another broker may show a topic
-        that the broker which listed the names does not show, or not yet.
+        """Returns the survey, with those of these topics that exist: another broker may show topics
+        that the broker which listed the names does not show yet.
         """
         assert self._shown is not None  # noqa: S101 - it was just read
         described = admin.describe(names)
@@ -239,9 +239,9 @@ class KafkaSweep:
         return self.survey
 
     def _read_changes(self, admin: KafkaAdmin) -> KafkaMetadata | None:
-        """Returns the last survey with the changes since; None: there are none, and all effects of
-        the last survey are committed. A topic that was deleted and created again with the same
-        number of partitions is found by a sweep only.
+        """Returns the last survey with the changes since; None = there are none, and all effects of
+        the last survey are committed. Only a sweep finds a topic that was deleted and created again
+        with the same number of partitions.
         """
         started = self._clock()
         self._look_due = started + self._look_seconds
@@ -253,7 +253,7 @@ class KafkaSweep:
             return self._read_metadata(admin)
         known = {name: seen.partitions for name, seen in shown.topics.items()}
         changed = {name for name, count in listing.partitions.items() if known.get(name) != count}
-        # Another broker may show what the one that was asked for the names does not, or not yet.
+        # Another broker may show topics that the one which listed the names does not show yet.
         changed |= known.keys() - listing.partitions.keys()
         described = admin.describe(sorted(changed)) if changed else {}
         topics = {name: seen for name, seen in shown.topics.items() if name not in changed}
@@ -271,7 +271,7 @@ class KafkaSweep:
         return self.survey
 
     def _note_refused(self, described: Mapping[str, KafkaTopic | Rejected]) -> AbstractSet[str]:
-        """Notes, and returns, the topics that Kafka refuses to describe: they may exist."""
+        """Stores and returns the names that Kafka refuses to describe: they may exist."""
         refused = {
             name: intern(seen.message)  # often the same for all topics
             for name, seen in described.items()
@@ -281,7 +281,7 @@ class KafkaSweep:
         return refused.keys()
 
     def _is_over(self, held: PinnedKafka, survey: KafkaMetadata, commits: TopicCommits) -> bool:
-        """True if a stop ended by itself: the pinned Kafka is back at its address."""
+        """Ends a stop if the pinned Kafka is back at its address; returns whether it did."""
         if held.stop is None or not held.stop.kafka_id or survey.cluster_id != held.pinned:
             return False
         _log.warning("%s: Kafka %s is back", self._cluster, survey.cluster_id)
@@ -289,8 +289,8 @@ class KafkaSweep:
         return True
 
     def _detach(self, rows: Iterable[Adoption], snapshot: Snapshot, commits: TopicCommits) -> None:
-        """Records which topics came of requests whose entries were removed meanwhile: these topics
-        are left alone for good; a later topic of such a name is not.
+        """Records topics that Kafka made for entries which were removed meanwhile: these topics are
+        left alone for good; a later topic of such a name is not.
         """
         changes = []
         for row in rows:
@@ -305,9 +305,9 @@ class KafkaSweep:
     def _end_detached(
         self, snapshot: Snapshot, survey: KafkaMetadata, admin: KafkaAdmin, commits: TopicCommits
     ) -> None:
-        """Removes the records of topics that were left alone and that Kafka has not had for a day.
-        The day, for which the name is retired, begins again if the topic is seen. The survey does
-        not prove that a topic is gone, since it leaves out what may not be described.
+        """Removes the records of topics that were left alone and that Kafka has not had for a day,
+        for which their names are retired. The day begins again if Kafka shows the topic. Each topic
+        is described again, since the survey leaves out topics that kdir may not describe.
         """
         now_ms = int(self._context.now() * 1000)
         changes: list[tuple[Sequence[Guard], Sequence[Write]]] = []
@@ -322,7 +322,7 @@ class KafkaSweep:
                     changes.append((one.guards, (Delete(retired_key(name)),)))
             elif one.retired is None or one.is_over(now_ms):
                 absent.append(one)
-        # Not always the same first: of some, Kafka may never say whether it has them.
+        # In rotation: Kafka may refuse to describe some of them every time.
         first = self._number * commits.batch % len(absent) if absent else 0
         absent = (absent[first:] + absent[:first])[: commits.batch]
         shown = admin.describe([one.name for one in absent]) if absent else {}
@@ -341,7 +341,7 @@ class KafkaSweep:
     def _adopt(
         self, topics: Sequence[KafkaTopic], held: PinnedKafka, commits: TopicCommits
     ) -> None:
-        """Takes topics in, or makes them the backlog."""
+        """Adopts topics; too many for one sweep become the backlog."""
         snapshot = self._latest()
         mount = self._context.mount_at(snapshot)
         shown = (adoption.observed(one) for one in topics)
@@ -367,19 +367,19 @@ class KafkaSweep:
         for note in notes:
             _log.warning("%s: %s", self._cluster, note)
         if snapshot.fact(large_change_key(SWEEP)) is not None:
-            # The sweep before this one was cut off when little was left.
+            # An earlier large adoption was interrupted with few topics left.
             commits.put([Delete(large_change_key(SWEEP))])
 
     def _recorded(self, snapshot: Snapshot, count: int) -> LargeAdoption | None:
-        """Returns the record of a large adoption; None: this one is small."""
+        """Returns the record of a large adoption of ``count`` topics; None = it is small."""
         before = next((one for one in adoptions(snapshot) if one.change_id == SWEEP), None)
         if before is not None or count < LARGE:
-            return before  # of a leader before this one
+            return before  # an earlier leader's
         mount, now_ms = self._context.mount_at(snapshot), int(self._context.now() * 1000)
         return LargeAdoption(change_id=SWEEP, mount=mount, started_at_ms=now_ms, done=0, left=count)
 
     def read_configs(self, admin: KafkaAdmin, commits: TopicCommits) -> None:
-        """Reads, where that is due, the configs of the topics not read for longest."""
+        """Reads the configs of the topics longest unread, if a read is due; commits changes."""
         started = self._clock()
         if started < self._configs_due:
             return
@@ -434,7 +434,9 @@ def _topics(described: Mapping[str, KafkaTopic | Rejected]) -> Mapping[str, Kafk
 
 
 def _unread_text(what: str, unread: Mapping[str, str], how: str) -> str:
-    """Returns what cannot be seen of one topic, and the number of the others; empty = of none."""
+    """Returns a sentence on what cannot be read; empty = nothing. Names one topic and the number
+    of the others.
+    """
     if not unread:
         return ""
     name, why = next(iter(unread.items()))
@@ -443,8 +445,8 @@ def _unread_text(what: str, unread: Mapping[str, str], how: str) -> str:
 
 
 def _gone_armings(snapshot: Snapshot) -> list[tuple[Sequence[Guard], Sequence[Write]]]:
-    """Returns the changes that remove the records of armings at entries that are gone: those of
-    their plans, which are found by them, come first.
+    """Returns the changes that remove the armed records of entries that are gone. The records of
+    their plans, which are found by the armed ones, come first.
     """
     gone = [
         mark
@@ -453,7 +455,7 @@ def _gone_armings(snapshot: Snapshot) -> list[tuple[Sequence[Guard], Sequence[Wr
         if start_of(snapshot, mark) is None
     ]
     if any(key.startswith(ENTRY) for key in snapshot.unreadable_values):
-        return []  # theirs may be among them
+        return []  # an unreadable entry may be one of these
     if not all(mark.is_traceable for mark in gone):
         tree = (map(snapshot.codec.entry_id, one.topics.values()) for _, one in snapshot.contents())
         known = set().union(*tree)

@@ -1,4 +1,4 @@
-"""Vanish guard: how many topics may be gone at once before everything stops, and the reasons of a
+"""Vanish guard: how many topics may be gone at once before all changes stop, and the reasons of a
 stop; pure.
 """
 
@@ -18,15 +18,15 @@ __all__ = [
 ]
 
 VANISH_PERCENT: Final = 5
-"""More than this share of a cluster's topics gone or changed at once stops all."""
+"""If more than this share of a cluster's topics is gone or replaced at once, all changes stop."""
 VANISH_FLOOR: Final = 3
-"""Fewer topics than this never stop anything: one of ten, or two of two, is an operator at work."""
+"""Fewer gone topics never stop anything: one of ten, or two of two, is an operator at work."""
 _NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class StopReason:
-    """Reason why nothing is done until it is acknowledged, literally."""
+    """Reason why nothing is done until an operator acknowledges it with this very text."""
 
     text: str
     gone: int
@@ -36,12 +36,12 @@ class StopReason:
 
 
 def exceeds_vanish_guard(gone: int, present: int) -> bool:
-    """True if ``gone`` of the ``present`` topics are too many to be gone at once."""
+    """True if ``gone`` of ``present`` topics are more than may be gone at once."""
     return gone >= VANISH_FLOOR and gone * 100 > present * VANISH_PERCENT
 
 
 def vanished_stop(gone: Sequence[str], present: int) -> StopReason:
-    """Returns the stop for the topics, by name, that are gone of ``present`` ones."""
+    """Returns the stop for these topic names, which are gone of ``present`` topics."""
     return StopReason(
         f"{len(gone)} of {present} topics vanished from Kafka or changed their topic id at once: "
         f"{_some(gone)}; nothing is done until this is acknowledged",
@@ -50,7 +50,7 @@ def vanished_stop(gone: Sequence[str], present: int) -> StopReason:
 
 
 def another_kafka_stop(found: str, pinned: str, *, gone: int, recorded: int) -> StopReason:
-    """Returns the stop for another Kafka, by id, that lacks ``gone`` of the recorded topics."""
+    """Returns the stop for another Kafka, with the id ``found``, that lacks ``gone`` topics."""
     return StopReason(
         f"another Kafka cluster answers: {found}, this directory belongs to {pinned}; "
         f"{gone} of {recorded} topics are not there; nothing is done until the right one is back "

@@ -1,1 +1,1 @@
-"""Configs, partitions and ACLs of armed entries: what is desired, what differs, what is sent."""
+"""Configs, partitions and ACLs of armed entries: desired state, diffs and calls to Kafka."""

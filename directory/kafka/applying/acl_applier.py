@@ -1,7 +1,7 @@
-"""ACLs below armed entries: rounds over all that is desired, on record and in Kafka.
+"""Applies ACLs below armed entries, in rounds over all desired, recorded and existing ACLs.
 
-What is asked is on record before it is asked, so that every step may be the last one of a process.
-``acl_diff.py`` has the order of the calls (A4).
+Each call is on record before it is made, so that a process may end after any step. ``acl_diff.py``
+has the order of the calls (A4).
 """
 
 from __future__ import annotations
@@ -74,51 +74,51 @@ __all__ = ["AclApplier"]
 _log = logging.getLogger(__name__)
 
 _CALLS: Final = 1_000
-"""ACLs that one part adds or removes, unless a single resource has more."""
+"""Most ACLs that one part adds or removes, unless a single resource has more."""
 _FRESH_SECONDS: Final = 3.0
 """Longest age of a read of Kafka at which the parts of its round continue."""
 _REFUSED_SECONDS: Final = 15.0
-"""Until a Kafka that keeps no ACLs, or does not let us change them, is asked again."""
+"""Pause before the retry with a Kafka that keeps no ACLs or does not let kdir change them."""
 _SHARE: Final = 2
 _MOST_REST_SECONDS: Final = 1.0
-"""After a round, other requests come first: for ``_SHARE`` times its look's time, at most this."""
+"""Longest pause after a round, for other work; else ``_SHARE`` times its read of Kafka."""
 _ARMED: Final = ARMED + b"acls/"
 _CONTACT_SECONDS: Final = 1.0
-"""How often the last contact with the parent is looked at."""
+"""Shortest interval between checks of the last contact with the parent."""
 
 
 @dataclass(slots=True)
 class _Release:
-    """An arming that is carried out."""
+    """An arming that is being carried out."""
 
     mark: ArmedRecord
     resources: frozenset[Resource]
     released: bool
-    """True: the basis of the plan is still the current one, so its reader approved what waits."""
+    """True: the plan's basis is still the current one, so its operator approved what waits."""
     made: int = 0
 
 
 @dataclass(slots=True)
 class _AclRound:
-    """What followed from one look, while it is carried out."""
+    """Diffs that follow from one read of Kafka, while they are applied."""
 
     diffs: Sequence[AclDiff]
     looked_at: float
     cost: float
-    """Seconds that the look took."""
+    """Duration of the read in seconds."""
     basis: str
-    """What it acts on; see ``inherited_basis``."""
+    """``inherited_basis`` of the snapshot on which the diffs were computed."""
     guarded: bool
-    """The basis is another than that on record: it is recorded once all is done."""
+    """The basis differs from the recorded one: it is recorded once all diffs are applied."""
     taken: int = 0
     tally: BatchResult[Resource] = field(default_factory=BatchResult)
 
     def is_old(self, now: float) -> bool:
-        """True if Kafka has to be looked at again."""
+        """True if Kafka has to be read again."""
         return now - self.looked_at > _FRESH_SECONDS
 
     def next_changes(self, most: int) -> Sequence[AclDiff]:
-        """Returns the next diffs: at most so many resources with calls, and not much more calls."""
+        """Returns the next diffs: at most ``most`` resources with calls, about ``_CALLS`` calls."""
         start, resources, calls = self.taken, 0, 0
         while self.taken < len(self.diffs):
             one = self.diffs[self.taken]
@@ -131,7 +131,7 @@ class _AclRound:
 
 
 class AclApplier(Applier):
-    """``Applier`` of ACLs. Each round looks at all that is desired, on record and in Kafka."""
+    """``Applier`` of ACLs. Each round compares all desired, recorded and existing ACLs."""
 
     aspect = ACLS
 
@@ -144,17 +144,17 @@ class AclApplier(Applier):
         super().__init__(context, commits, acknowledged)
         self._look_at = math.inf
         self._contact_at = math.inf
-        """When the last contact with the parent is looked at."""
+        """Time of the next check of the last contact with the parent."""
         self._had_expired = False
-        """Whether inherited allows had ended at the last look at Kafka."""
+        """Whether inherited allows had ended at the last read of Kafka."""
         self._is_through = True
         """True: all dirty entries are handled. False: the work continues at ``_due``."""
         self._releases: dict[bytes, _Release] = {}
         self._round: _AclRound | None = None
         self.foreign: Mapping[Resource, frozenset[Acl]] = {}
-        """What Kafka had at the last look that is neither desired nor ours, of what is armed."""
+        """ACLs of armed resources, at the last read, that are neither desired nor ours."""
 
-    # -- what may want pushing -----------------------------------------------------------------
+    # -- planning ------------------------------------------------------------------------------
 
     def _note_commit(self, applied: AppliedCommit) -> bool:
         if not any(matters(applied, write) for write in applied.writes):
@@ -203,11 +203,13 @@ class AclApplier(Applier):
             self._due = self._clock() + _REFUSED_SECONDS
 
     def _record_wait_reason(self, message: str) -> None:
-        """Records in each waiting arming why it is not carried out yet."""
+        """Records in each unfinished arming why it is not carried out yet."""
         self._put_marks(replace(one.mark, message=message) for one in self._releases.values())
 
     def prepare(self, topics: Sequence[RecordedTopic], admin: KafkaAdmin) -> Mapping[str, str]:
-        """Makes the ACLs of topics to be made; returns why some have to wait, by physical name."""
+        """Makes the ACLs of topics before the topics themselves; returns why some topics have to
+        wait, by physical name.
+        """
         snapshot = self._latest()
         if ACLS not in self._settings.ceiling or not armed_anywhere(snapshot, ACLS):
             return {}
@@ -251,7 +253,7 @@ class AclApplier(Applier):
         arm: Callable[[AclDiffOptions, Resource], AclDiffOptions] = lambda rules, _: rules,
         only: Collection[Resource] | None = None,
     ) -> list[AclDiff]:
-        """Looks at Kafka; returns each resource's diff. ``arm`` adds what an arming allows."""
+        """Reads Kafka; returns each resource's diff. ``arm`` adds options that an arming allows."""
         view = admin.acls()
         rules = AclDiffOptions(
             revert_external_changes=self._settings.revert_external_changes,
@@ -262,14 +264,14 @@ class AclApplier(Applier):
         return _within_limit(map(self._recordable, diffs), self._settings.max_acls - view.count)
 
     def _recordable(self, diff: AclDiff) -> AclDiff:
-        """Returns the diff, which waits if one transaction does not hold its record."""
+        """Returns the diff; one whose record does not fit one transaction waits."""
         if diff.asked == diff.before or self._commits.fits(diff.to_write(diff.asked)):
             return diff
         one = diff.waiting(_TOO_MANY)
         return replace(one, asked=replace(diff.before, path=diff.path, waits=_TOO_MANY))
 
     def _plan_round(self, snapshot: Snapshot, admin: KafkaAdmin) -> _AclRound:
-        """Returns what is to be done now."""
+        """Reads Kafka; returns the next round."""
         started, mount = self._clock(), self._mount_at(snapshot)
         self._had_expired = self._context.has_expired()
         survey = self._survey(snapshot)
@@ -301,7 +303,7 @@ class AclApplier(Applier):
         return _AclRound(diffs, looked_at, self._clock() - started, basis, guarded)
 
     def _carry_on(self, one: _AclRound, admin: KafkaAdmin) -> None:
-        """A part of a round, as large as the rate allows."""
+        """Applies a part of a round, as large as the rate allows."""
         batch, tally = one.next_changes(self._most), BatchResult[Resource]()
         try:
             self._carry_out(batch, admin, one.looked_at, one.basis, tally)
@@ -334,7 +336,7 @@ class AclApplier(Applier):
         for key, mark in pending.items():
             start = start_of(snapshot, mark)
             if start is None:
-                continue  # it is gone; the mark stays, and says nothing
+                continue  # the entry is gone: its record has no effect
             scope = arming_scope(snapshot, mount, start, expired=self._context.has_expired())
             made = self._releases[key].made if key in self._releases else 0
             self._releases[key] = _Release(mark, scope, mark.basis == basis, made)
@@ -349,13 +351,13 @@ class AclApplier(Applier):
                 f"{each.resource}: {why}"
                 for each in one.diffs
                 if each.resource in release.resources
-                # The plan itself shows what waits for a takeover.
+                # Not those that wait for a takeover: the plan itself shows them.
                 and (why := undone.get(each.resource) or each.asked.waits) not in {"", TAKEOVER}
             ]
             done = replace(release.mark, pending=False, made=release.made, message=first_of(texts))
             marks.append(done)
         self._put_marks(marks)
-        # Forgotten once their ends are on record: a store that is away for a moment is asked again.
+        # Removed only once their ends are on record: a commit that fails is repeated.
         self._releases = {}
 
     # -- one batch -----------------------------------------------------------------------------
@@ -368,8 +370,8 @@ class AclApplier(Applier):
         basis: str,
         tally: BatchResult[Resource],
     ) -> None:
-        """Makes the calls of diffs that follow from a look at that time, on this basis, and records
-        what came of them. ``tally`` gets the acknowledged calls even if this raises.
+        """Makes the calls of diffs, which follow from a read of Kafka at that time, on this basis;
+        records their outcomes. ``tally`` gets the acknowledged calls even if this raises.
         """
         self._commits.put_all([one.to_write(one.asked) for one in diffs if one.asked != one.before])
         asks = [one for one in diffs if one.calls]
@@ -393,7 +395,7 @@ class AclApplier(Applier):
                         else:
                             outcomes[about] = _BLOCKED
                 ask = admin.add_acls if adding else admin.remove_acls
-                # By request: what one raises does not take along the outcomes of those before.
+                # One request at a time: if one raises, the outcomes of earlier ones are kept.
                 for start in range(0, len(chosen), BATCH):
                     outcomes.update(ask(chosen[start : start + BATCH], still))
         except StaleObservation:
@@ -447,7 +449,7 @@ class AclApplier(Applier):
                     remove=tuple(left & set(diff.remove)),
                     found=replace(diff.found, acls=frozenset(shown)),
                 )
-                # Without the hash the calls are made again, for the ACLs whose outcome is unknown.
+                # Without the hash, all calls are retried, for those whose outcome is unknown.
                 refused = "" if is_asked_again else rest.calls_hash
                 after = replace(after, path=diff.path, refused=message, refused_calls=refused)
                 tally.undone[diff.resource] = message
@@ -463,8 +465,8 @@ _BLOCKED: Final = OutcomeUnknown("it waits for what was not done before it")
 
 
 def _within_limit(diffs: Iterable[AclDiff], room: int) -> list[AclDiff]:
-    """Returns the diffs. One waits if its ACLs would exceed ``max_acls``, or if it would close a
-    resource that is open to all without a request.
+    """Returns the diffs. A diff waits if its ACLs would exceed ``max_acls``, or if without approval
+    it would close a resource that is open to all.
     """
     found = []
     for diff in diffs:
@@ -478,7 +480,7 @@ def _within_limit(diffs: Iterable[AclDiff], room: int) -> list[AclDiff]:
 
 
 def matters(applied: AppliedCommit, write: Write) -> bool:
-    """True if a commit's write may change what is desired."""
+    """True if a commit's write may change the desired ACLs."""
     key = write.key
     if not key.startswith(ENTRY):
         return key.startswith((GRANTS, _ARMED)) or key in INHERITED_KEYS
@@ -509,7 +511,7 @@ def _relevant(entry: Container | Topic | None) -> object:
 
 
 _LOOK_SECONDS: Final = 5.0
-"""Time after a read of Kafka in which ACLs may be changed; a leader that was paused reads again."""
+"""Longest time from a read of Kafka to a change of ACLs; a leader that was paused reads again."""
 
 
 def _ready_acls(
@@ -518,7 +520,7 @@ def _ready_acls(
     diff: AclDiff,
     outcomes: Mapping[AclBinding, Outcome],
 ) -> frozenset[Acl]:
-    """Returns the ACLs of these calls that no unfinished earlier call of the resource blocks."""
+    """Returns the ACLs to add or remove that no unfinished earlier call of the resource blocks."""
     found = {acl: outcomes.get(AclBinding(diff.resource, acl)) for acl in (*diff.add, *diff.remove)}
     left = {acl for acl, one in found.items() if not isinstance(one, Succeeded | AlreadyDone)}
     denies_left = any(acl.permission is Permission.DENY for acl in left & set(diff.add))

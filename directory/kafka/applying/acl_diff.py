@@ -1,8 +1,9 @@
-"""What to ask of Kafka for one resource's ACLs, what to leave alone and what waits; pure.
+"""Comparison of one resource's desired and actual ACLs: the calls to make, what to leave alone and
+what waits; pure.
 
-Only what is on record as ours is ever removed. At no moment does Kafka allow a principal what is
-allowed neither before nor after (A4): denies are added first and removed last, and what has ACLs
-before and after has some all the time.
+Only ACLs on record as kdir's are ever removed. At no moment does Kafka allow a principal an
+operation that is allowed neither before nor after (A4): denies are added first and removed last,
+and a resource with ACLs before and after is never without any.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ CALL_ORDER: Final = (
     (False, Permission.ALLOW),
     (False, Permission.DENY),
 )
-"""(True = add, False = remove; permission): no principal may, even for a moment, do what it may
-neither before nor after."""
+"""(True = add, False = remove; permission). In this order no principal has, even for a moment, a
+right that it has neither before nor after."""
 TAKEOVER: Final = (
     "everybody may use it while it has no ACL: the first one closes it, by kdir arm --takeover"
 )
@@ -75,17 +76,17 @@ class AclDiffOptions:
     """Options of a diff."""
 
     revert_external_changes: bool = False
-    """What another client removed is put back."""
+    """ACLs that another client removed are put back."""
     guarded: bool = False
-    """The basis changed: what gives more rights waits for a person."""
+    """The basis changed: calls that give more rights wait for an operator."""
     released: bool = False
-    """A person read what waits, is contested or was refused, and released it."""
+    """An operator approved what waits, is contested or was refused."""
     takeover: bool = False
-    """And released, too, the closing of what was open to all."""
+    """An operator also approved closing resources that were open to all."""
     open_to_all: bool = False
     """A resource without ACLs is open to all, or may be."""
     keeps_closed: bool = False
-    """A resource that had ACLs of ours stays closed when its last grant is gone."""
+    """A resource that had ACLs of ours stays closed after its last grant is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,42 +106,42 @@ class AclDiff:
     resource: Resource
     before: AppliedRecord[Acl]
     asked: AppliedRecord[Acl]
-    """To be kept before the calls are made."""
+    """Record to store before the calls are made."""
     add: tuple[Acl, ...] = ()
     remove: tuple[Acl, ...] = ()
     opens: bool = False
-    """What is to be added closes what was open to all, and waits for approval."""
+    """The ACLs to add would close a resource that is open to all, which needs approval."""
     foreign: frozenset[Acl] = frozenset()
-    """What Kafka has that is neither desired nor ours."""
+    """ACLs that Kafka has and that are neither desired nor ours."""
     path: str = ""
     found: ObservedResource = field(default_factory=ObservedResource)
     open_to_all: bool = False
     """A resource without ACLs may be open to all."""
 
     def to_write(self, record: AppliedRecord[Acl]) -> Write:
-        """Returns the write that keeps a record of this resource."""
+        """Returns the write that stores a record of this resource."""
         return acls_to_write(self.resource, record)
 
     @property
     def calls(self) -> int:
-        """How many ACLs are to be added or removed."""
+        """Number of ACLs to add or remove."""
         return len(self.add) + len(self.remove)
 
     @property
     def growth(self) -> int:
-        """How many more ACLs Kafka has once the calls are made."""
+        """Number of ACLs that Kafka gains by the calls."""
         return len(self.add) - len(self.found.acls.intersection(self.remove))
 
     @property
     def takes(self) -> bool:
-        """True if it takes rights from a principal; such diffs come before those that give some."""
+        """True if the calls take rights from a principal; such diffs come before the others."""
         return any(one.permission is Permission.DENY for one in self.add) or any(
             one.permission is Permission.ALLOW for one in self.remove
         )
 
     @property
     def last_acl(self) -> Acl | None:
-        """ACL that is not removed while nothing is added: without it the resource would have none,
+        """ACL that is not removed before others are added: without it the resource would have none,
         and perhaps be open to all. A deny, if one is to be removed.
         """
         is_open = self.open_to_all and not self.found.covered
@@ -152,12 +153,12 @@ class AclDiff:
 
     @property
     def calls_hash(self) -> str:
-        """Hash of the calls that Kafka can refuse: without a removal that waits for an addition."""
+        """Hash of the calls that Kafka can refuse: all but a removal that waits for an addition."""
         last = self.last_acl
         return acl_calls_hash(self.add, [one for one in self.remove if one != last])
 
     def waiting(self, why: str) -> AclDiff:
-        """Returns a diff that adds nothing, and still removes ACLs that give rights."""
+        """Returns the diff without additions, and with only those removals that take rights."""
         last = self.last_acl
         allows = (one for one in self.remove if one.permission is Permission.ALLOW)
         remove = tuple(one for one in allows if one != last)
@@ -172,7 +173,7 @@ def diff_acls(
     kept: AppliedRecord[Acl],
     rules: AclDiffOptions,
 ) -> AclDiff:
-    """Returns what to ask for one resource; ``desired`` None: nothing is armed any more."""
+    """Returns the diff of one resource; ``desired`` None = no armed entry desires its ACLs now."""
     if desired is not None and not desired.known:
         return AclDiff(resource, kept, kept)
     if desired is not None and _is_as_desired(desired, found, kept):
@@ -181,7 +182,7 @@ def diff_acls(
 
 
 def _is_as_desired(desired: DesiredAcls, found: ObservedResource, kept: AppliedRecord[Acl]) -> bool:
-    """True if nothing differs, as for most resources most of the time."""
+    """True if nothing differs: a shortcut for most resources most of the time."""
     return (
         kept.settings.keys() == desired.acls
         and desired.acls <= found.acls
@@ -193,7 +194,7 @@ def _is_as_desired(desired: DesiredAcls, found: ObservedResource, kept: AppliedR
 
 @dataclass(slots=True)
 class _AclDiffer:
-    """One resource while it is judged."""
+    """One resource while it is compared."""
 
     resource: Resource
     desired: DesiredAcls | None
@@ -214,12 +215,12 @@ class _AclDiffer:
 
     @property
     def is_new(self) -> bool:
-        """True if it is about to be made: nobody uses it yet."""
+        """True if the resource is a topic that is about to be made: no client uses it yet."""
         return self.desired is not None and self.desired.new
 
     @property
     def is_settled(self) -> bool:
-        """True if Kafka shows the very topic."""
+        """False if Kafka shows no such topic, or another one of its name."""
         return self.desired is None or self.desired.settled
 
     def verdict(self) -> AclDiff:
@@ -245,7 +246,7 @@ class _AclDiffer:
         return self._unless_refused(AclDiff(self.resource, self.kept, asked, *changes, *observed))
 
     def _opens(self) -> bool:
-        """True if these would be the first ACLs on what everybody uses."""
+        """True if the ACLs to add would be the first ones on a resource that is open to all."""
         is_used_by_all = (
             self.rules.open_to_all
             and not (self.found.acls or self.found.covered or self.is_new)
@@ -264,7 +265,7 @@ class _AclDiffer:
     def _diff_desired(self, acl: Acl) -> None:
         ours = self.kept.settings.get(acl)
         if acl in self.found.acls:
-            # What was there before kdir asked for it is not kdir's.
+            # An ACL that Kafka had before kdir requested it is not kdir's.
             if ours is not None:
                 put_back = 0 if self.rules.released else ours.put_back
                 self.ours[acl] = AppliedSetting(put_back=put_back)
@@ -280,11 +281,11 @@ class _AclDiffer:
             self._ask_for(acl, AppliedSetting(done=False))
 
     def _judge_loss(self, acl: Acl, ours: AppliedSetting) -> None:
-        """Kafka had it, and another client removed it since."""
+        """Decides on an ACL that Kafka had as desired and that another client removed since."""
         if acl in self.kept.contested:
             self.contested.add(acl)
         elif self._must_wait(acl, gives_more=acl.permission is Permission.ALLOW):
-            self.held.add(acl)  # a restore may have brought back what was revoked since
+            self.held.add(acl)  # a restore may have brought back a revoked grant
         elif self.rules.revert_external_changes and self.is_settled:
             ours = replace(ours, put_back=ours.put_back + 1)
             if ours.put_back < CONTESTED:
@@ -304,7 +305,7 @@ class _AclDiffer:
             self.remove.append(acl)
 
     def _keep_closed(self) -> None:
-        """Keeps ``CLOSED`` while a resource of ours would else be open to all without a grant."""
+        """Keeps ``CLOSED`` on a resource of ours that would otherwise have no ACL and be open."""
         left = (self.found.acls - {CLOSED} - set(self.remove)) | set(self.add)
         needed = (
             self.rules.open_to_all
@@ -345,7 +346,7 @@ class FoundAcls:
             self._by_resource.setdefault(resource, set()).add(acl)
 
     def for_resource(self, resource: Resource, *, looks_wider: bool) -> ObservedResource:
-        """Returns a resource's ACLs; with ``looks_wider``, also whether others' ACLs cover it."""
+        """Returns a resource's ACLs; with ``looks_wider``, also if other resources' cover it."""
         own = frozenset(self._by_resource.get(resource, ()))
         if not looks_wider:
             return ObservedResource(own)
@@ -377,7 +378,7 @@ def arming_scope(
 
 
 class AclDiffs:
-    """Comparison of what one snapshot desires and has on record with what Kafka has."""
+    """Comparison of the desired and recorded ACLs of one snapshot with those of Kafka."""
 
     def __init__(self, snapshot: Snapshot, desired_set: DesiredAclSet) -> None:
         self._snapshot = snapshot
@@ -386,12 +387,12 @@ class AclDiffs:
 
     @property
     def unreadable(self) -> list[Resource]:
-        """Resources whose records cannot be read: which of their ACLs kdir added is not known."""
+        """Resources with unreadable records: it is not known which of their ACLs are kdir's."""
         return [resource for resource, kept in self._kept.items() if kept is None]
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do, whatever Kafka has."""
+        """Whether there is nothing to do, without reading Kafka."""
         return not self._kept and not self.desired_set.by_resource
 
     def diffs(
@@ -400,7 +401,7 @@ class AclDiffs:
         rules_of: Callable[[Resource], AclDiffOptions],
         only: Collection[Resource] | None = None,
     ) -> list[AclDiff]:
-        """Returns what follows for each resource, in order."""
+        """Returns the diffs, in order of resource, without those that must not be changed now."""
         every = self.desired_set.by_resource.keys() | self._kept.keys()
         chosen = sorted(every if only is None else every & set(only))
         judged = (self._judged(one, found, rules_of(one)) for one in chosen)
@@ -420,7 +421,7 @@ class AclDiffs:
         keeps_closed = desired is not None if is_topic else every.anything_armed
         has = found.for_resource(resource, looks_wider=rules.open_to_all)
         if desired is not None and not (is_known or is_topic):
-            # What cannot be read may desire them, too.
+            # An unreadable entry may desire the ACLs on record, too.
             ours = {acl for acl, one in kept.settings.items() if one.done or acl in has.acls}
             desired = replace(desired, acls=desired.acls | ours)
         return diff_acls(resource, desired, has, kept, replace(rules, keeps_closed=keeps_closed))

@@ -1,8 +1,8 @@
-"""The loop by which every kind of resource below armed entries goes to Kafka.
+"""The loop that applies every kind of resource below armed entries to Kafka.
 
 A kind (``config_applier.py``, ``acl_applier.py``) has its own desired and observed state, diff,
-record, calls and outcome. This module decides when a kind runs, and stops all kinds while what is
-inherited is not known, and on another Kafka than the pinned one.
+record, calls and outcome. This module decides when a kind runs, and stops all kinds while inherited
+policies are not known, and on another Kafka than the pinned one.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ __all__ = ["AGAIN_SECONDS", "BATCH", "Applier", "BatchResult", "DirtyBatch", "Di
 
 @dataclass(slots=True)
 class DirtyBatch:
-    """Entries that are to be looked at."""
+    """Entries to be compared with Kafka."""
 
     directories: dict[int, None] = field(default_factory=dict)
-    """All below each of these ids."""
+    """Ids of directories, each with all entries below it."""
     topics: dict[tuple[int, str], None] = field(default_factory=dict)
-    """Parent ids and names."""
+    """Parent ids and names of topics."""
     gone: set[int] = field(default_factory=set)
-    """Entry ids of topics that are no more."""
+    """Entry ids of topics that were removed."""
     marks: bool = False
+    """True: armed records changed."""
     is_all: bool = False
-    """True: commits may have been missed, so that more topics may be no more."""
+    """True: commits may have been missed, so that more topics may have been removed."""
 
     def __bool__(self) -> bool:
         return bool(self.directories or self.topics or self.gone or self.marks)
@@ -64,8 +65,8 @@ class DirtyBatch:
 
 
 class DirtySet:
-    """Entries that commits changed and that may want pushing, until a leader takes them; for any
-    thread. A new set holds everything: the previous leader may have left some of it undone.
+    """Entries that commits changed and that may need pushing, until a leader takes them; for any
+    thread. A new set holds all entries: the previous leader may have left some undone.
     """
 
     def __init__(self) -> None:
@@ -80,7 +81,7 @@ class DirtySet:
         self._add(DirtyBatch({ROOT_ID: None}, marks=True, is_all=is_all))
 
     def note(self, applied: AppliedCommit) -> bool:
-        """Notes what a commit changed; returns whether that may need pushing."""
+        """Adds the entries that a commit changed; returns whether any may need pushing."""
         found, kept = DirtyBatch(), set[int]()
         try:
             for write in applied.writes:
@@ -99,8 +100,8 @@ class DirtySet:
     def take_all(self) -> Iterator[DirtyBatch]:
         """Yields all dirty entries, and removes them from the set unless the caller raises.
 
-        A tree that is read inside the context has all their changes; one that was read before may
-        lack some.
+        A snapshot that is read inside the context has all their changes; an earlier one may lack
+        some.
         """
         with self._lock:
             found, self._noted = self._noted, DirtyBatch()
@@ -138,9 +139,9 @@ def _note_entry(found: DirtyBatch, kept: set[int], applied: AppliedCommit, write
 
 
 BATCH: Final = 250
-"""Resources of Kafka that one step changes."""
+"""Most resources of Kafka that one step changes."""
 AGAIN_SECONDS: Final = 2.0
-"""Until what could not be finished is tried again."""
+"""Pause before unfinished work is retried."""
 
 _K = TypeVar("_K")
 
@@ -150,10 +151,11 @@ class BatchResult(Generic[_K]):
     """Outcome of calls, by resource."""
 
     made: dict[_K, int] = field(default_factory=dict)
+    """Number of acknowledged calls."""
     undone: dict[_K, str] = field(default_factory=dict)
-    """Where not all was done, and why."""
+    """Why not all calls were made."""
     unsure: dict[_K, None] = field(default_factory=dict)
-    """Resources whose outcome is unknown: they have to be looked at again."""
+    """Resources whose outcome is unknown: Kafka has to be read again."""
 
     def add(self, more: BatchResult[_K]) -> None:
         """Adds the outcomes of other calls."""
@@ -163,21 +165,21 @@ class BatchResult(Generic[_K]):
 
 
 def first_of(sentences: Sequence[str], most: int = 1) -> str:
-    """Returns the first ``most`` sentences, and how many more there are; empty = there is none."""
+    """Joins the first ``most`` sentences and the number of the others; empty = no sentence."""
     more = f", and {len(sentences) - most} more" if len(sentences) > most else ""
     return "; ".join(sentences[:most]) + more
 
 
 class Applier(ABC):
-    """One kind of resource, for one leader. ``hint`` and ``next_due`` may be called from any
-    thread, the rest by one.
+    """Applier of one kind of resource, for one leader. Any thread may call ``hint`` and
+    ``next_due``; one thread calls the rest.
 
-    Raises (all that asks Kafka or commits):
+    Raises (all methods that call Kafka or commit):
         KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
     """
 
     aspect: ClassVar[str]
-    """Aspect that arms it."""
+    """Aspect that arms this kind."""
 
     def __init__(
         self,
@@ -195,12 +197,12 @@ class Applier(ABC):
         self._acknowledged = acknowledged
         self._noted = DirtySet()
         self._due = 0.0
-        """Nothing is done before, by the clock."""
+        """Earliest time of the next work, by the clock."""
         self.note = ""
-        """Why nothing is pushed; empty = nothing is in the way."""
+        """Why nothing is pushed; empty = pushing is possible."""
 
     def hint(self, applied: AppliedCommit) -> bool:
-        """Notes what a commit changed; returns whether that may need pushing."""
+        """Marks what a commit changed as dirty; returns whether any of it may need pushing."""
         if self.aspect not in self._settings.ceiling:
             return False
         if applied.reloaded:
@@ -209,7 +211,7 @@ class Applier(ABC):
         return armed_anywhere(applied.after, self.aspect) and self._note_commit(applied)
 
     def next_due(self) -> float | None:
-        """Returns when there is something to do, by the clock; None = nothing is to be done."""
+        """Returns the time of the next work, by the clock; None = there is none."""
         if self.aspect not in self._settings.ceiling:
             return None
         if self._noted:
@@ -220,7 +222,7 @@ class Applier(ABC):
     def apply_due(self, admin: KafkaAdmin) -> None:
         """Does a part of the due work, at most as much as the rate allows."""
         with self._noted.take_all() as noted:
-            # Read inside ``take_all``: an older tree may lack the changes of the dirty entries.
+            # Read inside ``take_all``: an older snapshot may lack changes of the dirty entries.
             snapshot = self._latest()
             self._forget(noted, snapshot)
             if not armed_anywhere(snapshot, self.aspect):
@@ -228,7 +230,7 @@ class Applier(ABC):
                 return
             self.note = why_inherited_missing(snapshot, has_parent=self._context.has_parent)
             if self.note:
-                # Woken when it is known. All is looked at then.
+                # The thread is woken when it is known, and then checks all entries.
                 self._drop_work()
                 self._noted.note_all()
                 self._due = self._clock() + AGAIN_SECONDS
@@ -236,14 +238,14 @@ class Applier(ABC):
             self._plan(noted, snapshot)
         if not self._is_ready():
             return
-        # The last sweep is up to half a minute old, and now something may be changed.
+        # Compared again before a change: the last sweep is up to half a minute old.
         if admin.cluster_id() != PinnedKafka.load(snapshot).pinned:
             self._due = self._clock() + AGAIN_SECONDS
             return
         self._do_part(admin)
 
     def _put_marks(self, marks: Iterable[ArmedRecord]) -> None:
-        """Commits what became of armings, but for entries that were armed by another plan since."""
+        """Commits armed records, except of entries that another plan has armed since."""
         known, changes = self._latest(), []
         for mark in marks:
             before, put = known.fact(mark.key), mark.to_put()
@@ -254,25 +256,25 @@ class Applier(ABC):
 
     @property
     def _most(self) -> int:
-        """Resources that one part changes, at most."""
+        """Most resources that one part changes."""
         return max(1, min(BATCH, int(self._settings.changes_per_second)))
 
-    # -- what each kind says -----------------------------------------------------------------------
+    # -- defined by each kind ----------------------------------------------------------------------
 
     @abstractmethod
     def _note_commit(self, applied: AppliedCommit) -> bool:
-        """Notes what of a commit concerns this kind; returns whether any of it does."""
+        """Marks what a commit changed for this kind as dirty; returns whether it did."""
 
     @abstractmethod
     def _next_look(self) -> float | None:
-        """Returns when planned work goes on, by the clock; None = none is planned."""
+        """Returns when planned work continues, by the clock; None = none is planned."""
 
     def _forget(self, noted: DirtyBatch, snapshot: Snapshot) -> None:  # noqa: B027 - ACLs keep none
         """Removes the records of entries that no longer exist."""
 
     @abstractmethod
     def _drop_work(self) -> None:
-        """Forgets what was planned."""
+        """Drops the planned work."""
 
     @abstractmethod
     def _plan(self, noted: DirtyBatch, snapshot: Snapshot) -> None:
@@ -280,7 +282,7 @@ class Applier(ABC):
 
     @abstractmethod
     def _is_ready(self) -> bool:
-        """True if some of what is planned may be done now."""
+        """True if some of the planned work may be done now."""
 
     @abstractmethod
     def _do_part(self, admin: KafkaAdmin) -> None:

@@ -1,10 +1,10 @@
-"""Configs and partitions below armed entries: which topics are looked at next, and one batch of
-them: what Kafka has, what follows, the calls, what came of them.
+"""Applies configs and partitions of topics below armed entries: chooses the next batch, compares it
+with Kafka, makes the calls and records their outcomes.
 
-What is asked is on record before it is asked, so that every step may be the last one of a process.
-Partitions that a quota binds are first recorded in the tree: two changes that grow or create below
-one quota at the same time get no more than it has room for (decision 0033). A topic whose id is not
-the one on record is not touched.
+Each call is on record before it is made, so that a process may end after any step. Partitions that
+a quota binds are first recorded in the tree: two changes that grow or create topics below one quota
+at the same time never exceed it (decision 0033). A topic whose id is not the one on record is not
+changed.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ _ROOM_SECONDS: Final = 15.0
 _SHOWN_SECONDS: Final = 0.1
 """Interval between checks whether Kafka shows the changes that it acknowledged."""
 _AHEAD: Final = 1
-"""The next batch is sent while Kafka does not show at most so many of those before it: a broker
-that is busy with one does not get a queue of them (``acknowledged_changes.py``)."""
+"""Most earlier batches that Kafka does not show yet when the next one is sent: a busy broker does
+not get a queue of batches (``acknowledged_changes.py``)."""
 _LOOK_SECONDS: Final = 2.0
-"""Time after the comparison of its id in which a topic may be changed: Kafka changes by name."""
+"""Longest time from comparing a topic's id to changing it: requests have the name only."""
 
 _Place = tuple[int, str]
 """Place of a topic: parent id and name."""
@@ -107,7 +107,7 @@ _Place = tuple[int, str]
 
 @dataclass(slots=True)
 class _ConfigPass:
-    """A walk over topics that may want pushing."""
+    """A pass over topics that may need pushing."""
 
     topics: Callable[[Snapshot], Iterator[ArmedTopic]]
     rules: ConfigDiffOptions
@@ -116,13 +116,13 @@ class _ConfigPass:
     made: int = 0
     """Calls that Kafka acknowledged."""
     undone: dict[_Place, str] = field(default_factory=dict)
-    """Where not all was done, and why."""
+    """Why not all calls for a topic were made."""
     unsure: dict[_Place, None] = field(default_factory=dict)
-    """What has to be looked at again."""
+    """Topics whose outcome is unknown: Kafka has to be read again."""
     through: bool = False
-    """All was asked; Kafka may not show all of it yet."""
+    """True: all calls were made; Kafka may not show all changes yet."""
     not_before: float = 0.0
-    """When, by the clock, what is unsure is tried again."""
+    """Time of the retry of unsure topics, by the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,9 @@ class _CallOutcomes:
     """Outcomes of the calls of one batch, by topic."""
 
     altered: dict[str, Outcome] = field(default_factory=dict)
-    """Of all its configs together."""
+    """Outcome of changing all configs of a topic together."""
     grown: dict[str, Outcome] = field(default_factory=dict)
+    """Outcome of growing a topic."""
 
     def _of_call(self, name: str, operation: str) -> Outcome:
         of_kind = self.grown if operation == GROW else self.altered
@@ -143,9 +144,9 @@ class _CallOutcomes:
         return tuple(call for call, one in found if isinstance(one, Succeeded | AlreadyDone))
 
     def of_topic(self, diff: ConfigDiff) -> Outcome:
-        """Returns the outcome of all calls of a diff: one that is not known, else a refusal of its
-        configs, else that of its growth. A refused config is asked for again until it is known
-        whether the topic grew.
+        """Returns the outcome of all calls of a diff: an unknown one if any is, else a rejection if
+        any is, else a success. So a rejected config is retried until the outcome of the growth is
+        known.
         """
         operations = sorted({call.operation for call in diff.calls})
         found = [self._of_call(diff.subject.name, one) for one in operations]
@@ -179,7 +180,7 @@ class ConfigApplier(Applier):
         """Places of topics that quotas keep from growing."""
         self._room_due = 0.0
 
-    # -- what may want pushing -----------------------------------------------------------------
+    # -- planning ------------------------------------------------------------------------------
 
     def _note_commit(self, applied: AppliedCommit) -> bool:
         return self._noted.note(applied)
@@ -212,7 +213,7 @@ class ConfigApplier(Applier):
             self._look_for_room(snapshot)
 
     def _look_for_room(self, snapshot: Snapshot) -> None:
-        """Looks in memory which topics may grow by now: a batch of them each time, in rotation."""
+        """Adds a pass over topics that quotas let grow now; checks the next batch of them only."""
         places = list(islice(self._no_room, BATCH))
         if not places:
             return
@@ -230,11 +231,11 @@ class ConfigApplier(Applier):
             self._passes.append(self._at(found, self._rules))
 
     def _carry_out_marks(self, snapshot: Snapshot) -> None:
-        """Adds a pass for each unfinished arming. Its operator agreed to what the plan showed."""
+        """Adds a pass for each unfinished arming, whose plan an operator approved."""
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
         pending = [mark for mark in armed_records(snapshot, CONFIGS) if mark.pending]
         plans = {mark.key: mark.plan for mark in pending}
-        # One that was armed again by another plan is given up: the new one's pass finds the rest.
+        # The pass of an entry that another plan armed again ends: the new pass finds the rest.
         self._passes = [
             one
             for one in self._passes
@@ -258,7 +259,7 @@ class ConfigApplier(Applier):
         return _ConfigPass(lambda now: self._armed(now).at_places(places), rules)
 
     def _at_start(self, mark: ArmedRecord, place: _Place, rules: ConfigDiffOptions) -> _ConfigPass:
-        """Returns a pass over an armed topic, wherever it was moved to."""
+        """Returns a pass over one armed topic, even if it was moved."""
         return _ConfigPass(
             lambda now: self._armed(now).at_places([start_of(now, mark) or place]), rules
         )
@@ -308,19 +309,19 @@ class ConfigApplier(Applier):
 
     def _end(self, one: _ConfigPass) -> None:
         if one.unsure:
-            # Others do not wait for it.
+            # Retried later, so that other passes do not wait for these topics.
             again = self._at(list(one.unsure), one.rules)
             one.topics, one.walk, one.through, one.unsure = again.topics, None, False, {}
             one.not_before = self._clock() + AGAIN_SECONDS
             return
-        # Forgotten once its end is on record: a store that is away for a moment is asked again.
+        # Removed only once its end is on record: a commit that fails is repeated.
         if one.mark is not None:
             message = first_of(list(one.undone.values()))
             self._put_marks([replace(one.mark, pending=False, made=one.made, message=message)])
         self._passes.remove(one)
 
     def _gather(self, one: _ConfigPass, snapshot: Snapshot) -> tuple[list[ArmedTopic], bool]:
-        """Returns the next topics to ask Kafka about, and whether the pass is through."""
+        """Returns the next topics to compare with Kafka, and whether the pass is through."""
         if one.walk is None:
             one.walk = one.topics(snapshot)
         found: list[ArmedTopic] = []
@@ -350,14 +351,14 @@ class ConfigApplier(Applier):
         result: BatchResult[_Place],
     ) -> None:
         """Compares the topics at these places with Kafka, makes the calls that follow and records
-        their outcomes. ``rules`` must hold for the snapshot. ``result`` gets the outcomes; if this
-        raises, it has the calls that Kafka acknowledged before.
+        their outcomes. ``rules`` must be those of the snapshot. ``result`` gets the outcomes; if
+        this raises, those of the calls that Kafka acknowledged before.
         """
         diffs = self._diff(snapshot, rules, places, admin, result)
-        # While it waits for approval, growth that was not made takes no room of a quota.
+        # Growth that waits for approval and was not made must not count for a quota.
         self._commits.record([news for one in diffs if (news := _held_growth(one)) is not None])
         bound = self._bound_by_quotas(diffs)
-        # Recorded as not done: until Kafka was asked, the next leader looks at the topic again.
+        # Recorded as not done: the next leader then checks the topic again.
         diffs = [_growing(one) if one.subject.place in bound else one for one in diffs]
         self._commits.put_all([one.to_write(one.asked) for one in diffs if one.asked != one.before])
         allowed = self._reserve_growth(diffs, bound)
@@ -385,7 +386,7 @@ class ConfigApplier(Applier):
             if isinstance(found, Rejected):
                 result.undone[subject.place] = f"configs of {name}: {found.message}"
             elif not isinstance(seen, KafkaTopic) or not _is_same(subject, seen) or found is None:
-                # The broker that was asked for the configs may not have the topic yet, either.
+                # The broker that returned the configs may not have the topic yet, either.
                 if _may_come(seen) or _is_same(subject, seen):
                     result.unsure[subject.place] = None
             else:
@@ -395,7 +396,7 @@ class ConfigApplier(Applier):
         return diffs
 
     def _bound_by_quotas(self, diffs: Sequence[ConfigDiff]) -> set[_Place]:
-        """Returns the places of the topics that are to grow and that a quota binds."""
+        """Returns the places of the topics that are to grow and whose partitions a quota limits."""
         growing = [one.subject for one in diffs if one.grows_to]
         if not growing:
             return set()
@@ -406,7 +407,7 @@ class ConfigApplier(Applier):
     def _reserve_growth(
         self, diffs: Sequence[ConfigDiff], bound: set[_Place]
     ) -> Sequence[ConfigDiff]:
-        """Records the growth in the tree; returns the diffs without growth that has no room."""
+        """Records the growth in the tree; returns the diffs without growth that a quota refused."""
         if not bound:
             return diffs
         growing = [one for one in diffs if one.subject.place in bound]
@@ -425,11 +426,11 @@ class ConfigApplier(Applier):
     def _make_calls(
         self, snapshot: Snapshot, asks: Sequence[ConfigDiff], admin: KafkaAdmin
     ) -> _CallOutcomes:
-        """Makes the calls; returns the outcomes, but none for topics with another id by now."""
+        """Makes the calls, except for topics that have another id now; returns the outcomes."""
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
         is_released = unchanged_basis(basis, self._latest, self._mount_at)
         names = [one.subject.name for one in asks]
-        # What was committed since may have taken long: the ids are compared right before.
+        # The commits before may have taken long: the ids are compared right before the calls.
         shown = admin.describe(names)
         still = self._commits.check_fresh(self._clock, _LOOK_SECONDS, is_released)
         same = [one for one in asks if _is_same(one.subject, shown.get(one.subject.name))]
@@ -442,7 +443,7 @@ class ConfigApplier(Applier):
             if grown:
                 outcomes.grown.update(admin.create_partitions(grown, still))
         except StaleObservation:
-            # The next look finds out what is left to do.
+            # The next read of Kafka finds out what is left to do.
             _log.warning("%s: %d topics are looked at again", self._cluster, len(same))
         return outcomes
 
@@ -459,7 +460,7 @@ class ConfigApplier(Applier):
         mount = self._mount_at(snapshot)
         for one in diffs:
             name, place = one.subject.name, one.subject.place
-            diff = _relocated(one, snapshot, mount)  # it may have been moved while Kafka was asked
+            diff = _relocated(one, snapshot, mount)  # it may have been moved during the calls
             if not diff.calls:
                 news += _news(diff)
                 continue
@@ -489,13 +490,13 @@ class ConfigApplier(Applier):
                     _log.warning("%s: %s: %s; it is tried again", self._cluster, name, message)
                 case other:
                     assert_never(other)
-        # Before what may raise: Kafka was changed, whatever becomes of our records.
+        # Before the commits, which may raise: Kafka was changed in any case.
         self._acknowledged.note_changes(changed)
         self._commits.record(news)
         self._commits.put_all(writes)
 
     def release_made(self, made: Iterable[tuple[RecordedTopic, bytes]]) -> None:
-        """Releases what kdir has just made below armed entries, with these ids in Kafka."""
+        """Releases topics that kdir has just made below armed entries, with these topic ids."""
         snapshot = self._latest()
         mount = self._mount_at(snapshot)
         released = (
@@ -507,8 +508,8 @@ class ConfigApplier(Applier):
 
 
 def _left_over(snapshot: Snapshot) -> set[int]:
-    """Returns the entry ids of which something is kept and that no topic has; none while an entry
-    cannot be read (S21).
+    """Returns the entry ids with stored records and without a topic; none while an entry cannot be
+    read (S21).
     """
     rows = ((key, prefix) for prefix in (PUSHED, NAMED) for key, _ in snapshot.facts(prefix))
     kept = {entry_id_in(key, prefix) for key, prefix in rows}
@@ -527,8 +528,8 @@ def _is_same(subject: ArmedTopic, seen: KafkaTopic | Rejected | None) -> bool:
 
 
 def _may_come(seen: KafkaTopic | Rejected | None) -> bool:
-    """True if a broker may show a topic whole later, right after it was made. One that is gone for
-    good is found missing by the next sweep.
+    """True if a broker may show the whole topic later, as right after it was made. The next sweep
+    finds a topic that is really gone.
     """
     return seen is None or (
         isinstance(seen, KafkaTopic) and not (seen.partitions and seen.topic_id)
@@ -547,27 +548,27 @@ def _news(diff: ConfigDiff) -> list[TopicObservation]:
 
 
 def _held_growth(diff: ConfigDiff) -> TopicObservation | None:
-    """Returns what to record if a growth was recorded before its call, Kafka did not make it, and
-    it needs approval now; None = there is no such growth.
+    """Returns the observation to record for growth that is on record, that Kafka did not make and
+    that now needs approval; None = there is no such growth.
     """
     growth = diff.before.settings.get(PARTITIONS)
     if growth is None or growth.was is None or PARTITIONS not in diff.asked.held:
         return None
     if diff.partitions_before >= int(growth.value):
-        return None  # Kafka made it; the answer was lost
+        return None  # Kafka made it, but its answer was lost
     return _without_reserved(diff, growth)
 
 
 def _without_reserved(diff: ConfigDiff, growth: AppliedSetting) -> TopicObservation:
-    """Returns what to record where growth that was recorded before its call is not made: as many
-    partitions as before it, or as Kafka has by now: the answer of an earlier call may be lost.
+    """Returns the observation that takes back recorded growth which is not made: the partitions
+    before it, or those that Kafka has now if more, since an earlier call's answer may be lost.
     """
     was, refused = max(int(growth.was or 0), diff.partitions_before), int(growth.value)
     return diff.subject.observation(partitions=was, refused_partitions=refused)
 
 
 def _relocated(diff: ConfigDiff, snapshot: Snapshot, mount: Path) -> ConfigDiff:
-    """Returns the diff with the topic's path of now."""
+    """Returns the diff with the topic's current path."""
     subject = diff.subject
     try:
         located = snapshot.locate(subject.name)
@@ -588,8 +589,8 @@ def _diff_text(diff: ConfigDiff) -> str:
 
 
 def _growing(diff: ConfigDiff) -> ConfigDiff:
-    """Returns the diff with its growth on record as not known to be done, and with the partitions
-    that the tree had before it.
+    """Returns the diff with a record of its growth as not done, and of the partitions that the tree
+    had before it.
     """
     were, last = str(diff.subject.topic.partitions), diff.before.settings.get(PARTITIONS)
     was = last.was if last is not None and last.value == were else were

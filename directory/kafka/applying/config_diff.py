@@ -1,5 +1,5 @@
-"""What to ask of Kafka for one topic's configs and partitions, what to leave alone and what waits;
-pure.
+"""Comparison of one topic's desired and actual configs and partitions: the calls to make, what to
+leave alone and what waits; pure.
 
 A value that is neither desired nor was set by kdir is never changed.
 """
@@ -39,7 +39,7 @@ _HASH_DIGITS: Final = 12
 
 @dataclass(frozen=True, slots=True)
 class ObservedConfig:
-    """A topic as Kafka has it: what was set on the topic itself."""
+    """Configs set on a topic itself, and partitions, as Kafka has them."""
 
     configs: Mapping[str, str]
     partitions: int
@@ -50,9 +50,9 @@ class ConfigDiffOptions:
     """Options of a diff."""
 
     revert_external_changes: bool = False
-    """What another client changed is changed back."""
+    """Changes of other clients are reverted."""
     repeated: bool = False
-    """A person read what is contested or was refused, and armed it: it is asked for again."""
+    """An operator armed a plan with the contested and refused changes: they are made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +63,15 @@ class ConfigDiff:
     before: AppliedRecord[str]
     calls: tuple[KafkaCall, ...]
     asked: AppliedRecord[str]
-    """To be kept before the calls are made."""
+    """Record to store before the calls are made."""
     done: AppliedRecord[str]
-    """To be kept once they are made."""
+    """Record to store after all calls succeeded."""
     configs: Mapping[str, str]
-    """What Kafka has once the calls are made."""
+    """Configs that Kafka has after the calls."""
     partitions: int
 
     def to_write(self, record: AppliedRecord[str]) -> Write:
-        """Returns the write that keeps a record of this topic."""
+        """Returns the write that stores a record of this topic."""
         return configs_to_write(self.subject.topic.entry_id, record)
 
     @property
@@ -81,21 +81,21 @@ class ConfigDiff:
 
     @property
     def grows_to(self) -> int:
-        """Partitions to ask for; 0 = none."""
+        """Number of partitions to grow to; 0 = no growth."""
         return next((int(call.after or 0) for call in self.calls if call.operation == GROW), 0)
 
     @property
     def partitions_before(self) -> int:
-        """Partitions that Kafka has before the calls are made."""
+        """Number of partitions that Kafka has before the calls."""
         found = (int(call.before or 0) for call in self.calls if call.operation == GROW)
         return next(found, self.partitions)
 
 
 def needs_check(subject: ArmedTopic, pushed: AppliedRecord[str], rules: ConfigDiffOptions) -> bool:
-    """True if Kafka has to be asked about a topic; not if each setting is known to be as desired,
-    or to be changed by another client and left so.
+    """True if Kafka has to be read for a topic; False if each setting is on record as desired, or
+    as changed by another client and left alone.
     """
-    # Without the diff, which takes twenty times as long for a million topics that are as desired.
+    # Without the diff, which takes twenty times as long for a million unchanged topics.
     topic = subject.topic
     if rules.repeated or pushed.held or pushed.refused or subject.partitions > topic.partitions:
         return True
@@ -119,7 +119,7 @@ def diff_configs(
     pushed: AppliedRecord[str] | None = None,
     rules: ConfigDiffOptions | None = None,
 ) -> ConfigDiff:
-    """Returns what to ask of Kafka for one topic, and what to remember of it."""
+    """Returns the calls to make for one topic, and what to record of it."""
     rules, pushed = rules or ConfigDiffOptions(), pushed or AppliedRecord()
     judging = _ConfigDiffer(subject, found, pushed, rules)
     for key in sorted(subject.configs.keys() | pushed.settings.keys()):
@@ -130,7 +130,7 @@ def diff_configs(
 
 @dataclass(slots=True)
 class _ConfigDiffer:
-    """One topic while it is judged."""
+    """One topic while it is compared."""
 
     subject: ArmedTopic
     found: ObservedConfig
@@ -150,22 +150,22 @@ class _ConfigDiffer:
                 self._add_change(key, None, push, push)
             elif push is not None and found is None and self._may_be_set(key, push):
                 self._add_change(key, None, push, push, found=push.value)
-            return  # else it is another client's value, now or all along: forgotten, left alone
+            return  # a value of another client: it is left alone, without a record
         known = push if push is not None and same_value(key, push.value, desired) else None
         if same_value(key, desired, found):
-            # A topic that kdir made has what it was made with from kdir.
+            # kdir set the configs with which it made a topic.
             ours = push.ours if push is not None else not self.subject.topic.adopted
             put_back = known.put_back if known is not None and not self.rules.repeated else 0
             self._keep(key, AppliedSetting(desired, ours, True, put_back))
         elif known is None or not known.done or self.rules.repeated:
-            # Until Kafka has the new value, one of kdir's stays there, to be taken back.
+            # Until Kafka has the new value, kdir's old one stays on record as kdir's.
             was = found if push is not None and _is_own(key, push, found) else None
             self._add_change(key, desired, AppliedSetting(desired, done=False, was=was), push)
         else:
             self._judge_change(key, desired, known)
 
     def _judge_change(self, key: str, desired: str, push: AppliedSetting) -> None:
-        """Kafka had it, and another client changed it since."""
+        """Decides on a config that Kafka had as desired and that another client changed since."""
         if key not in self.pushed.contested and self.rules.revert_external_changes:
             again = AppliedSetting(desired, done=False, put_back=push.put_back + 1)
             if again.put_back < CONTESTED:
@@ -178,9 +178,9 @@ class _ConfigDiffer:
         self._keep(key, push)
 
     def _may_be_set(self, key: str, push: AppliedSetting) -> bool:
-        """True if Kafka may have a value of kdir's that it does not show: a broker that is behind
-        may not. To take back what another client took back before changes nothing; but where that
-        would wait for approval, it would wait for ever.
+        """True if Kafka may have a value of kdir's that a broker which is behind does not show.
+        Removing a value that another client has removed changes nothing; but not if the removal
+        needs approval: it would wait for ever.
         """
         is_known = push.done or not self.pushed.refused
         waits = not self.subject.released and deletes_data(key, push.value, None)
@@ -248,14 +248,14 @@ class _ConfigDiffer:
 
 
 def _is_own(key: str, push: AppliedSetting, found: str | None) -> bool:
-    """True if a value that Kafka has is one that kdir set, as far as is on record."""
+    """True if by the record kdir set the value that Kafka has."""
     return push.ours and found is not None and (
         same_value(key, push.value, found) or same_value(key, push.was, found)
     )  # fmt: skip
 
 
 def calls_hash(calls: Iterable[KafkaCall]) -> str:
-    """Returns the hash of calls, whatever Kafka has before them."""
+    """Returns the hash of calls, without the values that Kafka has before them."""
     return hash_text([[one.operation, one.resource, one.key, one.after] for one in calls])
 
 

@@ -1,4 +1,4 @@
-"""Which ACLs are desired in Kafka, by resource: what follows below armed entries; pure."""
+"""Desired ACLs in Kafka, by resource: those that follow from grants at armed entries; pure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PathLevel(NamedTuple):
     rules: CompiledGrants
     closed: bool = False
     counts: bool = True
-    """Whether its allows count: not if inherited and not confirmed by a parent for too long."""
+    """False: its allows are inherited and a parent has not confirmed them for too long."""
 
 
 class _Key(NamedTuple):
@@ -65,7 +65,7 @@ class _Key(NamedTuple):
     host: str
 
     def meet(self, other: _Key) -> _Key | None:
-        """Returns who is meant by both."""
+        """Returns the principal and host that both match; None = there are none."""
         principal = _meet(self.principal, other.principal, EVERYBODY)
         host = _meet(self.host, other.host, ANY_HOST)
         return None if principal is None or host is None else _Key(principal, host)
@@ -83,12 +83,12 @@ def are_unreadable(levels: Iterable[PathLevel]) -> bool:
 
 
 def topic_acls(levels: Sequence[PathLevel]) -> frozenset[Acl]:
-    """Returns a topic's ACLs by the levels of its path, outermost first and its own last."""
+    """Returns a topic's ACLs from the levels of its path, outermost first, its own last."""
     return frozenset(one.acl for one in _bindings(levels, (ResourceType.TOPIC,)))
 
 
 def pattern_acls(levels: Sequence[PathLevel]) -> frozenset[AclBinding]:
-    """Returns the ACLs of groups and transactional ids by the levels of a directory's path."""
+    """Returns the ACLs of groups and transactional ids from the levels of a directory's path."""
     return frozenset(_bindings(levels, _NAMED))
 
 
@@ -97,13 +97,13 @@ class _AllowBelowClosed(NamedTuple):
 
     grant: Grant
     through: tuple[_Key, ...]
-    """Who is allowed to pass the outermost closed one."""
+    """Principals and hosts that may pass the outermost closed directory."""
     barred: tuple[_Key, ...]
-    """Who is denied to pass one of them."""
+    """Principals and hosts that are denied to pass one of the closed directories."""
 
 
 def _bindings(levels: Iterable[PathLevel], kinds: Sequence[ResourceType]) -> set[AclBinding]:
-    """Returns what the grants on resources of these kinds come to; a topic's have no name."""
+    """Returns the ACLs of the grants on resources of these kinds; those of topics have no name."""
     found: set[AclBinding] = set()
     plain: list[Grant] = []
     behind: list[_AllowBelowClosed] = []
@@ -137,9 +137,9 @@ def _bindings(levels: Iterable[PathLevel], kinds: Sequence[ResourceType]) -> set
 
 
 def _acls_through_closed(one: _AllowBelowClosed, plain: Sequence[Grant]) -> Iterator[AclBinding]:
-    """Yields the ACLs of an allow below a closed directory: the allow, for those who may pass, and
-    denies, for those among them who are barred from passing. The denies exist in Kafka only: if an
-    allow of a directory above is for some of the denied, Kafka denies more than kdir, never less.
+    """Yields the ACLs of an allow below a closed directory: the allow for principals that may pass,
+    and denies for those of them that are denied to pass. The denies exist in Kafka only: if an
+    allow above is for some of the denied principals, Kafka denies more than kdir, never less.
     """
     grant = one.grant
     for passer in dict.fromkeys(one.through):
@@ -153,19 +153,19 @@ def _acls_through_closed(one: _AllowBelowClosed, plain: Sequence[Grant]) -> Iter
                 continue
             for operation in _given(grant):
                 if grant.kind is ResourceType.TOPIC and operation is Operation.DESCRIBE:
-                    continue  # what bars them denies that
+                    continue  # the deny that bars them denies this, too
                 if not any(_gives(allow, grant, some, operation) for allow in plain):
                     yield _binding(grant, some, Permission.DENY, operation)
 
 
 def _given(grant: Grant) -> frozenset[Operation]:
-    """Returns the operations that an allow gives, as far as Kafka asks for them."""
+    """Returns the operations that an allow gives, of those that Kafka authorizes."""
     every = grant.operation is Operation.ALL
     return frozenset(one for one in OPERATIONS[grant.kind] if every or grant.covers(one))
 
 
 def _gives(allow: Grant, grant: Grant, some: _Key, operation: Operation) -> bool:
-    """True if another allow gives an operation to all of these, wherever this one does."""
+    """True if ``allow`` gives the operation to all of ``some``, on all resources of ``grant``."""
     return (
         allow.kind is grant.kind
         and allow.includes(grant)
@@ -175,7 +175,7 @@ def _gives(allow: Grant, grant: Grant, some: _Key, operation: Operation) -> bool
 
 
 def _is_asked(grant: Grant) -> bool:
-    """True if Kafka ever asks for what the grant covers, implied operations and all."""
+    """True if Kafka authorizes any operation that the grant covers or implies."""
     return any(grant.covers(one) for one in OPERATIONS[grant.kind])
 
 
@@ -206,7 +206,7 @@ class DesiredAcls:
 
 
 class ArmedEntry(NamedTuple):
-    """An armed entry: a directory's id, and of a topic its parent's, and its name."""
+    """An armed entry: the id of a directory or, for a topic, of its parent and the topic's name."""
 
     directory_id: int
     topic: str = ""
@@ -214,40 +214,39 @@ class ArmedEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DesiredAclSet:
-    """Desired ACLs of all that is armed, or of a part of it."""
+    """Desired ACLs at and below all armed entries, or some of them."""
 
     by_resource: Mapping[Resource, DesiredAcls]
     anything_armed: bool = False
     topics_known: bool = True
-    """False if an entry or an arming cannot be read: it may desire ACLs of topics that are missing
-    here."""
+    """False: an entry or an armed record cannot be read, so ACLs of topics may be missing here."""
     patterns_known: bool = True
-    """False if, besides, grants of an armed directory, or above one, cannot be read: they may
-    desire ACLs of groups and transactional ids that are missing here.
+    """False: an entry, an armed record, or grants on the path of an armed entry cannot be read, so
+    ACLs of groups and transactional ids may be missing here.
     """
 
 
 def start_of(snapshot: Snapshot, mark: ArmedRecord) -> ArmedEntry | None:
-    """Returns where what was armed is now; None = it is gone."""
+    """Returns the armed entry of a record, wherever it is now; None = it is gone."""
     if mark.place is None:
         return None if snapshot.path_of(mark.entry_id) is None else ArmedEntry(mark.entry_id)
     located = snapshot.locate(mark.physical_name) if mark.physical_name else None
     if located is None or located.relative is None:
         return None
     if located.topic.entry_id != mark.entry_id:
-        return None  # a later topic of that name: nobody armed it
+        return None  # a later topic of that name, which was not armed
     return ArmedEntry(located.parent_id, located.name)
 
 
 def armed_starts(snapshot: Snapshot) -> Iterator[ArmedEntry]:
-    """Yields the entries where ACLs were armed, as far as they are still there."""
+    """Yields the existing entries at which ACLs were armed."""
     starts = (start_of(snapshot, mark) for mark in armed_records(snapshot, ACLS))
     return (start for start in starts if start is not None)
 
 
 def untraced_armings(snapshot: Snapshot, aspect: str) -> list[ArmedRecord]:
     """Returns the armed records whose entry is not found, but may exist: the record cannot be read,
-    or an older server wrote it without the topic's name in Kafka.
+    or an older server wrote it without the topic's physical name.
     """
     return [
         mark
@@ -265,12 +264,12 @@ def desired_acls(
     assume: int = 0,
     making: frozenset[int] = frozenset(),
 ) -> DesiredAclSet:
-    """Returns what is desired at and below these entries, as far as it is armed.
+    """Returns the ACLs that armed entries at and below these ones desire.
 
     Args:
-        expired: no parent confirmed for too long what is inherited: its allows have ended.
-        assume: the entry of this id counts as armed, whatever it says.
-        making: entry ids of topics that are about to be made: Kafka has just shown none.
+        expired: no parent has confirmed inherited grants for too long: their allows have ended.
+        assume: id of an entry that counts as armed in any case; 0 = none.
+        making: entry ids of topics that are about to be made, which Kafka does not have.
     """
     inherited = inheritance.inherited_access(snapshot) or ()
     above = tuple(PathLevel(one.rules, one.closed, not expired) for one in inherited)
@@ -281,15 +280,15 @@ def desired_acls(
 
 
 class _Within(NamedTuple):
-    """What holds directly in a directory."""
+    """Effective grants directly in a directory."""
 
     armed: bool
     levels: tuple[PathLevel, ...]
-    """Of all above it, and its own, outermost first."""
+    """Levels of all directories above and its own, outermost first."""
     grant_node: GrantNode | None
     """The grants on it and below it."""
     has_own: bool = False
-    """Whether the last level is its own."""
+    """Whether the last level is the directory's own."""
 
 
 _NOTHING: Final = DesiredAcls(frozenset(), Path(()))
@@ -317,7 +316,7 @@ class _DesiredAclCollector:
             resource: DesiredAcls(frozenset(acls), self.paths[resource])
             for resource, acls in self.patterns.items()
         }
-        # A record that cannot be read may be that of an armed entry, and of the entries in it.
+        # An unreadable record may be of an armed entry, or of a directory of armed entries.
         readable = not any(key.startswith(ENTRY) for key in self.snapshot.unreadable_values)
         readable = readable and not untraced_armings(self.snapshot, ACLS)
         known = self.topics_known and readable, self.patterns_known and readable
@@ -352,7 +351,7 @@ class _DesiredAclCollector:
     def _directory(self, segments: tuple[str, ...], node: Node, *, is_start: bool) -> None:
         within = self._within(node)
         outer = self.snapshot.nodes.get(node.parent_id) if node.parent_id else None
-        # The patterns that an armed directory above desires were taken there.
+        # Otherwise the patterns are those of an armed directory above, and were taken there.
         is_first = is_start or outer is None or not self._within(outer).armed
         self.armed = self.armed or within.armed
         if within.armed and (within.has_own or is_first):
@@ -407,7 +406,7 @@ class _DesiredAclCollector:
 
 
 def _unarmed_acls(topic: Topic, *, making: bool) -> DesiredAcls | None:
-    """Returns a topic's desired ACLs, still empty, by its state; None if it gets none of ours."""
+    """Returns ``DesiredAcls`` for a topic's state, without ACLs; None if kdir adds none to it."""
     if is_protected(topic.physical_name):
         return None
     match topic.provision:

@@ -1,8 +1,8 @@
-"""What is desired of a topic in Kafka: its own settings; where configs are armed, all that holds.
+"""Desired configs of topics in Kafka: a topic's own ones; where configs are armed, inherited, too.
 
 Below an armed directory kdir pushes inherited values, too: a Kafka without them has drifted.
-Elsewhere Kafka need not have them. While what the parent sends is not known, or cannot be
-read, only a topic's own settings are desired.
+Elsewhere Kafka need not have them. While the parent's policies are not known, or cannot be read,
+only a topic's own settings are desired.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ NO_ROOM: Final = "quota-exceeded"
 """Reported issue of partitions for which a quota leaves no room."""
 _QUOTA: Final = "max_partitions"
 _CONFIGS_KEY: Final = CONFIGS.encode()
-"""Part of every topic's record that sets whether its configs are managed."""
+"""Occurs in the record of every topic that itself sets whether its configs are managed."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredTopicConfig:
-    """Configs and partitions that a topic is to have whose configs kdir changes in Kafka."""
+    """Desired configs and partitions of a topic whose configs kdir changes in Kafka."""
 
     configs: Mapping[str, str]
     partitions: int = 0
@@ -66,7 +66,7 @@ class RecordedTopic:
     path: Path
     topic: Topic
     desired_config: DesiredTopicConfig | None = None
-    """What holds for it where kdir changes configs in Kafka; None: only its own settings count."""
+    """Effective configs, where kdir changes configs in Kafka; None = only its own ones count."""
 
     @property
     def name(self) -> str:
@@ -74,13 +74,13 @@ class RecordedTopic:
         return self.topic.physical_name
 
     def observation(self, **learnt: Any) -> TopicObservation:
-        """Returns what was learnt of it, by fields of ``TopicObservation``."""
+        """Returns an observation of it with these fields of ``TopicObservation``."""
         return TopicObservation(path=self.path, entry_id=self.topic.entry_id, **learnt)
 
 
 @dataclass(frozen=True, slots=True)
 class _Within:
-    """What holds directly in a directory."""
+    """Effective policies directly in a directory."""
 
     policies: Policies
     armed: bool
@@ -90,7 +90,7 @@ class _Within:
 def is_under_way(
     snapshot: Snapshot, topic: Topic, desired_config: DesiredTopicConfig | None
 ) -> bool:
-    """True if the applier has yet to deal with some desired config: that is late, not drifted."""
+    """True if the applier has yet to apply some desired config: that is no drift."""
     names = unapplied_configs(snapshot, topic, desired_config)
     return bool(names) and not load_applied_configs(snapshot, topic.entry_id).refused
 
@@ -98,15 +98,15 @@ def is_under_way(
 def unapplied_configs(
     snapshot: Snapshot, topic: Topic, desired_config: DesiredTopicConfig | None
 ) -> Sequence[str]:
-    """Returns the names of the desired configs that Kafka does not have yet, as far as is on
-    record, and that neither wait for approval nor are contested.
+    """Returns the names of the desired configs that by the record Kafka does not have yet, and that
+    neither wait for approval nor are contested.
     """
     if desired_config is None:
         return ()
     try:
         known = load_applied_configs(snapshot, topic.entry_id)
     except ValueError:
-        return ()  # nobody pushes it
+        return ()  # an unreadable record: nothing is pushed
     found = []
     for key, value in desired_config.configs.items():
         push = known.settings.get(key)
@@ -117,14 +117,14 @@ def unapplied_configs(
 
 
 class DesiredConfigs:
-    """Desired configs on one snapshot; each directory is looked at once.
+    """Desired configs on one snapshot; each directory is computed once.
 
     Args:
-        above: what the ancestors above the mount set, outermost first; None: what the parent sent,
-            which may not be known. Their ``manage`` does not arm: the plan that was read there
-            was not about this cluster's Kafka.
-        assume: the entry of this id counts as armed, whatever it says.
-        everywhere: as if all of it were armed.
+        above: policies of the ancestors above the mount, outermost first; None: those that the
+            parent sent, which may not be known. Their ``manage`` does not arm: a plan that was
+            approved there was not about this cluster's Kafka.
+        assume: id of an entry that counts as armed in any case; 0 = none.
+        everywhere: all entries count as armed.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class DesiredConfigs:
         self._directories: dict[int, _Within] = {}
 
     def for_topic(self, parent_id: int, topic: Topic) -> DesiredTopicConfig | None:
-        """Returns what is desired of a topic; None: only its own settings are."""
+        """Returns a topic's desired configs; None = only its own settings are desired."""
         within = self._within(parent_id)
         armed = self._everywhere or self._is_managed(topic, within.armed)
         if not self._known or not armed:
@@ -158,7 +158,7 @@ class DesiredConfigs:
         return replace(desired, partitions=topic.policies.partitions or 0)
 
     def is_armed(self, directory_id: int) -> bool:
-        """True if the configs of what lies directly in a directory are kdir's to change."""
+        """True if kdir may change the configs of topics directly in a directory."""
         return self._within(directory_id).armed
 
     def _within(self, directory_id: int) -> _Within:
@@ -189,24 +189,24 @@ class ArmedTopic(RecordedTopic):
     place: tuple[int, str]
     """Parent id and name."""
     released: bool = False
-    """True: an armed plan names it, or kdir made it (``releases.py``). Else changes that may delete
-    data or cannot be undone wait."""
+    """True: an armed plan names it, or kdir made it (``releases.py``). False: changes that may
+    delete data or cannot be undone wait."""
 
     @property
     def configs(self) -> Mapping[str, str]:
-        """The effective ones."""
+        """Desired configs by name."""
         return self.desired_config.configs
 
     @property
     def partitions(self) -> int:
-        """Least number of partitions that is desired."""
+        """Least desired number of partitions."""
         return self.desired_config.partitions
 
 
 def directories_at(
     snapshot: Snapshot, mount: Path, directory_id: int
 ) -> Iterator[tuple[tuple[str, ...], Node]]:
-    """Yields a directory and all below it, each with the segments of its path."""
+    """Yields a directory and all directories below it, each with the segments of its path."""
     start, way = snapshot.nodes.get(directory_id), snapshot.path_of(directory_id)
     stack: list[tuple[tuple[str, ...], Node]] = []
     if start is not None and way is not None:
@@ -223,10 +223,10 @@ def directories_at(
 
 
 class ArmedTopics:
-    """Armed topics of one snapshot. The arguments are those of ``DesiredConfigs``.
+    """Armed topics of one snapshot. For the arguments see ``DesiredConfigs``.
 
     Raises:
-        NotReady: what is inherited is not known.
+        NotReady: the inherited policies are not known.
     """
 
     def __init__(
@@ -244,18 +244,20 @@ class ArmedTopics:
         self._releases = Releases(snapshot, mount)
 
     def at_place(self, place: tuple[int, str]) -> ArmedTopic | None:
-        """Returns the topic at a place (parent id, name), if there is one and it is armed."""
+        """Returns the topic at a place (parent id, name); None = there is no armed topic."""
         node, way = self._snapshot.nodes.get(place[0]), self._snapshot.path_of(place[0])
         if node is None or way is None:
             return None
         return self._topic((*self._mount.segments, *way), node, place[1])
 
     def at_places(self, places: Iterable[tuple[int, str]]) -> Iterator[ArmedTopic]:
-        """Yields those at some places."""
+        """Yields the armed topics at some places."""
         return (one for place in places if (one := self.at_place(place)) is not None)
 
     def below(self, directory_id: int, budget: TimeBudget | None = None) -> Iterator[ArmedTopic]:
-        """Yields those at or below a directory, by path within each; ends with the budget."""
+        """Yields the armed topics at or below a directory, each directory's by name; ends with the
+        budget.
+        """
         budget = budget or TimeBudget()
         for segments, node in directories_at(self._snapshot, self._mount, directory_id):
             armed = self._assume or self._desired.is_armed(node.entry_id)
@@ -265,7 +267,7 @@ class ArmedTopics:
                 if not budget.spend():
                     return
                 if not armed and _CONFIGS_KEY not in record:
-                    continue  # does not arm it: not decoded, among a million that are not armed
+                    continue  # not armed, and not decoded: saves time with a million topics
                 one = self._topic(segments, node, name)
                 if one is not None:
                     yield one
@@ -294,10 +296,10 @@ def _desired_config(policies: Policies) -> DesiredTopicConfig:
 
 
 class PartitionQuota:
-    """Room that quotas leave for partitions on one snapshot; counts what it has reserved.
+    """Partitions that quotas leave on one snapshot, less those that it has reserved.
 
-    Raises (all of it):
-        NotReady: what is set above the mount cannot be read.
+    Raises (all methods):
+        NotReady: the policies above the mount cannot be read.
     """
 
     def __init__(self, snapshot: Snapshot, mount: Path) -> None:
@@ -313,7 +315,7 @@ class PartitionQuota:
         return own is not None or bool(self._at(subject.place[0]))
 
     def try_reserve(self, place: tuple[int, str], topic: Topic, desired: int) -> bool:
-        """Reserves room for a topic to have so many partitions; returns False if there is none."""
+        """Reserves growth to ``desired`` partitions; returns False if a quota does not allow it."""
         own = topic.policies.max_partitions
         if own is not None and desired > own:
             return False
@@ -328,7 +330,7 @@ class PartitionQuota:
         return True
 
     def allowed_calls(self, subject: ArmedTopic, calls: Iterable[KafkaCall]) -> list[KafkaCall]:
-        """Returns those of the calls about a topic that quotas let be made."""
+        """Returns the calls about a topic that quotas allow."""
         place, topic = subject.place, subject.topic
         return [
             call

@@ -1,8 +1,8 @@
-"""What the store keeps of what kdir asked Kafka for last: per topic its configs, per resource its
-ACLs, and per armed entry the plan.
+"""Stored records of kdir's last requests to Kafka: configs per topic, ACLs per resource, and the
+plan per armed entry.
 
-ACLs are kept by resource and not by entry: several directories may desire one group's
-ACL, and a topic that is made again has the name of one before. Keys: ``k/pushed/<entry id>``,
+ACLs are stored by resource and not by entry: several directories may desire one group's ACL, and a
+topic that is made again has the name of an earlier one. Keys: ``k/pushed/<entry id>``,
 ``k/acls/<kind><pattern>/<name>``, ``k/acl_basis``, ``k/armed/<aspect>/<entry id>``; see
 ``keys.py``.
 """
@@ -57,21 +57,21 @@ _KINDS: Final = {
     b"x": ResourceType.TRANSACTIONAL_ID,
 }
 _APPLIED: Final = {CONFIGS: (PUSHED,), ACLS: (ACL_ROWS,)}
-"""Where what was pushed is on record, by aspect."""
+"""Prefixes of the records of pushed settings, by aspect."""
 _PATTERNS: Final = {b"l": PatternType.LITERAL, b"p": PatternType.PREFIXED}
 _KIND_LETTERS: Final = {kind: letter for letter, kind in _KINDS.items()}
 _PATTERN_LETTERS: Final = {pattern: letter for letter, pattern in _PATTERNS.items()}
 _STATES: Final[Mapping[bytes, str]] = {
     b'"held":': "needs-approval", b'"contested":': "contested", b'"refused":': "rejected",
 }  # fmt: skip
-"""The state of a record with this key in its JSON; in a value these quotes would be escaped."""
+"""State of a record whose JSON has this key; inside a value these quotes would be escaped."""
 
 _K = TypeVar("_K")
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedSetting:
-    """One config, or one ACL, as it was desired when it was last looked at."""
+    """One config or ACL, as it was desired when it was last compared with Kafka."""
 
     value: str = ""
     """Value of a config; empty for an ACL."""
@@ -80,9 +80,9 @@ class AppliedSetting:
     done: bool = True
     """True: Kafka had it. False: the call was about to be made, and its outcome is not known."""
     put_back: int = 0
-    """How often another client has changed or removed it and kdir was to set it again."""
+    """Number of times that another client changed or removed it and kdir was to set it again."""
     was: str | None = None
-    """For a config that is not done: its value before, which kdir had set and Kafka had."""
+    """For a config that is not done: its previous value, if kdir had set it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class AppliedRecord(Generic[_K]):
     """One topic's configs by name, or one resource's ACLs. Immutable, as its maps are (P16)."""
 
     settings: Mapping[_K, AppliedSetting] = field(default_factory=lambda: MappingProxyType({}))
-    """What kdir asked Kafka for, or found as it is desired; no other ACL is ever removed."""
+    """Settings that kdir requested, or found as desired; no other ACL is ever removed."""
     held: frozenset[_K] = frozenset()
     """Settings whose change waits until an operator has read a plan."""
     contested: frozenset[_K] = frozenset()
@@ -100,20 +100,20 @@ class AppliedRecord(Generic[_K]):
     path: str = ""
     """Path of the entry that desired the ACLs last."""
     waits: str = ""
-    """Why ACLs wait, as a sentence for people; empty = nothing does."""
+    """Why ACLs wait, as a sentence for people; empty = none wait."""
     refused: str = ""
-    """Kafka's message, when it refused what was asked last."""
+    """Kafka's message, if it refused the last calls."""
     refused_calls: str = ""
-    """Which calls those were: the same ones are not asked again."""
+    """Hash of the refused calls: the same calls are not made again."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to keep."""
+        """Whether the record holds nothing to store."""
         return not (self.settings or self.held or self.waits or self.refused)
 
     def path_below(self, mount: Path) -> Path:
         """Returns ``path`` if it is below the cluster's mount, else the mount, which moved since:
-        the record is found where all of the cluster is listed or armed.
+        the record is then found where the whole cluster is listed or armed.
         """
         with suppress(InvalidPath):
             found = Path.parse(self.path)
@@ -123,7 +123,7 @@ class AppliedRecord(Generic[_K]):
 
     @property
     def state(self) -> str:
-        """What people should know of it, as one term; empty = nothing."""
+        """State to report to people, as one term; empty = no issue."""
         if self.refused:
             return "rejected"
         if self.waits or self.held:
@@ -137,28 +137,28 @@ class AppliedRecord(Generic[_K]):
 
 
 def configs_to_write(entry_id: int, record: AppliedRecord[str]) -> Write:
-    """Returns the write that keeps a topic's record, or removes it if there is nothing to keep."""
+    """Returns the write that stores a topic's record, or removes it if it would be empty."""
     settings = sorted(record.settings.items())
     rows = {name: [one.value, int(one.ours), int(one.done), one.put_back] for name, one in settings}
     value: dict[str, Any] = {"configs": rows}
-    # Beside the rows: an older server refuses those with another number of fields.
+    # Not in the rows: an older server refuses rows with another number of fields.
     if was := {name: one.was for name, one in settings if one.was is not None}:
         value["was"] = was
     return _to_write(pushed_key(entry_id), value, record, str)
 
 
 def load_applied_configs(snapshot: Snapshot, entry_id: int) -> AppliedRecord[str]:
-    """Returns what is kept of a topic's configs.
+    """Returns the record of a topic's configs.
 
     Raises:
-        ValueError: what is kept cannot be read: nothing may be done to this topic.
+        ValueError: the record cannot be read: nothing may be done to this topic.
     """
     value = snapshot.fact(pushed_key(entry_id))
     return AppliedRecord() if value is None else _read(value, _configs, str)
 
 
 def count_topics_with_issues(snapshot: Snapshot) -> tuple[int, int]:
-    """Returns the numbers of topics with a setting that (waits for an operator, is contested)."""
+    """Returns the numbers of topics with a setting that (needs approval, is contested)."""
     states = [states_of(value) for _, value in snapshot.facts(PUSHED)]
     return (
         sum("needs-approval" in one for one in states),
@@ -167,13 +167,13 @@ def count_topics_with_issues(snapshot: Snapshot) -> tuple[int, int]:
 
 
 def states_of(value: bytes) -> tuple[str, ...]:
-    """Returns the states of a config record that people should know, without parsing it."""
+    """Returns the states of a config record to report to people, without parsing it."""
     return tuple(state for text, state in _STATES.items() if text in value)
 
 
 def config_issues(snapshot: Snapshot, entry_id: int) -> Mapping[str, str]:
-    """Returns what people should know of a topic's configs, by name: ``needs-approval``,
-    ``contested``, ``rejected``; ``partitions`` is one of the names.
+    """Returns the issues of a topic's configs, by name: ``needs-approval``, ``contested``,
+    ``rejected``; ``partitions`` is one of the names.
     """
     try:
         known = load_applied_configs(snapshot, entry_id)
@@ -199,7 +199,7 @@ def _configs(found: Any) -> dict[str, AppliedSetting]:
 
 
 def acls_to_write(resource: Resource, record: AppliedRecord[Acl]) -> Write:
-    """Returns the write that keeps a resource's record, or removes it if it would be empty."""
+    """Returns the write that stores a resource's record, or removes it if it would be empty."""
     rows = [
         [*_acl_fields(acl), int(one.done), one.put_back]
         for acl, one in sorted(record.settings.items())
@@ -209,10 +209,10 @@ def acls_to_write(resource: Resource, record: AppliedRecord[Acl]) -> Write:
 
 
 def load_applied_acls(snapshot: Snapshot, resource: Resource) -> AppliedRecord[Acl]:
-    """Returns what is kept of a resource's ACLs.
+    """Returns the record of a resource's ACLs.
 
     Raises:
-        ValueError: it cannot be read: nothing may be done to this resource.
+        ValueError: the record cannot be read: nothing may be done to this resource.
     """
     value = snapshot.fact(_resource_key(resource))
     return AppliedRecord() if value is None else _read_acls(value)
@@ -221,7 +221,7 @@ def load_applied_acls(snapshot: Snapshot, resource: Resource) -> AppliedRecord[A
 def load_every_applied_acls(
     snapshot: Snapshot,
 ) -> Iterator[tuple[Resource, AppliedRecord[Acl] | None]]:
-    """Yields all resources with a record; None for what cannot be read."""
+    """Yields all resources with their records; None = the record cannot be read."""
     for key, value in snapshot.facts(ACL_ROWS):
         resource = _resource(key)
         if resource is None:
@@ -236,16 +236,16 @@ class AclCounts(NamedTuple):
     """Numbers of a cluster's ACLs."""
 
     pushed: int = 0
-    """In Kafka, by kdir."""
+    """ACLs in Kafka that kdir added."""
     waiting: int = 0
-    """Resources of which something waits."""
+    """Resources with ACLs that wait."""
     refused: int = 0
-    """Resources of which Kafka refused something."""
+    """Resources with calls that Kafka refused."""
     lost: int = 0
 
 
 def acl_counts(snapshot: Snapshot) -> AclCounts:
-    """Counts all rows; those that cannot be read are not counted."""
+    """Counts the ACLs and resources of all records, without unreadable ones."""
     rows = [kept for _, kept in load_every_applied_acls(snapshot) if kept is not None]
     lost = sum(len(one.lost) for one in rows)
     return AclCounts(
@@ -258,7 +258,7 @@ def acl_counts(snapshot: Snapshot) -> AclCounts:
 
 @lru_cache(20_000)
 def _read_acls(value: bytes) -> AppliedRecord[Acl]:
-    # All rows are read at each look, and few have changed since the last one.
+    # Cached: each comparison reads all rows, of which few have changed since the last one.
     return _read(value, _ours, _acl)
 
 
@@ -291,7 +291,7 @@ def _acl(row: Any) -> Acl:
     return Acl(Permission[permission], str(principal), Operation[operation], str(host))
 
 
-# -- what is the same of both ----------------------------------------------------------------------
+# -- common to configs and ACLs --------------------------------------------------------------------
 
 
 def _to_write(
@@ -338,13 +338,13 @@ def _read(
         raise ValueError(f"no record of what was pushed: {error}") from None
 
 
-# -- what was armed --------------------------------------------------------------------------------
+# -- armed entries ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmedRecord:
-    """An entry at which an aspect was armed, and by which plan. A hint of where to look: its
-    policies decide whether it is still armed.
+    """An entry at which an aspect was armed, and its plan. Only a hint: the entry's policies decide
+    whether it is still armed.
     """
 
     aspect: str
@@ -357,9 +357,9 @@ class ArmedRecord:
     pending: bool = True
     """True: some calls are still to be made; the next leader continues."""
     basis: str = ""
-    """``inherited_basis`` of the plan, which releases what waited only while this is the basis."""
+    """``inherited_basis`` of the plan, which approves waiting calls only while this is current."""
     message: str = ""
-    """What did not go as planned."""
+    """Why some planned calls were not made; empty = all were, or are under way."""
     takeover: bool = False
     """For ``acls``: True if resources that were open to all are closed to those without a grant."""
     physical_name: str = ""
@@ -367,38 +367,38 @@ class ArmedRecord:
 
     @property
     def key(self) -> bytes:
-        """Where it is kept."""
+        """Key of the stored record."""
         return _mark_key(self.aspect, self.entry_id)
 
     @property
     def is_traceable(self) -> bool:
-        """True if its entry is found by it, wherever it moves; not by a record that cannot be read,
-        nor by that of a topic which an older server wrote.
+        """True if the record finds its entry wherever it moves; False if the record cannot be read,
+        or is a topic's that an older server wrote.
         """
         return bool(self.plan) and (self.place is None or bool(self.physical_name))
 
     def to_put(self) -> Put:
-        """Returns what keeps it."""
+        """Returns the write that stores it."""
         value = asdict(self)
         del value["aspect"], value["entry_id"]
         return Put(self.key, json.dumps(value).encode())
 
 
 def armed_anywhere(snapshot: Snapshot, aspect: str) -> bool:
-    """True if the aspect is armed at an entry, or was, and what was pushed then is on record."""
+    """True if the aspect is armed at an entry, or was and records of pushed settings are left."""
     prefixes = (ARMED + aspect.encode() + b"/", *_APPLIED.get(aspect, ()))
     return any(next(snapshot.facts(one), None) is not None for one in prefixes)
 
 
 def load_armed_record(snapshot: Snapshot, aspect: str, entry_id: int) -> ArmedRecord | None:
-    """Returns the record of an armed entry; None where it was never armed."""
+    """Returns the record of an armed entry; None = it was never armed."""
     value = snapshot.fact(_mark_key(aspect, entry_id))
     return None if value is None else _mark(aspect, entry_id, value)
 
 
 def armed_records(snapshot: Snapshot, aspect: str) -> list[ArmedRecord]:
-    """Returns the record of every entry at which the aspect was armed, until a sweep finds that the
-    entry is gone.
+    """Returns the records of all entries at which the aspect was armed. A sweep removes those of
+    entries that are gone.
     """
     prefix = ARMED + aspect.encode() + b"/"
     return [
@@ -420,7 +420,7 @@ def _mark(aspect: str, entry_id: int, value: bytes) -> ArmedRecord:
             known["place"] = (int(parent_id), str(name))
         return ArmedRecord(aspect=aspect, entry_id=entry_id, **known)
     except (ValueError, KeyError, TypeError, AttributeError):
-        # A newer server's, perhaps: the entry is armed, and nothing is released by it.
+        # A newer server's, perhaps: the entry is armed, and the record releases nothing.
         return ArmedRecord(aspect=aspect, entry_id=entry_id, plan="", pending=False)
 
 

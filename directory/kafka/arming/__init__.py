@@ -1,1 +1,1 @@
-"""What operators ask about armed entries: plans, the calls of a change, drift, releases."""
+"""Operators' requests about armed entries: plans, the calls of a change, drift, releases."""

@@ -1,7 +1,7 @@
-"""What operators ask about arming: the plan of it, and to arm by a plan that was read.
+"""Requests of operators about arming: a plan, and arming by a plan that was reviewed.
 
-Any server may do it, elected or not: what is committed says what is to be done, and the elected
-reconciler does it (``config_applier.py``), also when this server dies.
+Any server may do them, elected or not: arming commits a record, and the elected reconciler makes
+the calls (``config_applier.py``, ``acl_applier.py``), even if this server dies.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ __all__ = ["AclPlan", "ArmingPlan", "ArmingResult", "ArmingService", "plan_hash"
 _log = logging.getLogger(__name__)
 
 _PLANS: Final = 16
-"""Number of plans that are remembered, to report what changed since one of them."""
+"""Most plans that are remembered, to report what changed since one of them."""
 _REMEMBERED: Final = 100_000
-"""Most calls and topic names in all remembered plans together: some 20 MB."""
+"""Most calls and topic names in all remembered plans together: about 20 MB."""
 _PUSHED: Final = frozenset({CONFIGS, ACLS})
 """Aspects whose arming the elected reconciler executes."""
 _BATCH: Final = 1_000
@@ -98,7 +98,7 @@ _LOOK_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class AclPlan:
-    """Plan of the ACLs that arming would change."""
+    """Plan of the changes of ACLs that arming would make."""
 
     calls: tuple[KafkaCall, ...]
     """In the order in which they are made; those marked ``takeover`` only if that was requested."""
@@ -107,17 +107,19 @@ class AclPlan:
     after: int
     """Number of ACLs that Kafka has after the calls."""
     limit: int
+    """``kafka.max_acls``."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmingPlan:
-    """Plan of what arming would do."""
+    """Plan of an arming."""
 
     plan: str
+    """Name of the plan, a hash (``plan_hash``)."""
     calls: tuple[KafkaCall, ...]
     entry: Directory | Topic
     place: tuple[int, str] | None
-    """Parent id and name of a topic; None: the entry is a directory."""
+    """Parent id and name of a topic; None = the entry is a directory."""
     acls: AclPlan | None = None
     names: tuple[ArmedTopic, ...] = ()
     """For the aspect ``configs``: the topics that the plan would release."""
@@ -125,7 +127,7 @@ class ArmingPlan:
 
 @dataclass(frozen=True, slots=True)
 class _RememberedPlan:
-    """Parts of a plan that are needed to report what changed since."""
+    """Parts of a plan with which a later plan is compared, to report the changes."""
 
     calls: tuple[KafkaCall, ...]
     names: frozenset[str]
@@ -135,13 +137,13 @@ class _RememberedPlan:
 
     @classmethod
     def of(cls, planned: ArmingPlan) -> _RememberedPlan:
-        """Returns what is needed of a plan."""
+        """Returns these parts of a plan."""
         names = frozenset(one.topic.physical_name for one in planned.names)
         return cls(planned.calls, names, _digest(planned.names))
 
     @property
     def size(self) -> int:
-        """Calls and names."""
+        """Number of calls and names."""
         return len(self.calls) + len(self.names)
 
 
@@ -151,7 +153,7 @@ class ArmingResult:
 
     calls_made: int
     left: bool = False
-    """The elected server goes on with it."""
+    """True: the elected server continues with the other calls."""
     message: str = ""
     """What did not go as planned."""
     revision: int = field(default=0, compare=False)
@@ -160,7 +162,7 @@ class ArmingResult:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a plan is asked for."""
+    """Request for a plan, with its entry."""
 
     snapshot: Snapshot
     path: Path
@@ -169,11 +171,12 @@ class _Asked:
     place: tuple[int, str] | None
     takeover: bool
     assume: int
-    """The entry of this id counts as armed, whatever it says; 0 = none."""
+    """Id of an entry that counts as armed in any case; 0 = none."""
 
     def plan_hash(self, calls: Iterable[KafkaCall], about: str = "") -> str:
-        """Returns the name of the plan with these calls. With the same calls, a topic and a
-        directory of one path have different plans, and so has one entry before and after an arming.
+        """Returns the name of the plan with these calls. Even with the same calls, the plans of a
+        topic and a directory of one path differ, as do those of an entry before and after an
+        arming.
         """
         text = f"{self.aspect} of {self.entry.kind.name.lower()} {self.entry.entry_id:x}"
         if about:
@@ -200,16 +203,16 @@ class ArmingService:
         armed_only: bool = False,
         timeout_seconds: float = 10.0,
     ) -> ArmingPlan:
-        """Returns the exact calls that arming an aspect at a path would make now; asks Kafka,
-        changes nothing. ``kind`` is that of the entry that is meant; None: the topic, where there
-        is one. ``takeover``, of ACLs: also those that close what is open to all. ``armed_only``:
-        only the calls still to be made where it is armed already; it gives no plan to arm by.
+        """Returns the exact calls that arming an aspect at a path would make now; reads Kafka,
+        changes nothing. ``kind``: of the entry at the path; None = the topic, if there is one, else
+        the directory. ``takeover``: also calls for ACLs that close resources open to all.
+        ``armed_only``: only the calls still to be made for armed entries, no plan to arm by.
 
         Raises:
             InvalidArgument: no such aspect.
-            Absent: no directory and no topic there.
+            Absent: no directory and no topic at the path.
             AboveCeiling: the server's config does not allow it, or another cluster manages Kafka.
-            NotReady: what is inherited is not known.
+            NotReady: the inherited policies are not known.
             LimitExceeded: there would be more ACLs than the server's config allows.
             KafkaUnavailable, KafkaRejected, KafkaReplaced, VanishGuard
         """
@@ -242,11 +245,11 @@ class ArmingService:
         timeout_seconds: float = 10.0,
         authorize: Callable[[Snapshot], Sequence[Guard]] = lambda _: (),
     ) -> ArmingResult:
-        """Arms by a plan that was read; waits until its calls are made, as long as there is time.
-        ``authorize``: as of ``Writer.commit_command``.
+        """Arms by a plan that was reviewed; waits, within the timeout, until its calls are made.
+        ``authorize``: that of ``Writer.commit_command``.
 
         Raises:
-            EtagMismatch: the plan would be another one by now; says what changed.
+            EtagMismatch: the plan is outdated; its message has the changes.
             all that ``plan`` raises
             StoreUnavailable
         """
@@ -257,7 +260,7 @@ class ArmingService:
         basis = inherited_basis(snapshot, self._context.mount_at(snapshot))
         is_armed = entry.policies.manage.get(aspect, False)
         if known is not None and is_armed and _is_by_plan(known, plan, basis, takeover=takeover):
-            return self._wait_for(known, deadline)  # the same request, asked again
+            return self._wait_for(known, deadline)  # the same request, repeated
         asked = self._asked(snapshot, path, aspect, kind, takeover=takeover)
         now = self._plan(asked, max(0.1, deadline - self._context.clock()))
         if now.plan != plan:
@@ -279,7 +282,7 @@ class ArmingService:
         def authorize_same(newest: Snapshot) -> Sequence[Guard]:
             guards = authorize(newest)
             if self._found(newest, path, entry.kind)[0].entry_id != entry.entry_id:
-                gone = f"plan {plan} is about an entry that does not stand at {path} any more"
+                gone = f"plan {plan} is about an entry that is no longer at {path}"
                 raise EtagMismatch(f"{gone}; nothing was changed", path=path)
             return guards
 
@@ -310,11 +313,11 @@ class ArmingService:
         commits = TopicCommits(self._context.writer, self._context.limits, None, principal)
         known = self._context.latest()
         writes = release_writes(snapshot, now.plan, entry_id, names)
-        # A call that is repeated after its deadline goes on where the first one ended.
+        # A request that is repeated after its deadline continues where the first one ended.
         commits.put_all([one for one in writes if known.fact(one.key) != one.value])
 
     def _outdated(self, path: Path, aspect: str, plan: str, now: ArmingPlan) -> str:
-        """Returns the message about a plan that is not the one of now."""
+        """Returns the message about a plan that is not the current one."""
         with self._lock:
             before = self._plans.get(plan)
         changed = f"it would make {plural(len(now.calls), 'call')} now"
@@ -363,8 +366,8 @@ class ArmingService:
             return self._plan_acls(asked, seconds)
         if asked.aspect == CONFIGS:
             return self._plan_configs(asked, seconds)
-        # Kafka is asked to make or delete topics when a caller asks for it, by path:
-        # nothing waits there that arming could set off.
+        # Topics are created and deleted on a caller's request, by path: arming these aspects
+        # sets off no calls.
         return ArmingPlan(asked.plan_hash(()), (), asked.entry, asked.place)
 
     def _plan_configs(self, asked: _Asked, seconds: float) -> ArmingPlan:
@@ -412,8 +415,8 @@ class ArmingService:
         survey: AclDiffs,
         view: ObservedAcls,
     ) -> tuple[KafkaCall, ...]:
-        """Returns the calls, with Kafka's message those that it refused and is not asked for again
-        by itself: without a plan, what waits or was removed by another client is no such call.
+        """Returns the calls. Those that Kafka refused and that only a plan repeats have Kafka's
+        message; not those for ACLs that wait or that another client removed.
         """
         applied = AclDiffOptions(
             revert_external_changes=self._context.settings.revert_external_changes,
@@ -448,7 +451,7 @@ class ArmingService:
         held = PinnedKafka.load(snapshot)
         held.refuse_stopped()
         if not held.pinned:
-            raise NotReady("Kafka was not looked at yet")
+            raise NotReady("Kafka was not read yet; ask again")
         if message := self._context.unmanaged():
             if message == NOT_KNOWN:
                 raise NotReady(message)
@@ -459,7 +462,7 @@ class ArmingService:
     def _found(
         self, snapshot: Snapshot, path: Path, kind: Kind | None
     ) -> tuple[Directory | Topic, tuple[int, str] | None]:
-        """Returns the entry that is meant, a topic first, and of a topic its place.
+        """Returns the entry at a path, a topic before a directory, and the place of a topic.
 
         Raises:
             Absent: there is none, or it is a link or a mount.
@@ -489,7 +492,7 @@ class ArmingService:
     def _config_calls(
         self, snapshot: Snapshot, subjects: Sequence[ArmedTopic], seconds: float
     ) -> tuple[KafkaCall, ...]:
-        """Returns the calls for these topics once the plan is armed: none of them waits then."""
+        """Returns the calls for these topics once the plan is armed: then none waits."""
         rules = ConfigDiffOptions(revert_external_changes=True, repeated=True)
         applied = ConfigDiffOptions(
             revert_external_changes=self._context.settings.revert_external_changes
@@ -504,7 +507,7 @@ class ArmingService:
             found = diff_configs(replace(subject, released=True), have, pushed, rules)
             allowed = room.allowed_calls(subject, found.calls)
             if pushed.refused:
-                # Without a plan it has the refusal only if these are the calls that were refused.
+                # Empty unless the calls without a plan are exactly those that Kafka refused.
                 rejected = diff_configs(subject, have, pushed, applied).asked.refused
                 allowed = [replace(call, rejected=rejected) for call in allowed]
             calls += allowed
@@ -513,8 +516,9 @@ class ArmingService:
     def _observe_topics(
         self, snapshot: Snapshot, subjects: Sequence[ArmedTopic], seconds: float
     ) -> Iterator[tuple[ArmedTopic, ObservedConfig]]:
-        """Yields the topics that Kafka has with the recorded id, as it has them now. Raises where
-        it cannot return the configs of one that the plan would release: nobody would read them.
+        """Yields the topics that Kafka has with the recorded id, as it has them now. Raises if it
+        does not return the configs of a topic that the plan would release: the plan would lack its
+        calls.
         """
         with self._asking(snapshot, seconds) as admin:
             for start in range(0, len(subjects), _BATCH):
@@ -538,15 +542,15 @@ class ArmingService:
 
     @contextmanager
     def _asking(self, snapshot: Snapshot, seconds: float) -> Iterator[KafkaAdmin]:
-        """A connection to the very Kafka that is pinned, for a call of so many seconds."""
+        """Opens a connection to the pinned Kafka, for a call with this timeout."""
         with closing(self._context.open_admin(seconds)) as admin:
             PinnedKafka.load(snapshot).refuse_another(admin.cluster_id())
             yield admin
 
 
 def _is_by_plan(known: ArmedRecord, plan: str, basis: str, *, takeover: bool) -> bool:
-    """True if an entry was armed by this plan; for configs only if on this basis, since a plan
-    that was armed on another one releases nothing now.
+    """True if an entry was armed by this plan; for configs also on this basis, since a plan that
+    was armed on another basis releases nothing now.
     """
     if (known.plan, known.takeover) != (plan, takeover):
         return False
@@ -554,7 +558,7 @@ def _is_by_plan(known: ArmedRecord, plan: str, basis: str, *, takeover: bool) ->
 
 
 def _armed_writes(snapshot: Snapshot, mark: ArmedRecord) -> list[Write]:
-    """Returns what records that an entry is armed."""
+    """Returns the writes that record that an entry is armed."""
     writes: list[Write] = [mark.to_put()]
     if mark.aspect == ACLS and snapshot.fact(ACL_BASIS) is None:
         writes.append(Put(ACL_BASIS, mark.basis.encode()))
@@ -568,14 +572,14 @@ def _nothing_to_arm(path: Path) -> Absent:
 
 
 def _digest(names: Sequence[ArmedTopic]) -> str:
-    """Returns the hash of the topics that a plan names, whatever their paths."""
+    """Returns the hash of the topics that a plan names, without their paths."""
     ids = sorted((one.topic.entry_id, one.topic.topic_id) for one in names)
     text = b"".join(b"%x %b\n" % (entry_id, topic_id.hex().encode()) for entry_id, topic_id in ids)
     return hashlib.sha256(text).hexdigest()
 
 
 def plan_hash(path: Path, aspect: str, calls: Iterable[KafkaCall]) -> str:
-    """Returns the name of a plan: of its path, its aspect and each of its calls, in order."""
+    """Returns the name of a plan: a hash of its path, its aspect and its calls, in order."""
     return hash_text([str(path), aspect, [_to_row(one) for one in calls]])
 
 
@@ -584,7 +588,7 @@ def _to_row(call: KafkaCall) -> list[object]:
     return row if call.binding is None else [*row, call.takeover]
 
 
-# -- how two plans differ, for people; empty = in nothing ------------------------------------------
+# -- differences of two plans, for people; empty = none --------------------------------------------
 
 
 def _name_differences(before: _RememberedPlan, now: _RememberedPlan) -> str:

@@ -1,5 +1,5 @@
-"""Drift: where the configs and ACLs in Kafka differ from what is desired or recorded, as rows for
-people; and which topics have an issue. Pure.
+"""Drift: differences of Kafka's configs and ACLs from the desired or recorded ones, as rows for
+people; and issues of topics. Pure.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Drift:
     actual: str
     provision: Provision
     state: str = ""
-    """Why it is so, where that is known here."""
+    """Reason of the difference (``needs-approval``, ``contested`` …); empty = not known here."""
     kind: Kind = Kind.TOPIC
-    """What is at the path: of ACLs on groups and transactional ids a directory."""
+    """Kind of the entry at the path; for ACLs on groups and transactional ids, a directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +89,10 @@ class DriftedSetting:
 def drifted_settings(
     topic: Topic, seen: KafkaTopic | None = None, desired_config: DesiredTopicConfig | None = None
 ) -> tuple[DriftedSetting, ...]:
-    """Returns where Kafka has a topic otherwise than desired, in order of field.
+    """Returns the settings that a topic does not have in Kafka as desired, in order of field.
 
-    ``seen`` None: compare with what was last recorded of it. ``desired_config`` None: its own
-    policies are all that is desired of it.
+    ``seen`` None: compares with the last record of the topic. ``desired_config`` None: only its own
+    policies are desired.
     """
     partitions = seen.partitions if seen and seen.partitions else topic.partitions
     replicas = seen.replication_factor if seen and seen.partitions else topic.replication_factor
@@ -104,8 +104,8 @@ def drifted_settings(
         for name, value in sorted(configs.items())
         if not same_value(name, has.get(name), value)
     ]
-    # Partitions of a topic only ever grow, so more on record than Kafka has is desired. What a
-    # directory sets is for new topics.
+    # Partitions only ever grow: if the record has more than Kafka, those are desired. A directory's
+    # number is for new topics.
     desired = own.partitions or max(topic.partitions, partitions)
     if desired != partitions:
         found.append(DriftedSetting("partitions", str(desired), str(partitions)))
@@ -118,7 +118,7 @@ def drifted_settings(
 def topic_drift(one: RecordedTopic, survey: KafkaMetadata | None = None) -> list[Drift]:
     """Returns the differences of one topic, in order of field.
 
-    ``survey``: what Kafka showed last, where that is known; else what was recorded of it.
+    ``survey``: Kafka's topics at the last read; None = compares with the record of the topic.
     """
     topic = one.topic
     seen = survey.topics.get(topic.physical_name) if survey else None
@@ -136,7 +136,7 @@ def topic_drift(one: RecordedTopic, survey: KafkaMetadata | None = None) -> list
             found = drifted_settings(topic, seen, one.desired_config)
             return [row(each.field, each.wanted, each.found) for each in found]
         case _:
-            # Not in Kafka yet, or not ours there: nothing to compare with.
+            # Not in Kafka yet, or there it is not kdir's: nothing to compare.
             return []
 
 
@@ -221,7 +221,7 @@ def _differences(
 
 
 NOT_ARMED: Final = "not-armed"
-"""Reported issue of a desired value that will not reach Kafka, since it is not armed."""
+"""Reported issue of a desired value that kdir does not apply to Kafka, as it is not armed."""
 _PENDING: Final = "pending"
 """State of a desired value that kdir has yet to apply to Kafka: no drift, and no issue."""
 
@@ -238,7 +238,7 @@ def topic_issues(
     desired = DesiredConfigs(snapshot).for_topic(place[0], topic)
     if desired is not None and desired.partitions > topic.partitions:
         if "rejected" in states_of(snapshot.fact(pushed_key(topic.entry_id)) or b""):
-            # Kafka's refusal on record is of all calls for the topic together. Growth without a
+            # Kafka's refusal is recorded for all calls for the topic together. Growth without a
             # quota has no record of its own, so it counts as refused, too.
             found[PARTITIONS] = "rejected"
         with suppress(NotReady):
@@ -251,8 +251,8 @@ def topic_issues(
 def difference_states(
     snapshot: Snapshot, mount: Path, place: tuple[int, str], topic: Topic
 ) -> Mapping[str, str]:
-    """Returns the settings of one topic of which it is on record why Kafka may have another value,
-    each with its state: ``pending``, or its issue.
+    """Returns the settings of one topic for which Kafka may have another value for a recorded
+    reason, each with its state: ``pending``, or its issue.
     """
     desired = DesiredConfigs(snapshot).for_topic(place[0], topic)
     found = dict.fromkeys(unapplied_configs(snapshot, topic, desired), _PENDING)
@@ -262,8 +262,8 @@ def difference_states(
 
 
 def count_issues_below(snapshot: Snapshot, node: Node, budget: TimeBudget) -> Mapping[str, int]:
-    """Returns how many topics at or below a directory have an issue, by issue; counts those found
-    until the budget was over.
+    """Returns the number of topics at or below a directory by issue; counts only until the budget
+    is over.
     """
     marked = _marked(snapshot, budget)
     way = snapshot.path_of(node.entry_id) or ()

@@ -1,7 +1,7 @@
 """The calls to Kafka that would follow from a change of the tree, where configs or ACLs are armed.
 
-Computed from what is on record of Kafka; only ``arming.py`` asks Kafka, and only its plans arm.
-Calls that are due without the change are left out, and so are those that will wait for approval.
+Computed from the records of Kafka's state; only ``arming.py`` reads Kafka, and only its plans arm.
+Calls that are due without the change are left out, as are those that will wait for approval.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class KafkaChangeSide:
     standing: LocatedEntry
     mount: Path
     above: Sequence[Policies]
-    """What the ancestors above the mount set, outermost first."""
+    """Policies of the ancestors above the mount, outermost first."""
 
     def armed(self) -> ArmedTopics:
         """Returns the armed topics."""
@@ -63,16 +63,16 @@ class PredictedTopic:
     """Armed topic at or below a changed entry."""
 
     calls: tuple[KafkaCall, ...]
-    """Those about its configs and partitions that follow from the change."""
+    """Calls about its configs and partitions that follow from the change."""
     is_held: bool
-    """Something of the change waits for approval, since it may delete data or cannot be undone."""
+    """Part of the change waits for approval, since it may delete data or cannot be undone."""
 
 
 def predict_topics(
     before: KafkaChangeSide, after: KafkaChangeSide, budget: TimeBudget, shown: Shown | None = None
 ) -> Iterator[PredictedTopic]:
-    """Yields what follows from a change for each armed topic at and below its entry; with ``shown``
-    only for those of which it says so. Ends with the budget.
+    """Yields the effects of a change on each armed topic at and below its entry; with ``shown``,
+    only topics for which it returns True. Ends with the budget.
     """
     if not armed_anywhere(after.snapshot, CONFIGS):
         return
@@ -96,7 +96,7 @@ def predict_topics(
 def _diff(
     snapshot: Snapshot, subject: ArmedTopic | None
 ) -> tuple[tuple[KafkaCall, ...], frozenset[tuple[str, str | None]]]:
-    """Returns the calls for a topic, and which settings wait for approval, with their values."""
+    """Returns the calls for a topic, and the settings that wait for approval, with their values."""
     if subject is None:
         return (), frozenset()
     topic = subject.topic
@@ -110,7 +110,7 @@ def _diff(
 
 
 def is_armed(seen: KafkaChangeSide) -> bool:
-    """True if configs are armed at a directory itself, whether or not it has topics."""
+    """True if configs are armed for topics directly in a directory, even if it has none."""
     entry = seen.standing.entry
     if not (isinstance(entry, Directory) and armed_anywhere(seen.snapshot, CONFIGS)):
         return False
@@ -122,7 +122,7 @@ def _place(standing: LocatedEntry) -> tuple[int, str]:
 
 
 _MOST_TOPICS: Final = 20_000
-"""In a cluster with more topics it would take too long to compute the calls."""
+"""Most topics of a cluster for which the calls are computed: more would take too long."""
 
 
 def predict_acl_calls(

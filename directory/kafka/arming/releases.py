@@ -4,7 +4,7 @@ undone is applied in Kafka only to a released topic.
 A topic is released by an armed plan that names it, or if kdir made it below an armed entry. A
 release holds while that entry is armed, for one topic id, one ``inherited_basis`` and the same
 directories from the armed entry down to the topic. If any of these differs, such changes wait for a
-plan, whatever their cause.
+plan.
 
 Keys: ``k/named/<entry id>`` and ``k/plan/<plan>``; see ``keys.py``.
 """
@@ -52,16 +52,16 @@ INHERITED_KEYS: Final = frozenset(
         parent_state.UNMOUNTED_KEY,
     }
 )
-"""The facts on which what is inherited, and its basis, depend."""
+"""Keys of the facts that determine the inherited policies and grants, and their basis."""
 
 
 def inherited_basis(snapshot: Snapshot, mount: Path) -> str:
-    """Returns what acting on Kafka is based on: this store's incarnation, the mount, the
-    incarnations of the ancestors' stores, and the Kafka that is pinned. It changes with a restore,
-    a mount and a move of one, a detach and an attach, also of a cluster above, with the first
-    update of a parent after any of these, with another Kafka that is acknowledged, and where
-    another cluster begins or ends to manage this Kafka; not with what anybody sets. It never is
-    again what it was before.
+    """Returns the hash of the basis on which Kafka is changed: this store's incarnation, the mount,
+    the incarnations of the ancestors' stores, and the pinned Kafka. It changes with a restore, a
+    mount and the move of one, a detach and an attach, also of a cluster above, with the first
+    update of a parent after any of these, when another Kafka is acknowledged, and when another
+    cluster begins or ceases to manage this Kafka; not with policies or grants. No earlier basis
+    ever returns.
     """
     ancestors = [
         (one.cluster_id, one.incarnation) for one in parent_state.ancestors(snapshot, now_ms=0)
@@ -74,7 +74,7 @@ def inherited_basis(snapshot: Snapshot, mount: Path) -> str:
 def unchanged_basis(
     basis: str, latest: Callable[[], Snapshot], mount_at: Callable[[Snapshot], Path]
 ) -> Callable[[], bool]:
-    """Returns what is True as long as the basis is this one: for ``TopicCommits.check_fresh``."""
+    """Returns a predicate that is True while the basis is this one, for ``check_fresh``."""
 
     def is_same() -> bool:
         snapshot = latest()
@@ -98,7 +98,7 @@ class Released(NamedTuple):
 
 
 class Releases:
-    """Index of the releases of one snapshot; each plan and each directory is looked at once."""
+    """Index of the releases of one snapshot; each plan and each directory is read once."""
 
     def __init__(self, snapshot: Snapshot, mount: Path) -> None:
         self._snapshot = snapshot
@@ -129,7 +129,7 @@ class Releases:
         return self._digests[parent_id, entry_id]
 
     def _entry_of(self, plan: str) -> int:
-        """Returns the entry that a plan armed, where it was armed on the basis of now; else 0."""
+        """Returns the id of the entry that a plan armed on the current basis; else 0."""
         if plan not in self._armed_at:
             try:
                 reported = json.loads(self._snapshot.fact(_plan_key(plan)) or b"{}")
@@ -140,8 +140,8 @@ class Releases:
         return self._armed_at[plan]
 
     def _armed_way(self, directory_id: int) -> frozenset[int]:
-        """Returns the armed ones of a directory and all above it. One that is armed no longer does
-        not count: it may have been moved since below what another plan armed.
+        """Returns the ids of those of a directory and its ancestors at which configs are armed now.
+        Others do not count: a topic may have been moved since below an entry of another plan.
         """
         if directory_id not in self._ways:
             node = self._snapshot.nodes.get(directory_id)
@@ -151,14 +151,14 @@ class Releases:
         return self._ways[directory_id]
 
 
-# -- what is kept ----------------------------------------------------------------------------------
+# -- stored records --------------------------------------------------------------------------------
 
 
 def release_writes(
     snapshot: Snapshot, plan: str, entry_id: int, topics: Iterable[Released]
 ) -> list[Put]:
-    """Returns the writes that record which topics, and where, a plan names that arms the entry of
-    this id. They count once the plan is armed (``armed_plan``).
+    """Returns the writes that record the topics, with their directories, that a plan names. The
+    plan arms the entry of this id. The records count once it is armed (``armed_plan``).
     """
     ways: dict[int, str] = {}
     writes = []
@@ -172,8 +172,8 @@ def release_writes(
 
 
 def _way(snapshot: Snapshot, parent_id: int, entry_id: int) -> str:
-    """Returns the hash of the directories from a topic's own up to the armed entry; of its own one
-    if the topic itself is armed. A move changes it: what moved may have been excluded before.
+    """Returns the hash of the directories from a topic's own up to the armed entry; only of its own
+    if the topic itself is armed. A move changes it: a topic moved here was not in the plan.
     """
     ids, here = [parent_id], parent_id
     while here and here != entry_id:
@@ -187,15 +187,15 @@ def _way(snapshot: Snapshot, parent_id: int, entry_id: int) -> str:
 
 
 def armed_plan(plan: str, basis: str, entry_id: int) -> Put:
-    """Returns the write that records at which entry, and on which basis, a plan was armed."""
+    """Returns the write that records the entry and the basis of an armed plan."""
     return Put(_plan_key(plan), json.dumps({"basis": basis, "entry": entry_id}).encode())
 
 
 def releases_of(
     snapshot: Snapshot, mount: Path, topics: Iterable[Released], cause: str
 ) -> Iterator[Write]:
-    """Yields what releases topics without a plan that a person read, for the cause that is named:
-    those below an armed entry, as long as it is armed on the basis of now.
+    """Yields the writes that release topics without a reviewed plan, for a named cause: topics
+    below an armed entry, while it is armed, on the current basis.
     """
     basis = inherited_basis(snapshot, mount)
     plans: set[str] = set()
@@ -204,7 +204,7 @@ def releases_of(
         entry_id = arming_entry(snapshot, one.place[0], topic) if topic is not None else 0
         if not entry_id or not one.topic_id:
             continue
-        # With the basis in its name no other one ever makes these releases count.
+        # With the basis in the plan's name, these releases never count on another basis.
         plan = f"{cause}-{basis}-{entry_id:x}"
         if plan not in plans:
             plans.add(plan)
@@ -233,7 +233,7 @@ def plans_of(snapshot: Snapshot, entry_ids: Collection[int]) -> Iterator[tuple[b
 
 
 def forget_release(entry_id: int) -> Delete:
-    """Returns the write that removes the release of a topic that is no more."""
+    """Returns the write that removes the release of a topic whose entry is gone."""
     return Delete(_named_key(entry_id))
 
 

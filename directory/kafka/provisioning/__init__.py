@@ -1,1 +1,1 @@
-"""Topics made in and deleted from Kafka: what waits, attempts, and what was just changed."""
+"""Creation and deletion of topics in Kafka: the queue, attempts, and changes just acknowledged."""

@@ -1,10 +1,10 @@
-"""What this process changed in Kafka a short while ago, for brokers that do not show it yet.
+"""Changes that this process made in Kafka a short while ago and that brokers may not show yet.
 
 A controller acknowledges a change before brokers apply it: a broker that holds 10,000 partitions
 needs milliseconds for each topic. Until then it returns the old state, which would look like a
 change of another client: a new topic missing, a deleted one new. All that is read of Kafka is
-corrected here, for a limited time. What is not shown after a few looks is asked for again later, so
-that nothing else waits for it (K7).
+corrected here, for a limited time. A change that is not shown after a few reads is checked again
+later, so that nothing else waits for it (K7).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = ["AcknowledgedChanges", "wait_until_shown"]
 _log = logging.getLogger(__name__)
 
 _LOOKS_SECONDS: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-"""Pauses before the looks at metadata after a change, until it shows the change."""
+"""Pauses between reads of metadata after a change, until they show the change."""
 _TOPIC_SECONDS: Final = 60.0
 """Longest time for which a broker may not show that a topic was created or deleted."""
 _CONFIG_SECONDS: Final = 120.0
 """Longest time for which a broker may show a topic's previous configs and partitions."""
 _OTHERS_SECONDS: Final = 5.0
-"""Longest such time after another broker has shown the change."""
+"""Longest such time once a broker has shown the change."""
 _PATIENCE_SECONDS: Final = 30.0
 """Longest time for which further changes wait until Kafka shows the changes before them."""
 _ACL_SECONDS: Final = 30.0
@@ -48,18 +48,18 @@ _V = TypeVar("_V")
 
 
 class _ExpiringMap(Generic[_K, _V]):
-    """Map whose values are forgotten when their time is over."""
+    """Map whose values expire."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._values: dict[_K, tuple[_V, float]] = {}
 
     def put(self, key: _K, value: _V, seconds: float) -> None:
-        """Keeps a value for ``seconds``."""
+        """Stores a value for ``seconds``."""
         self._values[key] = (value, self._clock() + seconds)
 
     def get(self, key: _K) -> _V | None:
-        """Returns a value whose time is not over."""
+        """Returns the value; None if there is none or it has expired."""
         value, until = self._values.get(key, (None, 0.0))
         return value if until > self._clock() else None
 
@@ -70,7 +70,7 @@ class _ExpiringMap(Generic[_K, _V]):
             self._values[key] = (value, min(until, self._clock() + seconds))
 
     def live(self) -> Mapping[_K, _V]:
-        """Returns all values whose time is not over; forgets the others."""
+        """Returns all values that have not expired; removes the others."""
         now = self._clock()
         self._values = {key: one for key, one in self._values.items() if one[1] > now}
         return {key: value for key, (value, _) in self._values.items()}
@@ -78,16 +78,16 @@ class _ExpiringMap(Generic[_K, _V]):
 
 @dataclass(slots=True)
 class _TopicChange:
-    """What was changed of one topic."""
+    """Acknowledged changes of one topic's configs and partitions."""
 
     values: dict[str, str | None] = field(default_factory=dict)
     """Current values of the changed configs."""
     stale: dict[str, list[str | None]] = field(default_factory=dict)
-    """Earlier values of each, oldest first."""
+    """Earlier values of each config, oldest first."""
     partitions: int = 0
 
     def is_stale(self, key: str, found: str | None) -> bool:
-        """True if a config is found as it was before."""
+        """True if ``found``, as a broker shows it, is an earlier value of the config."""
         if key not in self.values or same_value(key, self.values[key], found):
             return False
         return any(same_value(key, one, found) for one in self.stale[key])
@@ -103,7 +103,7 @@ class _Batch:
 
 
 class AcknowledgedChanges:
-    """Memory of one leader's changes, in its thread."""
+    """Recent changes of one leader that Kafka acknowledged, for its thread only."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -116,11 +116,11 @@ class AcknowledgedChanges:
         self._acls: _ExpiringMap[AclBinding, bool] = _ExpiringMap(clock)
 
     def note_made(self, name: str) -> None:
-        """Notes that a topic was made."""
+        """Stores that a topic was made."""
         self._made.put(name, True, _TOPIC_SECONDS)
 
     def note_deleted(self, topic_id: bytes) -> None:
-        """Notes that a topic was deleted."""
+        """Stores that a topic was deleted."""
         self._deleted.put(topic_id, True, _TOPIC_SECONDS)
 
     def has_deleted(self, topic_id: bytes) -> bool:
@@ -128,7 +128,7 @@ class AcknowledgedChanges:
         return self._deleted.get(topic_id) is not None
 
     def note_asked(self, attempts: Iterable[str]) -> None:
-        """Notes that a request is sent for these attempts."""
+        """Stores that requests for these attempts are sent."""
         for attempt in attempts:
             self._asked.put(attempt, True, _TOPIC_SECONDS)
 
@@ -137,7 +137,7 @@ class AcknowledgedChanges:
         return self._asked.get(attempt) is not None
 
     def note_acknowledged(self, attempt: str) -> None:
-        """Notes that Kafka acknowledged the request of an attempt: it made the topic."""
+        """Stores that Kafka acknowledged the request of an attempt: it made the topic."""
         self._acknowledged.put(attempt, True, _TOPIC_SECONDS)
 
     def has_acknowledged(self, attempt: str) -> bool:
@@ -145,8 +145,8 @@ class AcknowledgedChanges:
         return self._acknowledged.get(attempt) is not None
 
     def correct_metadata(self, survey: KafkaMetadata) -> KafkaMetadata:
-        """Returns all topics as every broker will show them: without those that were deleted. Those
-        that were made and are not shown are ``unsettled``, too: neither there nor gone.
+        """Returns all topics as every broker will show them: without deleted ones. Topics that were
+        made and are not shown are added to ``unsettled``: they are not gone.
         """
         made, deleted, changed = self._made.live(), self._deleted.live(), self._changed.live()
         self._asked.live()
@@ -162,7 +162,7 @@ class AcknowledgedChanges:
         return replace(survey, topics=topics, unsettled=unsettled)
 
     def note_changes(self, diffs: Sequence[ConfigDiff]) -> None:
-        """Notes one batch of changes that Kafka acknowledged."""
+        """Stores one batch of changes that Kafka acknowledged."""
         for diff in diffs:
             topic_id = diff.subject.topic.topic_id
             known = self._changed.get(topic_id) or _TopicChange()
@@ -180,7 +180,7 @@ class AcknowledgedChanges:
             self._batches.append(_Batch(samples[-1].subject, key, ids, self._clock()))
 
     def count_behind(self, admin: KafkaAdmin) -> int:
-        """Returns how many batches Kafka does not show yet."""
+        """Returns the number of stored batches that Kafka does not show yet."""
         if not self._batches:
             return 0
         shown = admin.configs([one.sample.name for one in self._batches])
@@ -193,7 +193,7 @@ class AcknowledgedChanges:
     def _is_over(self, batch: _Batch, shown: Mapping[str, Mapping[str, str] | Rejected]) -> bool:
         found, known = shown.get(batch.sample.name), self._changed.get(batch.sample.topic.topic_id)
         if known is None or found is None or isinstance(found, Rejected):
-            return True  # nothing is to be learnt from it
+            return True  # the sample cannot be compared
         if not known.is_stale(batch.key, found.get(batch.key)):
             return True
         if self._clock() - batch.asked_at < _PATIENCE_SECONDS:
@@ -226,7 +226,7 @@ class AcknowledgedChanges:
         return replace(seen, partitions=known.partitions)
 
     def note_acl(self, binding: AclBinding, *, added: bool) -> None:
-        """Notes that an ACL was added, or removed."""
+        """Stores that an ACL was added or removed."""
         self._acls.put(binding, added, _ACL_SECONDS)
 
     def correct_acls(self, shown: Iterable[AclBinding]) -> set[AclBinding]:
@@ -241,9 +241,9 @@ def wait_until_shown(
     look: Callable[[list[str]], Iterable[str]],
     sleep: Callable[[float], object],
 ) -> list[str]:
-    """Looks until brokers show changes of these topics that Kafka acknowledged; returns those that
-    are not shown in time, to be asked for again. ``look`` is passed the names that were not shown
-    yet, and returns those that are shown now.
+    """Reads Kafka until brokers show acknowledged changes of these topics; returns the names whose
+    changes are not shown in time. ``look`` is passed the names that are left, and returns those
+    whose changes are shown now.
     """
     waiting = dict.fromkeys(names)
     for pause in (0.0, *_LOOKS_SECONDS):

@@ -1,8 +1,8 @@
 """Makes Kafka match the tree: creates the topics that wait, deletes those that were removed.
 
-Each request to Kafka is on record before it is sent, and the next process finds out what came of
-it, so a process may end after any step (docs/architecture.md). kdir takes a topic for its own only
-by an attempt that counts (``Attempt``), and deletes one only by its topic id.
+Each request to Kafka is on record before it is sent, and the next process finds out its outcome,
+so a process may end after any step (docs/architecture.md). kdir takes a topic for its own only by
+an attempt that counts (``Attempt``), and deletes one only by its topic id.
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ from resolver.path import Path
 __all__ = ["Attempt", "Provisioner", "new_topic_of"]
 
 _FORM = "2"
-"""The first part of the stored form."""
+"""Version of the stored form, its first part."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One request to make one topic, as it is on record before it is sent.
+    """One request to make one topic, recorded before it is sent.
 
-    It counts in the incarnation of the store and for the Kafka cluster that it names, and for no
-    other: a restored backup, a migrated store and another Kafka at the address show topics that it
-    did not make.
+    It counts only in the store's incarnation and for the Kafka cluster that it names: after a
+    restored backup or a migration, or with another Kafka, a topic was not made by this request.
     """
 
     number: str
@@ -56,13 +55,13 @@ class Attempt:
     incarnation: str
     """The incarnation of the store in which it was recorded."""
     kafka_id: str
-    """Kafka's own id of the cluster that was to be asked."""
+    """Kafka's own id of the cluster that the request goes to."""
     partitions: int = 0
-    """As asked for; 0 = the broker's default."""
+    """Requested number; 0 = the broker's default."""
     replication_factor: int = 0
 
     def to_text(self) -> str:
-        """Returns the stored form: parts, none of which holds a space."""
+        """Returns the stored form: parts without spaces, separated by spaces."""
         numbers = f"{self.partitions} {self.replication_factor}"
         return f"{_FORM} {self.number} {self.incarnation or '-'} {self.kafka_id or '-'} {numbers}"
 
@@ -77,8 +76,8 @@ class Attempt:
 
     @classmethod
     def counting(cls, topic: Topic, incarnation: str, kafka_id: str) -> Self | None:
-        """Returns the attempt on record of a topic; None where there is none, or where it is of
-        another incarnation of the store or of another Kafka.
+        """Returns the topic's recorded attempt; None if it has none, or one of another incarnation
+        of the store or another Kafka.
         """
         found = cls.from_text(topic.provision_attempt)
         if found is None or (found.incarnation, found.kafka_id) != (incarnation, kafka_id):
@@ -86,9 +85,9 @@ class Attempt:
         return found
 
     def accounts_for(self, seen: KafkaTopic) -> bool:
-        """True if a topic is as it was asked for; else another client made it.
+        """True if a topic is as requested; else another client made it.
 
-        A topic of which Kafka cannot say yet how many partitions it has may still become it.
+        Also True while Kafka does not show the topic's partitions yet.
         """
         partitions, replicas = seen.partitions, seen.replication_factor
         asked = self.partitions or partitions, self.replication_factor or replicas
@@ -98,14 +97,14 @@ class Attempt:
 _log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 2.0
-"""Time after the comparison of its id in which a topic may be deleted, and time after Kafka showed
-no topic of a name in which an attempt may be recorded: another topic of that name may appear."""
+"""Longest time from comparing a topic's id to deleting it, and from reading that Kafka has no topic
+of a name to recording an attempt: another topic of that name may appear."""
 
 
 def new_topic_of(topic: Topic, above: Sequence[Policies] = ()) -> TopicToCreate:
-    """Returns what Kafka is asked to make for a topic entry.
+    """Returns the topic that Kafka is requested to make for an entry.
 
-    Its configs are its own and those of the directories above (KIP-37), outermost first.
+    Its configs are its own and those of the directories above, outermost first (KIP-37).
     """
     policies = effective([*above, topic.policies])
     return TopicToCreate(
@@ -120,7 +119,7 @@ def new_topic_of(topic: Topic, above: Sequence[Policies] = ()) -> TopicToCreate:
 class Provisioner:
     """Creation and deletion of topics in Kafka, for one leader, in its thread.
 
-    Raises (all of it):
+    Raises (all methods):
         KafkaUnavailable, KafkaRejected, LeadershipLost, StoreUnavailable
     """
 
@@ -130,25 +129,25 @@ class Provisioner:
     mount: Path
     acknowledged: AcknowledgedChanges
     kafka_id: str
-    """The pinned one, which was compared with that of the Kafka that answers."""
+    """The pinned id, which was compared with that of the Kafka that answers."""
     sleep: Callable[[float], object]
     prepare: Callable[[Sequence[RecordedTopic]], Mapping[str, str]]
-    """Makes what must exist before the topics; returns why some have to wait, by name."""
+    """Makes the ACLs that must exist before topics; returns why some topics wait, by name."""
     is_same: Callable[[], bool]
-    """True as long as the basis is that on which the work was chosen."""
+    """True while ``inherited_basis`` is the one on which the work was chosen."""
     release: Callable[[Sequence[tuple[RecordedTopic, bytes]]], None]
-    """Releases topics that kdir made, given with their ids in Kafka."""
+    """Releases topics that kdir made, passed with their ids in Kafka."""
 
     def put_off(self, waiting: Sequence[RecordedTopic], message: str) -> list[RecordedTopic]:
-        """Records why nothing is done about these topics now; returns all, to be tried again."""
-        # Once, for who looks at its entry.
+        """Records why nothing is done about these topics now; returns all, to be retried."""
+        # Once per message, for readers of the entry.
         news = [one for one in waiting if one.topic.provision_message != message]
         self.commits.record([one.observation(provision_message=message) for one in news])
         return list(waiting)
 
     def create(self, pending: Sequence[RecordedTopic], put_off: str = "") -> list[RecordedTopic]:
-        """Makes these topics in Kafka and records what came of each, or why that is put off.
-        Returns those to be tried again later, as nothing could be found out yet.
+        """Makes these topics in Kafka and records the outcomes. With a reason ``put_off``, only
+        records that. Returns the topics to be retried, whose outcome is not known yet.
         """
         if put_off:
             return self.put_off(pending, put_off)
@@ -161,7 +160,7 @@ class Provisioner:
                 case None if CREATE in self.context.settings.ceiling:
                     absent.append(one)
                 case None:
-                    # An older request never runs by itself, should the ceiling be raised again.
+                    # Failed for good: it is not made by itself if the ceiling is raised later.
                     failed.append((one, "this server's ceiling does not allow creating topics"))
                 case Rejected(message):
                     failed.append((one, message))
@@ -179,7 +178,7 @@ class Provisioner:
         return self.admin.describe([one.name for one in topics])
 
     def _is_ours(self, one: RecordedTopic, seen: KafkaTopic) -> bool:
-        """True if a topic is as it was asked for first, or as it is asked for now."""
+        """True if an attempt counts and the topic is as requested first, or as desired now."""
         attempt, now = self._attempt_of(one.topic), self._desired(one)
         if attempt is None:
             return False
@@ -189,7 +188,7 @@ class Provisioner:
         return attempt.accounts_for(seen) or last.accounts_for(seen)
 
     def _is_acknowledged(self, one: RecordedTopic) -> bool:
-        """True if Kafka acknowledged a short while ago that it made a topic at kdir's request."""
+        """True if Kafka acknowledged a short while ago that it made the topic for kdir."""
         return self.acknowledged.has_acknowledged(one.topic.provision_attempt)
 
     def _attempt_of(self, topic: Topic) -> Attempt | None:
@@ -198,7 +197,7 @@ class Provisioner:
     def _make(
         self, absent: Sequence[RecordedTopic]
     ) -> tuple[list[RecordedTopic], list[tuple[RecordedTopic, str]], list[RecordedTopic]]:
-        """Asks Kafka for topics that it does not have: (made, refused with its reason, unclear)."""
+        """Requests topics that Kafka does not have: (made, refused with a reason, unclear)."""
         looked_at = self.context.clock()
         waits = self.prepare(absent) if absent else {}
         unclear = [one for one in absent if one.name in waits]
@@ -226,8 +225,8 @@ class Provisioner:
                     self.acknowledged.note_acknowledged(one.topic.provision_attempt)
                     made.append(one)
                 case AlreadyDone():
-                    # Absent a moment ago: an earlier attempt of ours came through, or, if there was
-                    # none, another client was quicker.
+                    # Absent a moment ago: an earlier attempt of ours made it or, if there was none,
+                    # another client.
                     if one.topic.entry_id in tried_before:
                         made.append(one)
                     else:
@@ -244,7 +243,7 @@ class Provisioner:
     def _record_attempts(
         self, absent: Sequence[RecordedTopic]
     ) -> tuple[list[RecordedTopic], list[RecordedTopic]]:
-        """Puts an attempt on record for each: (those that have it, those that have it not yet)."""
+        """Records an attempt for each topic: (topics with one, topics without one yet)."""
         new = [one for one in absent if self._attempt_of(one.topic) is None]
         self.commits.record(
             [one.observation(provision_attempt=self._new_attempt(one).to_text()) for one in new]
@@ -255,7 +254,7 @@ class Provisioner:
         for one in absent:
             topic = self._current_entry(one)
             if topic is None or topic.provision is not Provision.PENDING:
-                elsewhere.append(one)  # removed or moved meanwhile: nothing is asked for it here
+                elsewhere.append(one)  # removed or moved meanwhile: no request for it here
                 continue
             counts = self._attempt_of(topic) is not None
             (attempted if counts else unclear).append(RecordedTopic(one.path, topic))
@@ -268,9 +267,9 @@ class Provisioner:
         return Attempt(secrets.token_hex(8), incarnation, self.kafka_id, *numbers)
 
     def _forget_attempts(self, unasked: Iterable[RecordedTopic]) -> None:
-        """Removes the recorded attempts of topics that Kafka does not show and for which nothing is
-        asked now: a topic that appears under such a name meanwhile is not kdir's. An attempt stays
-        that this process sent a short while ago: brokers may not show its topic yet.
+        """Removes the recorded attempts of topics that Kafka does not show and that are not
+        requested now: a topic of such a name that appears meanwhile is not kdir's. Keeps attempts
+        that this process sent a short while ago: brokers may not show their topics yet.
         """
         news, snapshot = [], self.context.latest()
         for one in unasked:
@@ -294,15 +293,15 @@ class Provisioner:
         return new_topic_of(one.topic, levels)
 
     def _current_entry(self, one: RecordedTopic) -> Topic | None:
-        """Returns the entry as it is now; None = it is gone or elsewhere."""
+        """Returns the topic's entry as it is now; None = it was removed or moved."""
         snapshot = self.context.latest()
         place = recorded_topics.place_of(snapshot, self.mount, one)
         topic = snapshot.topic(*place) if place else None
         return topic if topic and topic.entry_id == one.topic.entry_id else None
 
     def _await_shown(self, made: Sequence[RecordedTopic]) -> list[RecordedTopic]:
-        """Records those that metadata shows in time; returns the others. Where Kafka did not
-        acknowledge that kdir made one, it is kdir's only if it is as it was asked for.
+        """Records the topics that metadata shows in time; returns the others. A topic whose making
+        Kafka did not acknowledge is kdir's only if it is as requested.
         """
         by_name = {one.name: one for one in made}
 
@@ -345,15 +344,15 @@ class Provisioner:
             self.release(made)
 
     def _record_failed(self, failed: Iterable[tuple[RecordedTopic, str]]) -> None:
-        # Kafka refused: a topic of that name that comes later is not kdir's.
+        # Without the attempt: a topic of that name that appears later is not kdir's.
         fields = {"provision": Provision.FAILED, "provision_attempt": ""}
         self.commits.record(
             [one.observation(provision_message=message, **fields) for one, message in failed]
         )
 
     def delete(self, removed: Sequence[RecordedTopic], put_off: str = "") -> list[RecordedTopic]:
-        """Deletes the Kafka side of removed topics, and finishes their removal, or records why that
-        is put off. Returns those to be tried again later, as they are not finished yet.
+        """Deletes removed topics in Kafka and finishes their removal. With a reason ``put_off``,
+        only records that. Returns the topics to be retried, which are not finished yet.
         """
         if put_off:
             return self.put_off(removed, put_off)
@@ -372,7 +371,7 @@ class Provisioner:
                 case KafkaTopic() as seen if self._shows_no_id_yet(one.topic, seen):
                     waits += self.put_off([one], "Kafka shows the topic without its topic id")
                 case KafkaTopic() as seen if seen.internal or is_protected(seen.name):
-                    # Adopted by an older version: the entry goes, and Kafka's topic never does.
+                    # Adopted by an older version: the entry is removed, Kafka's topic never.
                     self._detach(one, seen.topic_id)
                 case KafkaTopic() as seen:
                     if self._is_same_topic(one, seen):
@@ -384,7 +383,7 @@ class Provisioner:
 
     def _finish(self, gone: Sequence[RecordedTopic]) -> None:
         for is_acknowledged in (True, False):
-            # One that a single broker does not show may be there.
+            # Separately: a topic that one broker does not show may still exist.
             chosen = [
                 (one.path.name, one.topic.entry_id)
                 for one in gone
@@ -396,13 +395,13 @@ class Provisioner:
         self.commits.detach(one.path.name, one.topic.entry_id, one.name, topic_id)
 
     def _shows_no_id_yet(self, topic: Topic, seen: KafkaTopic) -> bool:
-        """True if the topic id that decides whether it may be deleted is still to come."""
+        """True if Kafka does not show yet the topic id that decides on the deletion."""
         if seen.topic_id or DELETE not in self.context.settings.ceiling:
             return False
         return bool(topic.topic_id) or self.acknowledged.has_asked(topic.provision_attempt)
 
     def _is_same_topic(self, one: RecordedTopic, seen: KafkaTopic) -> bool:
-        """True if this very topic may be deleted; else its entry ends and the topic stays."""
+        """True if Kafka's topic may be deleted; else ends its entry and leaves the topic alone."""
         topic = one.topic
         if topic.topic_id and seen.topic_id and topic.topic_id != seen.topic_id:
             _log.warning(
@@ -421,8 +420,8 @@ class Provisioner:
                 one.name,
                 show_id(seen.topic_id),
             )
-        # An old request never runs by itself, and without an id it is not certain that it is the
-        # same topic.
+        # Beyond the ceiling: never deleted by itself if the ceiling is raised later. Or without an
+        # id: it may be another topic.
         self._detach(one, seen.topic_id or topic.topic_id)
         return False
 
@@ -439,7 +438,7 @@ class Provisioner:
     ) -> list[RecordedTopic]:
         if not goes:
             return []
-        # Committing what needed no request may have taken long: look again, right before it.
+        # The commits before may have taken long: the ids are read again right before deleting.
         now = self._describe(goes)
         still = self.commits.check_fresh(self.context.clock, _LOOK_SECONDS, self.is_same)
         same = [one for one in goes if _same(now.get(one.name), shown.get(one.name))]

@@ -1,4 +1,4 @@
-"""The queue of topics, by commits and sweeps, to make in or delete from Kafka, and when."""
+"""Queue of topics to create in Kafka and to delete from it, filled by commits and sweeps."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ __all__ = ["Backoff", "DueWork", "RetryQueue"]
 _FIRST_RETRY_SECONDS: Final = 0.5
 _LAST_RETRY_SECONDS: Final = 10.0
 _BATCH: Final = 500
-"""Topics created, and topics deleted, in one go, before others are next."""
+"""Most topics created, and most deleted, in one go, before others are next."""
 
 
 class Backoff:
-    """Wait that grows from failure to failure, with jitter: servers do not come back in step."""
+    """Wait that grows with each failure, with jitter: servers do not retry at the same time."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._seconds = _FIRST_RETRY_SECONDS
 
     def next(self) -> float:
-        """Returns seconds to wait now."""
+        """Returns the seconds to wait now; the next wait is longer."""
         seconds, self._seconds = self._seconds, min(2 * self._seconds, _LAST_RETRY_SECONDS)
         return seconds * self._chance.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """Resets the wait: it went well."""
+        """Resets the wait after a success."""
         self._seconds = _FIRST_RETRY_SECONDS
 
 
@@ -49,7 +49,7 @@ class DueWork(NamedTuple):
 
 
 class RetryQueue:
-    """Queue of one leader. ``hint`` may be called from any thread, the rest by one."""
+    """Queue of one leader. Any thread may call ``hint`` and ``waiting_count``, one the rest."""
 
     def __init__(self, clock: Callable[[], float], chance: random.Random) -> None:
         self._clock = clock
@@ -57,11 +57,11 @@ class RetryQueue:
         self._lock = threading.Lock()
         self._hints: set[tuple[int, str]] = set()
         self._places: dict[tuple[int, str], float] = {}  # (parent id, name) → not before
-        self._removed_due: float | None = 0.0  # None = nothing is known to wait
-        self._removed_after = ""  # so that some that cannot be deleted do not hold up the rest
+        self._removed_due: float | None = 0.0  # None = no removed topic waits
+        self._removed_after = ""  # topics that cannot be deleted do not hold up those after it
 
     def hint(self, writes: Iterable[Write]) -> bool:
-        """Notes what a commit wrote; returns whether it may have to be carried out."""
+        """Adds the topics that a commit wrote; returns whether there is any."""
         found = False
         for write in writes:
             is_entry = isinstance(write, Put) and write.key.startswith(ENTRY)
@@ -75,12 +75,12 @@ class RetryQueue:
         return found
 
     def add(self, places: Iterable[tuple[int, str]]) -> None:
-        """Adds topics that were seen to wait; one that was put off stays put off."""
+        """Adds the places of topics that wait; does not bring forward one that was put off."""
         for place in places:
             self._places.setdefault(place, 0.0)
 
     def due(self, snapshot: Snapshot, mount: Path) -> DueWork:
-        """Returns what is to be done now; forgets noted topics for which nothing is to be done."""
+        """Returns the topics to create and delete now; drops queued ones that need neither."""
         with self._lock:
             hints, self._hints = self._hints, set()
         self.add(place for place in hints if place[0] != DELETED_ID)
@@ -111,7 +111,7 @@ class RetryQueue:
         return found
 
     def done(self, snapshot: Snapshot, mount: Path, later: DueWork) -> None:
-        """Notes that what was due was tried; ``later`` is what of it has to be tried again."""
+        """Adds the due topics that have to be retried (``later``), after a wait."""
         if not later.create and not later.delete:
             self._backoff.reset()
             return
@@ -124,12 +124,12 @@ class RetryQueue:
             self._removed_due = not_before
 
     def waiting_count(self) -> int:
-        """Returns how many topics are noted to be made or looked at, for any thread."""
+        """Returns the number of queued topics; any thread may call it."""
         with self._lock:
             return len(self._hints) + len(self._places)
 
     def next_due(self) -> float | None:
-        """Returns when there is something to do, by the clock; None = nothing waits."""
+        """Returns the time of the next work, by the clock; None = nothing waits."""
         with self._lock:
             if self._hints:
                 return 0.0
