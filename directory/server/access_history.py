@@ -1,7 +1,7 @@
 """Access rules at each revision that this server has seen, for past changes.
 
-A change is shown by the grants of its own revision: the current ones do not cover an entry that is
-removed, was moved, or was denied or closed meanwhile. ``api/change_view.py`` decides by them.
+The grants of a change's own revision decide who may see it: the current ones do not cover an entry
+that was removed, moved, denied or closed meanwhile. ``api/change_view.py`` uses them.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["AccessHistory"]
 _MOST: Final = 1_000
 """Most changes of rights that are kept; each shares all unchanged parts with its neighbours."""
 _MOST_INHERITED: Final = 200_000
-"""Most inherited grants that are kept beside those of the newest revision, over all changes (some
-70 MB).
+"""Most inherited grants that are kept for all changes together, besides those of the newest
+revision (about 70 MB).
 """
 _AGAIN_SECONDS: Final = 1.0
-"""Time for which a store that did not answer is not asked again, by any caller."""
+"""Time after a failed read in which no caller reads the store again."""
 
 
 class AccessHistory:
-    """``Authorizer`` of each revision. Thread-safe. It must be created before the subscribers that
-    pass changes on, and before the replica is started.
+    """``Authorizer`` of each revision. Thread-safe. Must be created before the replica's other
+    subscribers that pass changes on, and before the replica is started.
     """
 
     def __init__(
@@ -56,20 +56,20 @@ class AccessHistory:
         """First revision of each of ``_accesses``."""
         self._accesses: list[Authorizer] = []
         self._new_grants: list[int] = []
-        """Inherited grants that each of ``_accesses`` does not share with the one before it."""
+        """Numbers of inherited grants that each of ``_accesses`` has and the previous lacks."""
         self._inherited: bytes | None = None
-        """Value of the inherited record that the newest of ``_accesses`` was made of."""
+        """Value of the inherited record from which the newest of ``_accesses`` was made."""
         self._is_extended = False
-        """True if the first revision cannot be set any earlier by a read of the store."""
+        """True if a read of the store cannot find an earlier first revision."""
         self._moved: Row | None = None
         """The store's record of moves of the mount, as last read."""
         replica.subscribe(self._applied)
 
     def at(self, revision: int) -> Authorizer | None:
-        """Returns the access rules at a revision; None if they are not known any more.
+        """Returns the access rules at a revision; None = they are not known any more.
 
         Raises:
-            StoreUnavailable: the store, which shows whether they are known, cannot be reached.
+            StoreUnavailable: the store must be read to decide, and cannot be reached.
         """
         found = self.kept(revision)
         if found is None:
@@ -78,18 +78,18 @@ class AccessHistory:
         return found
 
     def kept(self, revision: int) -> Authorizer | None:
-        """Returns the access rules at a revision, as far as they are known without the store."""
+        """Returns the access rules at a revision; None = not known without reading the store."""
         with self._lock:
             place = bisect_right(self._revisions, revision)
             return self._accesses[place - 1] if place else None
 
     def has_moved_unseen(self, snapshot: Snapshot, after: int) -> bool:
-        """True if the mount moved after a revision of which this server does not have the mount.
+        """True if the mount moved after a revision whose access rules this server does not have.
 
-        The store is read only if the mount ever moved by this snapshot.
+        The store is read only if by this snapshot the mount ever moved.
 
         Raises:
-            StoreUnavailable: the store, which shows when it moved, cannot be reached.
+            StoreUnavailable: the store must be read to decide, and cannot be reached.
         """
         moves = snapshot.fact(MOVED)
         if moves is None or self.kept(after) is not None:
@@ -110,14 +110,14 @@ class AccessHistory:
             return self._revisions[0] if self._revisions else 0
 
     def changed(self, after: int, until: int) -> Sequence[int]:
-        """Returns the revisions after one, up to another, at which rights or the mount changed."""
+        """Returns the revisions in (after, until] at which rights or the mount changed."""
         with self._lock:
             begin = bisect_right(self._revisions, after)
             return self._revisions[begin : bisect_right(self._revisions, until)]
 
     @property
     def is_constant(self) -> bool:
-        """True if no rights ever changed in this incarnation of the store, as far as is known."""
+        """True if it is known that rights never changed in this incarnation of the store."""
         with self._lock:
             if len(self._revisions) > 1:
                 return False
@@ -128,7 +128,7 @@ class AccessHistory:
 
     @property
     def may_ask_store(self) -> bool:
-        """True if a question about the kept revisions may need a read of the store."""
+        """True if the other methods may have to read the store."""
         return not self._is_extended and len(self._revisions) <= 1
 
     def _applied(self, applied: AppliedCommit) -> None:
@@ -156,8 +156,8 @@ class AccessHistory:
                 self._is_extended = True
 
     def _extend(self) -> None:
-        """Finds the revision since which the first rules hold: that of the previous change of
-        rights.
+        """Finds the revision from which on the first rules are in force: the last change of rights
+        before them.
 
         Raises:
             StoreUnavailable: the store cannot be reached, or failed within ``_AGAIN_SECONDS``.
@@ -174,7 +174,7 @@ class AccessHistory:
                     return  # loaded again meanwhile
                 self._is_extended = True
                 if marked == 0 and _has_grants(access):
-                    return  # the rights are of a version that set no mark
+                    return  # the grants were written by a version that set no mark
                 if marked <= first:
                     self._revisions[0] = marked
 
@@ -187,7 +187,7 @@ class AccessHistory:
         if self._clock() - self._failed_at < _AGAIN_SECONDS:
             raise self._unavailable()
         try:
-            if self._replica.is_away:  # not asked, which would take long; a sealed one answers
+            if self._replica.is_away:  # a read would take long; a sealed store answers, though
                 raise StoreUnreachable(self._replica.trouble or "it does not answer")
             rows = self._store.read(key, 1)
         except StoreUnreachable as reason:
@@ -197,21 +197,21 @@ class AccessHistory:
 
     def _unavailable(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"since when rights and the mount are as they are is in the store only, and it is "
-            f"away: "
+            f"only the store has the revision of the last change of rights or of the mount, and it "
+            f"is away: "
             f"{self._failure}"
         )
 
 
 def _has_grants(access: Authorizer) -> bool:
-    """True if there are grants, or closed directories, in the cluster or above it."""
+    """True if the cluster or a directory above it has grants or closed directories."""
     if access.tree is not None and not access.tree.root.is_empty:
         return True
     return bool(access.inherited)
 
 
 def _sharing(access: Authorizer, before: Authorizer | None) -> tuple[Authorizer, int]:
-    """Returns the rules with unchanged inherited levels taken from the previous ones, and the
+    """Returns the rules, with unchanged inherited levels taken from the previous rules, and the
     number of inherited grants that are not shared.
     """
     known = {level.path: level for level in (before.inherited or () if before else ())}

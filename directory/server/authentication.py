@@ -1,13 +1,13 @@
-"""Authentication: the identity of a caller, by its certificate or bearer token; the only place that
-reads them.
+"""Authentication: finds the identity of a caller by its certificate or bearer token; no other
+module reads them.
 
-The identity never comes from a field of a message (G7). If there are both, the token names the
+The identity never comes from a field of a message (G7). If a caller has both, the token names the
 caller; a certificate that names a cluster is a server's: it identifies the calling cluster and
 carries no user's rights.
 
-Bearer tokens are JWT (RFC 7519); no key is fetched, and the error of a refused token gives as
-little as possible. Keys come from a file: a public key or certificate in PEM, a shared secret, or a
-JWKS (RFC 7517); it is read again when it changes. The *key*, never the token, decides the
+Bearer tokens are JWT (RFC 7519); no key is fetched, and the error of a refused token reveals as
+little as possible. Keys come from a file, which is read again when it changes: a public key or
+certificate in PEM, a shared secret, or a JWKS (RFC 7517). The *key*, never the token, decides the
 algorithms (RFC 8725 §3.1): a public key is never used as a secret, and ``none`` is never accepted.
 """
 
@@ -60,9 +60,7 @@ class Identity(NamedTuple):
     """Identity of a caller. Its repr holds no token."""
 
     principal: str
-    """``User:alice``; ``User:ANONYMOUS`` for a caller without an identity, where that
-    is allowed.
-    """
+    """``User:alice``; ``User:ANONYMOUS`` for an unidentified caller, if that is allowed."""
     cluster_ids: tuple[str, ...] = ()
     """The clusters that the peer's certificate names."""
     token: str = ""
@@ -99,7 +97,7 @@ class Authenticator:
 
         Raises:
             Unauthenticated: credentials are required and missing, cannot be verified, or have
-                ended: a connection outlives its certificate.
+                expired: a connection may outlive its certificate.
         """
         cluster_ids: tuple[str, ...] = ()
         principal = ""
@@ -130,17 +128,17 @@ class Authenticator:
         if cluster_ids:
             return "the certificate is a cluster's, which carries no user's rights"
         if self._asks and self._tokens is None:
-            return "no rule of auth.principal_mapping_rules says whose the certificate is"
+            return "no rule of auth.principal_mapping_rules matches the certificate"
         if self._asks:
-            return "the certificate names nobody, and no token was sent"
-        return "no token was sent, and this server must know who calls"
+            return "the certificate names no principal, and no token was sent"
+        return "no token was sent, and this server requires one"
 
 
 def identities_of(
     settings: Sequence[tuple[str, TlsConfig | None, AuthConfig]],
 ) -> Authenticator | None:
-    """Returns the authenticator of a listening address, from the (cluster, [tls], [auth]) behind
-    it; None if callers cannot be identified.
+    """Returns the authenticator of a listening address, from the settings (cluster, [tls], [auth])
+    of its clusters; None = callers cannot be identified.
 
     Raises:
         ConfigError: the clusters' settings differ; or a file cannot be used.
@@ -158,7 +156,7 @@ def bearer_of(metadata: Any) -> str:
     """Returns the bearer token in the metadata; empty = none.
 
     Raises:
-        Unauthenticated: there is an ``Authorization`` that is not exactly one bearer token.
+        Unauthenticated: ``Authorization`` is present and not exactly one bearer token.
     """
     found: str | None = None
     for key, value in metadata or ():
@@ -195,7 +193,7 @@ _SECRETS: Final = {"HS256": 32, "HS384": 48, "HS512": 64}
 
 @dataclass(frozen=True, slots=True)
 class TokenKey:
-    """Key, with the algorithms of tokens that it verifies. Its repr does not contain the key."""
+    """Key, with the algorithms of the tokens that it verifies. Its repr omits the key."""
 
     key: Any
     algorithms: tuple[str, ...]
@@ -231,8 +229,8 @@ class Tokens:
         if not self._keys.value():
             raise ConfigError(f"auth.jwks: {auth.jwks}: holds no key that can be used")
         # Calls repeat the same token, and verifying one costs as much as resolving twenty paths.
-        # Verified tokens are kept beside the keys that verified them, so that a removed key counts
-        # at once, even if the keys are replaced while a token is verified.
+        # Verified tokens are cached beside the keys that verified them, so that a removed key is
+        # refused at once, even if the keys are replaced while a token is verified.
         self._verified: tuple[Sequence[TokenKey], OrderedDict[str, _Verified]] = ((), OrderedDict())
 
     @staticmethod
@@ -240,7 +238,7 @@ class Tokens:
         keys = read_keys(auth)
         if not keys:
             _log.warning(
-                "auth.jwks: %s: holds no key that can be used: no token is good", auth.jwks
+                "auth.jwks: %s: holds no key that can be used: no token is accepted", auth.jwks
             )
         return keys
 
@@ -248,7 +246,7 @@ class Tokens:
         """Returns the principal of a token.
 
         Raises:
-            Unauthenticated: it cannot be verified; with a short reason, and nothing of its content.
+            Unauthenticated: it cannot be verified; has a short reason, and none of its content.
         """
         keys = self._keys.value()
         by, verified = self._verified
@@ -291,7 +289,7 @@ class Tokens:
                     "verify_exp": False,
                     "verify_nbf": False,
                     "verify_iat": False,
-                    # No name is taken from these, unless `principal_claim` is one of them.
+                    # Not used, unless `principal_claim` is one of them, which is checked below.
                     "verify_sub": False,
                     "verify_jti": False,
                 },
@@ -330,7 +328,7 @@ class Tokens:
         if expires + LEEWAY_SECONDS <= now:
             raise Unauthenticated("the token has expired")
         if begins is not None and begins - LEEWAY_SECONDS > now:
-            raise Unauthenticated("the token is not good yet")
+            raise Unauthenticated("the token is not valid yet")
         claim = self._auth.principal_claim
         name = claims.get(claim)
         if not isinstance(name, str) or not name:
@@ -376,7 +374,7 @@ def read_keys(auth: AuthConfig) -> tuple[TokenKey, ...]:
     there may be none, since a JWKS revokes all keys that it lacks.
 
     Raises:
-        ConfigError: it is missing, or neither a key nor a set of keys.
+        ConfigError: the file is missing, or neither a key nor a set of keys.
     """
     if missing := missing_extra("[auth] with a key of tokens", "identity"):
         raise ConfigError(missing)
@@ -445,7 +443,7 @@ def _entry_key(entry: dict[str, Any]) -> TokenKey:
     """Returns a key of a JWKS.
 
     Raises:
-        ValueError: it verifies no tokens; says why, and nothing of the key.
+        ValueError: it verifies no tokens; has the reason, and nothing of the key.
     """
     import jwt
     from cryptography.exceptions import UnsupportedAlgorithm

@@ -1,8 +1,8 @@
-"""A server's own certificate, read and checked; the names in a peer's certificate; credentials for
+"""Reads and checks a server's own certificate; the names in a peer's certificate; credentials for
 calls to other servers.
 
-TLS itself is gRPC's. gRPC reports a wrong file as an empty handshake failure at each client, so the
-files are read here first and errors in them are reported.
+TLS itself is gRPC's. With a wrong file, gRPC fails each client's handshake without a reason, so the
+files are read here first, and errors in them are reported.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def read_material(tls: TlsConfig, now: dt.datetime | None = None) -> KeyMaterial
     """Reads the files of ``[tls]``.
 
     Raises:
-        ConfigError: one is missing or no PEM, the key does not belong to the certificate, or the
-            certificate is expired or not valid yet; or all certificates of the CA are expired.
+        ConfigError: a file is missing or not PEM, the key does not belong to the certificate, the
+            certificate is expired or not valid yet, or all certificates of the CA are expired.
     """
     if missing := missing_extra("[tls]", "identity", "cryptography"):
         raise ConfigError(missing)
@@ -125,7 +125,7 @@ def _check_time(file: str, own: Certificate, now: dt.datetime) -> None:
 
 
 def _check_signers(file: str, signers: Sequence[Certificate], now: dt.datetime) -> None:
-    """Raises ConfigError if all certificates of the CA are expired; warns of some."""
+    """Raises ConfigError if all certificates of the CA are expired; logs a warning if some are."""
     ended = [one for one in signers if one.not_valid_after_utc <= now]
     if not ended:
         return
@@ -141,10 +141,10 @@ def _check_signers(file: str, signers: Sequence[Certificate], now: dt.datetime) 
 
 
 class Certificates:
-    """A server's own certificate, as in its files now.
+    """A server's own certificate, as now in its files.
 
-    Replaced files are used from the next handshake on; open streams continue. Errors in them are
-    logged, and the previous certificate stays in use.
+    Replaced files are used from the next handshake on; open streams continue. Errors in the files
+    are logged, and the previous certificate stays in use.
     """
 
     def __init__(self, tls: TlsConfig) -> None:
@@ -162,12 +162,12 @@ class Certificates:
 
     @property
     def generation(self) -> int:
-        """Number of the certificate in use, from 1."""
+        """Number of the certificate in use, counted from 1."""
         self._files.value()
         return self._files.generation
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Returns credentials for listening, which read new files at each handshake (G8)."""
+        """Returns credentials for listening, which check for new files at each handshake (G8)."""
         first = self._files.value()
         self._given = self._files.generation
         return grpc.dynamic_ssl_server_credentials(
@@ -176,9 +176,9 @@ class Certificates:
             require_client_authentication=self._tls.client_auth == "require",
         )
 
-    def _fetch(self) -> Any:  # gRPC's types do not know that None is "as before"
-        # The generation first: what is renewed after that is given to the next handshake again.
-        # Two at once may both be given what is new: that does no harm.
+    def _fetch(self) -> Any:  # gRPC's types do not allow None, which means "unchanged"
+        # The generation first: files renewed after this line reach the next handshake again.
+        # Two handshakes at once may both get the new certificate: that does no harm.
         generation = self.generation
         material = self._files.value()
         if generation == self._given:
@@ -207,7 +207,7 @@ def names_of(pem: bytes) -> CertificateNames:
     same one.
 
     Raises:
-        Unauthenticated: TLS accepted it, and it cannot be parsed here.
+        Unauthenticated: TLS accepted the certificate, but it cannot be parsed here.
     """
     from cryptography.x509 import load_pem_x509_certificate
 
@@ -218,7 +218,7 @@ def names_of(pem: bytes) -> CertificateNames:
 
 
 def _unreadable_names() -> tuple[type[Exception], ...]:
-    """Returns the errors of names that cannot be read: such as two lists of names, an X.400
+    """Returns the errors for names that cannot be read, as with two lists of names, an X.400
     address, or a certificate of version 2.
     """
     from cryptography.x509 import DuplicateExtension, InvalidVersion, UnsupportedGeneralNameType
@@ -255,9 +255,9 @@ _MOST_BYTES: Final = 64 * 1024 * 1024
 _RECONNECT_MS: Final = 1_000
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", _MOST_BYTES),
-    # One connection per channel: else gRPC shares it, beyond the calls that a server accepts.
+    # One connection per channel: gRPC would share it for more calls than a server accepts.
     ("grpc.use_local_subchannel_pool", 1),
-    # A channel that others still use is not made again for a new link: it must reconnect soon.
+    # A new link uses a channel that other links still use: it must reconnect soon.
     ("grpc.initial_reconnect_backoff_ms", _RECONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", _RECONNECT_MS),
 )
@@ -266,9 +266,9 @@ _CHANNELS: Final = SharedChannels()
 
 
 class PeerCredentials:
-    """Connections of one cluster's servers to others; ``resolver.transport.Credentials``.
+    """Connections of one cluster's server to others; ``resolver.transport.Credentials``.
 
-    With ``[tls]`` both sides have certificates (mTLS between all parts); without it neither has.
+    With ``[tls]`` both sides have certificates (mTLS between all servers); without it neither has.
     """
 
     def __init__(self, tls: TlsConfig | None) -> None:
@@ -304,8 +304,8 @@ class PeerCredentials:
         return ()
 
     def channel(self, endpoint: str) -> AbstractContextManager[SharedChannel]:
-        """Yields a channel for one call to ``host:port``, which the other's certificate must name;
-        shared with other clusters of this process that have the same certificate.
+        """Yields a channel for one call to ``host:port``, which the other server's certificate must
+        name; shared with other clusters of this process that have the same certificate.
         """
         material = self.tls()[1]
         target = parse_endpoint(endpoint).target

@@ -1,6 +1,6 @@
 """One cluster of a directory server: assembles store, replica, writer, federation and Kafka.
 
-It does not depend on gRPC servers: ``api/`` has the services, and one process may host several
+It does not depend on gRPC servers: the services are in ``api/``, and one process may host several
 clusters.
 """
 
@@ -60,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _OwnFacts:
-    """Facts of a tree about the cluster itself; read once for all trees with the same facts."""
+    """Stored facts about the cluster itself; read once for all trees with the same facts."""
 
     facts: object
     position: parent_state.Position
@@ -73,19 +73,19 @@ class _OwnFacts:
 
 @dataclass(slots=True)
 class _Signature:
-    """Authority message, with the values it was made from."""
+    """Authority message of a snapshot."""
 
     snapshot: Snapshot
     message: resolve_pb2.Authority
     encoded: bytes = b""
-    """See ``Cluster.encoded_authority``; empty until it is asked for."""
+    """Bytes that ``Cluster.encoded_authority`` returns; empty until its first call."""
 
 
 class Cluster:
     """Running directory of one cluster.
 
-    ``endpoints`` returns the addresses of this cluster's servers; it is called late, since a free
-    port is known only when the server is bound.
+    ``endpoints`` returns the addresses of this server; it is called late, since a free port is
+    known only when the server is bound.
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class Cluster:
         self.change_log = self._change_log()
         self._maintenance = self._retention()
         self.beside: Callable[[], Iterable[Cluster]] = tuple
-        """The clusters that the same process hosts, whether they know each other or not."""
+        """Returns the open clusters of this process, this one included."""
         self.unopened: Callable[[], Iterable[ServerConfig]] = tuple
-        """Those that it is to host besides, whose stores are not open yet."""
+        """Returns the configs of this process's clusters whose stores are not open yet."""
         self._signature: _Signature | None = None
         self._own_facts: _OwnFacts | None = None
         self._dated_contact: tuple[parent_state.ParentContact, float] | None = None
@@ -151,9 +151,9 @@ class Cluster:
         """Opens the store that the config names.
 
         Raises:
-            IncompatibleStore: another cluster's store, a newer schema, no store at all, one that
-                the cluster was moved away from, or the cluster's finalized level is higher than
-                this server's.
+            IncompatibleStore: another cluster's store, a newer schema, no store at all, a store
+                from which the cluster was moved away, or the cluster's finalized level is higher
+                than this server's.
             StoreUnreachable
         """
         store = open_store(config.store, config.cluster)
@@ -231,7 +231,7 @@ class Cluster:
 
     def _reconciler(self) -> Reconciler | None:
         """Returns the reconciler; None without a Kafka. Kafka's client is imported when the
-        reconciler first calls its Kafka: a server without one need not have it installed.
+        reconciler first calls its Kafka: a server without a Kafka need not have it installed.
         """
         if self.config.kafka is None:
             return None
@@ -304,7 +304,7 @@ class Cluster:
     # -- start and stop -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begins to load, to link and to follow Kafka, all in the background."""
+        """Starts loading, linking and the work with Kafka, all in the background."""
         self.replica.start()
         self.members.start()
         if self.parent_link is not None:
@@ -344,7 +344,7 @@ class Cluster:
             self._maintain_once()
 
     def _maintain_once(self) -> None:
-        """Trims rows whose retention is over; stores and drops records of children."""
+        """Trims rows whose retention is over; stores and removes records of children."""
         try:
             self._maintenance.run(_MAINTENANCE_SECONDS, self._stop.wait)
             if self.replica.state is ReplicaState.SERVING:
@@ -355,7 +355,7 @@ class Cluster:
         except Exception:  # noqa: BLE001 - logged; without this thread nothing is trimmed any more
             _log.exception("maintenance failed by a bug; it is tried again")
 
-    # -- what answers say ------------------------------------------------------------------------
+    # -- contents of answers ---------------------------------------------------------------------
 
     @property
     def mount(self) -> Path:
@@ -377,8 +377,8 @@ class Cluster:
             inherited = None
         else:
             if inherited is None and (not config.parent or config.access is AccessMode.OPEN):
-                # A cluster that enforces access needs its parent's update; one with open access
-                # admits everybody who is not denied.
+                # A cluster that enforces access needs its parent's update; a cluster with open
+                # access admits every caller that is not denied.
                 inherited = ()
         most_age = config.limits.inherited_grants_max_age_seconds
         return Authorizer(
@@ -391,7 +391,7 @@ class Cluster:
         )
 
     def mount_at(self, snapshot: Snapshot) -> Path:
-        """Returns the cluster's mount at a snapshot: a path is looked up, and authorized, at the
+        """Returns the cluster's mount at a snapshot: paths are resolved and authorized with the
         mount of the same snapshot.
         """
         return self._facts_of(snapshot).position.mount
@@ -421,7 +421,7 @@ class Cluster:
         return known
 
     def check_mounted(self) -> None:
-        """Checks that the cluster is mounted: an unmounted one does not answer.
+        """Checks that the cluster is mounted: an unmounted cluster does not answer.
 
         Raises:
             Unmounted: the parent reported that no mount names it.
@@ -435,7 +435,7 @@ class Cluster:
             raise Unmounted(f"cluster {self.config.cluster} is unmounted: {unmounted}")
 
     def kafka_claim(self) -> federation_pb2.KafkaClaim | None:
-        """Returns the Kafka that this cluster is pinned to, and since when; None = none so far."""
+        """Returns this cluster's claim: its pinned Kafka and the time of the pin; None = no pin."""
         if self.config.kafka is None or self.replica.state is ReplicaState.LOADING:
             return None
         held = self._facts_of(self.replica.snapshot).held
@@ -451,12 +451,12 @@ class Cluster:
 
     def unmanaged(self) -> str:
         """Returns why this cluster changes nothing in its Kafka: another known cluster manages it,
-        or did, and whether it still does is not known yet; empty = this one does.
+        or did, and it is not known yet if it still does; empty = this cluster manages it.
         """
         own = self.kafka_claim()
         if own is None:
             return ""
-        is_known = not self._awaits_claims()  # first: one that is loaded now has its claim below
+        is_known = not self._awaits_claims()  # first: a cluster loaded later has its claim below
         hosted = (one.kafka_claim() for one in self.beside())
         others = [*self.federation.kafka_claims(), *(one for one in hosted if one is not None)]
         manager = manager_before(own, others)
@@ -486,12 +486,12 @@ class Cluster:
         return is_loaded and bool(parent_state.detached_of(self.replica.snapshot))
 
     def unconfirmed_seconds(self) -> float | None:
-        """Returns the time since a parent last confirmed the mount; None while one does, without a
-        parent, and while detached from it: what is inherited is kept as the cluster's own.
+        """Returns the seconds since a parent last confirmed the mount; None while a parent confirms
+        it, without a parent, and while detached: then inherited records are the cluster's own.
 
-        It counts from the last message of a parent that had sent the mount and the inherited
-        records on that link, to any server of the cluster; and from as long before as the parent's
-        own state was unconfirmed then.
+        They count from the parent's last message to any server of the cluster, on a link on which
+        it had sent the mount and the inherited records; plus the seconds for which the parent's own
+        state was unconfirmed then.
         """
         if self.parent_link is None or self.replica.state is ReplicaState.LOADING:
             return None
@@ -504,15 +504,15 @@ class Cluster:
             return time.monotonic() - self.started_at if own_seconds is None else own_seconds
         seconds = self._contact_seconds(received)
         if own_seconds is not None:
-            # The holder's may still be of an earlier term, before another server's contact.
+            # The holder's own time may be of an earlier term, before another server's contact.
             return min(own_seconds, seconds)
         if status.standby and received.linked and seconds < _HELD_SECONDS:
             return None  # another server of the cluster holds the link
         return seconds
 
     def _contact_seconds(self, contact: parent_state.ParentContact) -> float:
-        """Returns the age of the stored contact, which follows the monotonic clock from the moment
-        that this server first asks for it (docs/guarantees.md#g12).
+        """Returns the age of the stored contact, by the monotonic clock from this server's first
+        read of it on (docs/guarantees.md#g12).
         """
         known = self._dated_contact
         if known is None or known[0] != contact:
@@ -521,7 +521,7 @@ class Cluster:
         return time.monotonic() - known[1]
 
     def _unconfirmed_below_seconds(self) -> float:
-        """Returns the time since parent and store confirmed what children inherit; 0.0: now."""
+        """Returns the seconds since parent and store confirmed what children inherit; 0.0 = now."""
         return max(self.unconfirmed_seconds() or 0.0, self.replica.age_seconds)
 
     def authority(self, snapshot: Snapshot) -> resolve_pb2.Authority:
@@ -549,7 +549,7 @@ class Cluster:
         return signature
 
     def _doubts(self) -> Mapping[str, Any]:
-        """Returns the fields of an authority that say how old its answer may be; empty: it is
+        """Returns the fields of an authority with the possible age of its answer; empty = it is
         confirmed.
         """
         unconfirmed = None if self.parent_link is None else self.unconfirmed_seconds()
@@ -563,7 +563,7 @@ class Cluster:
 
     def authority_of_write(self, revision: int) -> resolve_pb2.Authority:
         """Returns the authority of the answer to a write of this revision, which the replica may
-        apply only after it.
+        not have applied yet.
         """
         snapshot = self.replica.snapshot
         return self._authority_of(snapshot, max(snapshot.revision, revision), self._doubts())

@@ -91,8 +91,8 @@ def parser() -> argparse.ArgumentParser:
         help="answer /metrics, /healthz and /readyz there; one of several processes at PORT + 1, "
         "and so on",
     )
-    # Passed by the supervisor to its processes: the listening addresses by key, and the number of
-    # the process, from 0.
+    # Passed by the supervisor to its processes: the listening addresses by key, the number of the
+    # process, from 0, and whether others serve already.
     made.add_argument("--bound", action="append", default=[], help=argparse.SUPPRESS)
     made.add_argument("--place", type=int, default=0, help=argparse.SUPPRESS)
     made.add_argument("--joining", action="store_true", help=argparse.SUPPRESS)
@@ -121,11 +121,11 @@ def log_format(named: str | None) -> str:
 
 
 def metrics_addresses(configs: Sequence[ServerConfig], options: argparse.Namespace) -> list[str]:
-    """Returns the Prometheus address of each process: none, or one for each process. With one port
-    for all, each scrape would get another process's numbers.
+    """Returns the Prometheus address of each process; empty if there are none. With one port for
+    all, each scrape would get another process's numbers.
 
     Raises:
-        ConfigError: not loopback, two for one process, or an invalid port.
+        ConfigError: not loopback, two addresses for one process, or an invalid port.
     """
     named = dict.fromkeys(config.metrics for config in configs if config.metrics)
     if options.metrics is not None:
@@ -153,7 +153,7 @@ def metrics_addresses(configs: Sequence[ServerConfig], options: argparse.Namespa
 
 
 def _share_port(address: str, other: str) -> bool:
-    """True if only one of two addresses can be listened on."""
+    """True if two addresses conflict, so that a process cannot listen at both."""
     host, port = split_address(address) or ("", 0)
     other_host, other_port = split_address(other) or ("", 0)
     if not port or port != other_port:
@@ -163,7 +163,7 @@ def _share_port(address: str, other: str) -> bool:
 
 
 def _hosts(host: str) -> set[str]:
-    """Returns the IP addresses of a host to listen on; a name other than localhost as it is."""
+    """Returns the IP addresses of a host to listen on; a name other than localhost unchanged."""
     if host == "localhost":
         return {"127.0.0.1", "::1"}
     try:
@@ -182,7 +182,7 @@ def load_selected_configs(options: argparse.Namespace) -> list[ServerConfig]:
     given = [name for name in quick if getattr(options, name) is not None]
     if options.config:
         if given:
-            raise ConfigError(f"--{given[0]}: goes without --config; put it into the file")
+            raise ConfigError(f"--{given[0]}: not with --config; put it into the file")
         return load_configs(options.config)
     if options.mount is None:
         raise ConfigError("--config FILE, or --mount PATH, is needed")
@@ -190,7 +190,7 @@ def load_selected_configs(options: argparse.Namespace) -> list[ServerConfig]:
 
 
 def _config_of_flags(given: Mapping[str, str]) -> ServerConfig:
-    """Returns the config of a file with these values: what a file may not say, no flag may."""
+    """Returns the config of a file with these values, so that flags obey the rules of files."""
     document: dict[str, Any] = dict(given)
     if "parent" in document:
         document["parent"] = _addresses(document["parent"])
@@ -242,7 +242,7 @@ def _way(bootstrap: Sequence[str], client: ClientProperties) -> str:
 
 
 def _who(config: ServerConfig) -> list[str]:
-    """Returns who may call, if that is not simply everybody on this machine."""
+    """Returns a line on how callers authenticate; empty without TLS and tokens."""
     tls, auth = config.tls, config.auth
     ways = []
     if tls is not None and tls.client_auth == "require":

@@ -15,15 +15,15 @@ _log = logging.getLogger(__name__)
 def run_together(
     functions: Iterable[Callable[[], object]], timeout_seconds: float | None = None
 ) -> int:
-    """Runs each function on a thread of its own; returns how many have not ended in time.
+    """Runs each function on a thread of its own; returns the number that have not ended in time.
 
-    None of them waits for another one, and those that are late end with the process. Errors are
-    logged. Where no thread can be started, a function runs in the calling thread, after the others
-    have begun and without the time limit.
+    None of them waits for another one; late ones end with the process. Errors are logged. If no
+    thread can be started, a function runs in the calling thread, after the others have begun and
+    without the time limit.
 
     Args:
-        functions: what to run.
-        timeout_seconds: time for all of them; None: as long as they take.
+        functions: the functions to run.
+        timeout_seconds: time for all of them together; None = no limit.
     """
     until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     threads: list[threading.Thread] = []
@@ -32,7 +32,7 @@ def run_together(
         thread = threading.Thread(target=_run, args=(one,), daemon=True)
         try:
             thread.start()
-        except RuntimeError:  # the process has as many threads as it may have
+        except RuntimeError:  # the process has reached its limit of threads
             left.append(one)
         else:
             threads.append(thread)

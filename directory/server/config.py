@@ -72,10 +72,10 @@ class SiteLink:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one server. Seconds, unless the name says otherwise."""
+    """Bounds of one server; each attribute's name ends with its unit or the things it counts."""
 
     max_call_seconds: float = 30.0
-    """No call works longer than this, whatever deadline it came with, or without one."""
+    """No call works longer than this, even with a later deadline or none."""
     max_stale_seconds: float = 86_400.0
     """Time for which reads are answered, marked stale, while the store is away."""
     max_request_bytes: int = 4 * 1024 * 1024
@@ -85,20 +85,20 @@ class Limits:
     max_batch_paths: int = 10_000
     """Paths of one BatchResolve."""
     list_items: int = 1_000
-    """Elements of any other list or map of a request; what an entry holds has bounds of its own."""
+    """Elements of any other list or map of a request; contents of entries have their own bounds."""
     text_bytes: int = 16 * 1024
-    """Any one text of a request, such as a token; paths and entries have bounds of their own."""
+    """Any one text of a request, such as a token; paths and entries have their own bounds."""
     answer_bytes: int = 4 * 1024 * 1024
-    """One answer: a page of a listing, scan or history ends there, and the paths of a batch that
-    are left get LIMIT_EXCEEDED."""
+    """One answer: a page of a listing, scan or history ends there, and the remaining paths of a
+    batch get LIMIT_EXCEEDED."""
     unsent_bytes: int = 256 * 1024 * 1024
-    """Large answers that callers have not received yet, all callers together."""
+    """Large answers that callers have not received yet, of all callers together."""
     principal_unsent_bytes: int = 64 * 1024 * 1024
-    """The same of one caller."""
+    """Large answers that one caller has not received yet."""
     remembered_bytes: int = 64 * 1024 * 1024
-    """Answers of each cluster that are cached while nothing changes."""
+    """Cached answers of each cluster; a change of the tree empties the cache."""
     max_streams: int = 2_000
-    """Watches, scans and links at a time; one in eight is for links only."""
+    """Watches, scans and links at a time; an eighth of them is for links only."""
     principal_streams: int = 1_000
     """Watches, scans and links of one principal at a time, where callers are identified."""
     connection_streams: int = 64
@@ -108,14 +108,14 @@ class Limits:
     reflection_streams: int = 4
     """Streams of gRPC's reflection at a time; each ends after 30 s."""
     read_threads: int = 4
-    """Reads, other than streams, that run at a time; more only share one processor."""
+    """Reads, other than streams, that run at a time; more would only share one processor."""
     long_read_threads: int = 1
     """Long reads, such as listings and large batches, at a time, besides ``read_threads``."""
     max_blocked_reads: int = 32
-    """Reads that wait for a revision that their token names and this server has not seen yet, at a
-    time; they hold no thread of ``read_threads``."""
+    """Reads at a time that wait for the revision of their token, which this server does not have
+    yet; they hold no thread of ``read_threads``."""
     principal_blocked_reads: int = 8
-    """The same of one caller: a principal, or a connection where callers are not identified."""
+    """Such reads of one caller: a principal, or a connection if callers are not identified."""
     write_threads: int = 16
     """Threads for calls that may wait for the store or for Kafka."""
     max_queued_writes: int = 256
@@ -125,10 +125,10 @@ class Limits:
     max_concurrent_calls: int = 4_096
     """Calls at a time, streams not counted; one more is refused."""
     connection_calls: int = 100
-    """Calls and streams of one connection at a time; its client waits with more."""
+    """Calls and streams of one connection at a time; its client delays further ones."""
     unfinished_requests: int = 1_024
-    """Calls whose headers arrived and whose request did not, at a time; they hold no thread, and
-    with one more the oldest are refused."""
+    """Calls at a time whose headers have arrived and whose request has not; they hold no thread,
+    and with one more the oldest are refused."""
     request_seconds: float = 20.0
     """A request arrives within this time after its headers, or the call is refused."""
     referral_ttl_seconds: int = 60
@@ -138,22 +138,22 @@ class Limits:
     negative_ttl_seconds: int = 5
     """TTL of an absent (negative caching)."""
     inherited_grants_max_age_seconds: float = inf
-    """Time unconfirmed by a parent after which allows from above the mount end; denies stay."""
+    """Time without a parent's confirmation after which inherited allows end; denies stay."""
     link_heartbeat_seconds: float = 2.0
-    """Parent and child are never silent for longer."""
+    """Longest time between two messages of parent or child on a link."""
     drain_seconds: float = 5.0
     """Time after SIGTERM in which calls under way can end."""
     watch_queue_events: int = 10_000
     """Changes that a watcher may lag behind before its watch ends with RESYNC."""
     watch_queue_bytes: int = 64 * 1024 * 1024
-    """The same in bytes of changes; as many are kept in memory for all watchers together."""
+    """The same in bytes; also the bytes of changes kept in memory for all watchers together."""
     retained_change_events: int = 100_000
     """Change events kept in the store."""
     retained_change_bytes: int = 256 * 1024 * 1024
-    """The same in bytes."""
+    """Bytes of the change events kept in the store."""
     outbox_changes: int = 1_000_000
-    """Commits that may wait for the change log; twice as many for commits that take rights away, or
-    are of elected roles or operators."""
+    """Commits that may wait for the change log; twice as many for commits that take rights away and
+    for those of elected roles or operators."""
     policy_text_bytes: int = DEFAULT_BOUNDS.policy_text_bytes
     """One text of an entry: owner, description, a key or value of a map, a name."""
     policy_tags: int = DEFAULT_BOUNDS.policy_tags
@@ -171,13 +171,13 @@ class Limits:
     mount_endpoints: int = DEFAULT_BOUNDS.mount_endpoints
     """Endpoints of one mount, and those that a child reports."""
     child_mounts: int = DEFAULT_TABLE_BOUNDS.child_mounts
-    """Mounts below one child that it may report; its further ones are left out."""
+    """Mounts that one child may report below it; further ones are left out."""
     child_mount_bytes: int = DEFAULT_TABLE_BOUNDS.child_mount_bytes
-    """The same in bytes."""
+    """Bytes of the mounts that one child may report."""
     table_mounts: int = DEFAULT_TABLE_BOUNDS.table_mounts
     """Rows of the mount table; beyond it, children that report too many lose rows of their own."""
     table_bytes: int = DEFAULT_TABLE_BOUNDS.table_bytes
-    """The same in bytes."""
+    """Bytes of the mount table."""
 
     @property
     def bounds(self) -> Bounds:
@@ -204,13 +204,11 @@ class ServerConfig:
     """Prometheus address, ``host:port``; empty = none."""
     parent: tuple[str, ...] = ()
     dial_allow: tuple[str, ...] | None = None
-    """Networks and domains of servers that may be called besides those of ``parent``;
-    None = all.
-    """
+    """Networks and domains of servers that may be called, besides ``parent``; None = all."""
     tls: TlsConfig | None = None
     auth: AuthConfig = field(default_factory=AuthConfig)
     access: AccessMode = AccessMode.OPEN
-    """Default where no grant matches."""
+    """Access where no grant matches."""
     kafka: KafkaConfig | None = None
     change_log: ChangeLogConfig | None = None
     links: tuple[SiteLink, ...] = ()
@@ -258,7 +256,7 @@ def load_configs(names: Sequence[str]) -> list[ServerConfig]:
         keys = [f"cluster {config.cluster!r}", f"store {shown_store(config.store)!r}"]
         mount = f"mount {str(config.mount)!r} at listen {config.listen!r}"
         if not config.parent and not config.listen.endswith(":0"):
-            # With a parent, that one decides where the cluster is mounted.
+            # With a parent, the parent decides where the cluster is mounted.
             keys.append(mount)
         for key in keys:
             if key not in seen:
@@ -269,7 +267,7 @@ def load_configs(names: Sequence[str]) -> list[ServerConfig]:
                 raise ConfigError(shared)
             # The mount of a cluster that once had a parent is in its store, and not in its file.
             _log.warning(
-                "%s: only one of them is asked, unless their stores have other mounts; expected a "
+                "%s: only one of them answers, unless their stores have other mounts; expected a "
                 "mount in each file",
                 shared,
             )
@@ -281,7 +279,7 @@ def _files_at(name: str) -> list[pathlib.Path]:
     try:
         if not stat.S_ISDIR(place.stat().st_mode):
             return [place]
-        # Not by glob, which takes a folder that cannot be listed for an empty one.
+        # Not by glob, which treats a folder that cannot be listed as empty.
         found = sorted(one for one in place.iterdir() if one.name.endswith(".toml"))
     except OSError as error:
         raise ConfigError(f"{name}: cannot be read: {error.strerror}") from error
@@ -295,7 +293,7 @@ def _load(file: pathlib.Path) -> ServerConfig:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # of an integer of too many digits, too
+    except (ValueError, RecursionError) as error:  # also for an integer with too many digits
         raise ConfigError(f"{file}: not TOML: {error}") from error
     try:
         return parse_config(document, base=file.parent)
@@ -345,7 +343,7 @@ def parse_config(document: Mapping[str, Any], base: pathlib.Path | None = None) 
 
 
 def _dial_allow(table: Table | None) -> tuple[str, ...] | None:
-    """Reads ``[dial]``: which of the servers that others name may be called.
+    """Reads ``[dial]``: the servers that may be called if referrals or links name them.
 
     Raises:
         ConfigError: names the key.
@@ -378,7 +376,7 @@ def _name(key: str, value: str) -> str:
 
 def check_listen(listen: str, tls: TlsConfig | None, advertise: tuple[str, ...]) -> None:
     """Checks that a server without TLS listens on loopback only, and that ``advertise`` is set for
-    ``0.0.0.0`` and ``::``, which no certificate names and no client reaches.
+    ``0.0.0.0`` and ``::``, which clients cannot call.
 
     Raises:
         ConfigError: names the key and the expected value.
@@ -448,8 +446,8 @@ def _store(address: str, base: pathlib.Path | None) -> str:
 
 
 _MAX_FILE_BYTES: Final = 230
-"""Longest name of a sqlite file: file systems take 255 bytes, and the names of the files beside it
-(``ephemeral_keys.py``) have up to 23 more."""
+"""Longest name of a sqlite file: file systems allow 255 bytes, and the files beside it have names
+with up to 23 more (``ephemeral_keys.py``)."""
 
 
 def _refuse_no_file(address: str, file: pathlib.Path) -> None:
@@ -458,7 +456,7 @@ def _refuse_no_file(address: str, file: pathlib.Path) -> None:
             f"store: found a file name of {len(os.fsencode(file.name))} bytes; expected at most "
             f"{_MAX_FILE_BYTES}, since longer names are made beside it"
         )
-    if os.path.isdir(file):  # noqa: PTH112 - False where it may not be looked at
+    if os.path.isdir(file):  # noqa: PTH112 - False, not an error, without permission
         raise ConfigError(f"store: found {address!r}, which is a directory; expected a file")
 
 
@@ -534,7 +532,7 @@ _MOST_OF: Final[Mapping[str, int]] = {
     "link_heartbeat_seconds": 3_600,
     "drain_seconds": 86_400,
 }
-"""Largest values of those limits that gRPC, the contract or the system cannot count beyond."""
+"""Largest values of limits that gRPC, the contract or the system would not support beyond."""
 
 
 def _limits(table: Table | None) -> Limits:

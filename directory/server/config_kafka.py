@@ -25,26 +25,26 @@ class KafkaConfig:
     bootstrap: tuple[str, ...]
     """``host:port`` of some brokers."""
     ceiling: frozenset[str] = frozenset()
-    """What may be changed in Kafka at all; empty = observe."""
+    """Aspects that kdir may change in Kafka; empty = observe only."""
     split_on: str = ""
     """Adopted names are split at this; empty = they stay flat."""
     mapping_rules: tuple[MappingRule, ...] = ()
-    """Rules before ``split_on``. Those of an adoption (`kdir adopt --map`) replace them."""
+    """Rules before ``split_on``. The rules of an adoption (`kdir adopt --map`) replace them."""
     listeners: tuple[Listener, ...] = ()
     client: ClientProperties = field(default_factory=ClientProperties)
     """Properties of kdir's own Kafka clients."""
     sweep_interval_seconds: float = 30.0
-    """From one metadata sweep to the next; longer where a sweep itself takes long. What changes in
-    between is looked for 15 times as often (``adoption/sweep.py``)."""
+    """Interval between metadata sweeps; longer if a sweep itself takes long. Checks for changes are
+    15 times as frequent (``adoption/sweep.py``)."""
     configs_per_second: float = 500.0
-    """Most topics a second whose configs are read to find external changes, which Kafka does not
+    """Most topics per second whose configs are read to find external changes, which Kafka does not
     report. Each costs 0.19 ms of a processor here and 0.07 ms of a broker's."""
     changes_per_second: float = 500.0
-    """Most topics changed in Kafka a second, where armed: its controller serves others too."""
+    """Most armed topics changed in Kafka per second: its controller serves other clients, too."""
     revert_external_changes: bool = False
-    """True: values that others changed in Kafka, where kdir pushes, are reverted."""
+    """True: changes of other clients in Kafka, where kdir pushes, are reverted."""
     max_acls: int = 2_000
-    """Most ACLs in Kafka, by anybody: each costs every broker."""
+    """Most ACLs in Kafka, those of other clients included: each costs every broker."""
 
     def placing(self, adopted: tuple[MappingRule, ...] = ()) -> tuple[MappingRule, ...]:
         """Returns the rules in force: ``adopted`` or ``mapping_rules``, then ``split_on``."""
@@ -97,7 +97,7 @@ def _listeners(
     table: Table | None, bootstrap: tuple[str, ...], client: ClientProperties
 ) -> tuple[Listener, ...]:
     if table is None:
-        # Protocol and mechanism are of the properties, which Kafka's own client checks.
+        # Protocol and mechanism are in the properties, which Kafka's own client checks.
         _checked(Listener("default", bootstrap), "kafka", "bootstrap", "", "")
         return (Listener("default", bootstrap, *client.listener()),)
     listeners = []
@@ -119,7 +119,7 @@ def _listeners(
 
 
 def _checked(listener: Listener, where: str, *keys: str) -> Listener:
-    """Returns a listener that clients accept; ``keys`` are those of its fields after the name.
+    """Returns a listener that clients accept; ``keys``: config keys of its fields after the name.
 
     Raises:
         ConfigError: clients would not accept it.

@@ -37,7 +37,7 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class AuthConfig:
-    """Settings of how callers authenticate."""
+    """Settings of the authentication of callers."""
 
     principal_mapping_rules: tuple[PrincipalRule, ...] = (DEFAULT,)
     jwt_key: str = ""
@@ -88,7 +88,7 @@ def auth_of(table: Table | None, tls: TlsConfig | None, base: pathlib.Path | Non
     """Reads ``[auth]``.
 
     Raises:
-        ConfigError: names the key; also if no caller could ever be admitted.
+        ConfigError: names the key; also raised if no caller could ever be admitted.
     """
     if table is None:
         auth = AuthConfig(allow_anonymous=tls is None)
@@ -120,7 +120,7 @@ def parse_super_users(message: str | Iterable[str]) -> frozenset[str]:
     empty parts are ignored.
 
     Raises:
-        InvalidArgument: one is malformed, or is ``User:*``.
+        InvalidArgument: a name is malformed, or is ``User:*``.
     """
     parts = message.split(";") if isinstance(message, str) else message
     found = frozenset(check_principal(part.strip()) for part in parts if part.strip())
@@ -141,7 +141,7 @@ def check_means(tls: TlsConfig | None, auth: AuthConfig) -> None:
     if auth.jwt_key and auth.jwks:
         raise ConfigError("auth: jwt_key or jwks, not both")
     if not auth.has_tokens and (auth.issuer or auth.audience):
-        raise ConfigError("auth.issuer and auth.audience are of tokens: jwt_key or jwks is missing")
+        raise ConfigError("auth.issuer and auth.audience need tokens: jwt_key or jwks is missing")
     asked = tls is not None and tls.client_auth == "require"
     if not (auth.allow_anonymous or auth.has_tokens or asked):
         raise ConfigError(

@@ -1,9 +1,10 @@
-"""Feature levels: which there are, which level a change needs, and which servers do not support it
-yet.
+"""Feature levels: the list of them, the level that a change needs, and the servers that do not
+support it yet.
 
 A level is raised in two steps (KIP-37's rolling upgrade; Kafka's own finalized features are
 KIP-584): every live server supports it, and an operator finalizes it. Changes that need it are
-refused until then, so that no server meets rows that it cannot read. Levels never go down.
+refused until then, so that no server has to read rows that it does not support. Levels never go
+down.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ __all__ = [
 FIRST_LEVEL: Final = 1
 """Level of the first release, and of a store without a recorded level."""
 _DIGITS: Final = 10
-"""A number with this many digits is no level."""
+"""A number with this many digits or more is not a level."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureLevel:
-    """One level."""
+    """One feature level."""
 
     number: int
     name: str
@@ -63,7 +64,7 @@ LEVELS: Final[Levels] = MappingProxyType(
 
 
 def read_level(value: bytes | None) -> int | None:
-    """Returns the finalized level in a store; None: it cannot be read."""
+    """Returns the finalized level from the store's value; None = it cannot be read."""
     if value is None:
         return FIRST_LEVEL
     is_number = value.isdigit() and len(value) < _DIGITS
@@ -71,7 +72,7 @@ def read_level(value: bytes | None) -> int | None:
 
 
 def finalized_level(snapshot: Snapshot) -> int | None:
-    """Returns the level that changes may use; None: it cannot be read."""
+    """Returns the level that changes may use; None = it cannot be read."""
     return read_level(snapshot.fact(LEVEL))
 
 
@@ -89,16 +90,16 @@ def level_needed(writes: Iterable[Write], levels: Levels = LEVELS) -> int:
 
 
 def highest_supported(servers: Mapping[str, int]) -> int:
-    """Returns the highest level that all of these servers, by id, support; 1 without any."""
+    """Returns the highest level that all of these servers (levels by id) support; 1 without any."""
     return min(servers.values(), default=FIRST_LEVEL)
 
 
 def refuse_unfinalized(needed: int, finalized: int | None, servers: Mapping[str, int]) -> None:
-    """Checks that the finalized level allows the changes; None: it cannot be read.
+    """Checks that the finalized level (None = unreadable) allows changes that need a level.
 
     Raises:
         LevelNotFinalized: names the servers that do not support the level; if all do, the command
-            to run.
+            that finalizes it.
     """
     if needed <= (finalized or FIRST_LEVEL):
         return
@@ -123,12 +124,12 @@ def refuse_unfinalized(needed: int, finalized: int | None, servers: Mapping[str,
 def level_to_finalize(
     asked: int, finalized: int | None, servers: Mapping[str, int], levels: Levels = LEVELS
 ) -> int:
-    """Returns the level to which ``kdir features finalize`` raises the cluster's, from the levels
-    of its live servers by id.
+    """Returns the level to which ``kdir features finalize`` raises the cluster's.
 
     Args:
-        asked: 0 = the highest that every live server supports.
-        finalized: the current one; None: it cannot be read.
+        asked: requested level; 0 = the highest that every live server supports.
+        finalized: the current level; None = it cannot be read.
+        servers: levels of the live servers by id.
 
     Raises:
         InvalidArgument: an unknown level, or lower than the finalized one.

@@ -44,7 +44,7 @@ class State(enum.StrEnum):
     all callers but super users are asked to retry later.
     """
     SERVING = "serving"
-    """It follows the store."""
+    """The replica follows the store; all calls are answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class ClusterHealth:
     cluster: str
     state: State
     ready: bool
-    """Whether callers should be sent here. True for an unmounted cluster, which is unmounted on
-    every server and answers so.
+    """Whether callers should be sent here. True for an unmounted cluster: every server returns that
+    error.
     """
     age_seconds: float = 0.0
     """Age of the answers, with STALE and SEALED."""
@@ -96,8 +96,8 @@ def health_of(cluster: Cluster) -> ClusterHealth:
 
 
 def has_inherited_policy(cluster: Cluster) -> bool:
-    """True if what a loaded cluster inherits is known. With open access it need not be received
-    yet: everybody who is not denied is admitted.
+    """True if the inherited records of a loaded cluster are known. With open access they need not
+    be received yet: every caller that is not denied is admitted.
     """
     snapshot, config = cluster.replica.snapshot, cluster.config
     if inheritance.is_inherited_received(snapshot):
@@ -106,8 +106,8 @@ def has_inherited_policy(cluster: Cluster) -> bool:
 
 
 def healths_of(names: Iterable[str], clusters: Iterable[Cluster]) -> list[ClusterHealth]:
-    """Returns the health of every cluster that a process is to serve; one that is not open yet is
-    LOADING.
+    """Returns the health of every cluster that a process is to serve; LOADING for a cluster that is
+    not open yet.
     """
     opened = {cluster.config.cluster: health_of(cluster) for cluster in list(clusters)}
     return [opened.get(name) or ClusterHealth(name, State.LOADING, ready=False) for name in names]

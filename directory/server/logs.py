@@ -38,7 +38,7 @@ _CLUSTER: Final = contextvars.ContextVar("cluster", default="")
 @contextmanager
 def cluster_log_context(cluster: str) -> Iterator[None]:
     """Context manager that adds this cluster to the log lines of its block, and of functions that
-    the block made for other threads by ``with_log_context``.
+    the block makes for other threads with ``with_log_context``.
     """
     token = _CLUSTER.set(cluster)
     try:
@@ -63,11 +63,11 @@ class LogFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__()
         self.servers: dict[str, str] = {}
-        """The clusters of this process, and the server id of each; filled once they are known."""
+        """Server ids by cluster of this process; filled once they are known."""
 
     def about(self, record: logging.LogRecord) -> dict[str, Any]:
-        """Returns the context of a line, as far as known: ``cluster``, ``server``, and in a call
-        ``request_id``, ``principal``, ``peer``, then the line's own facts.
+        """Returns the known context of a line: ``cluster``, ``server``, in a call ``request_id``,
+        ``principal`` and ``peer``, and the line's own facts.
         """
         call = CURRENT.call
         cluster = (call.cluster if call is not None else "") or _CLUSTER.get()
@@ -88,14 +88,14 @@ class LogFormatter(logging.Formatter):
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
     def announcement(self, message: str) -> str:
-        """Returns the line on stdout that announces that the server is serving; with the JSON
-        format an object, too, since many collectors read both streams.
+        """Returns the line on stdout for a message such as that the server is serving; with the
+        JSON format also an object, since many collectors read both streams.
         """
         return message
 
     def failure(self, message: str) -> str:
-        """Returns the line on stderr with the reason why the server does not start or go on; with
-        the JSON format an object, too.
+        """Returns the line on stderr with the reason why the server does not start or continue;
+        with the JSON format also an object.
         """
         return f"error: {printable(redacted(message))}"
 
@@ -108,8 +108,8 @@ class LogFormatter(logging.Formatter):
 
 
 class TextFormatter(LogFormatter):
-    """Format for people: ``2026-11-21T06:14:00.123Z INFO directory.calls [id]: message``. Every
-    line that does not begin with a time belongs to the one before.
+    """Format for people: ``2026-11-21T06:14:00.123Z INFO directory.calls [id]: message``. A line
+    that does not begin with a time belongs to the line before.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -125,7 +125,7 @@ class TextFormatter(LogFormatter):
 
 
 class JsonFormatter(LogFormatter):
-    """Format for machines: one object a line, in ASCII."""
+    """Format for machines: one object per line, in ASCII."""
 
     def announcement(self, message: str) -> str:
         return self._line(logging.INFO, message)

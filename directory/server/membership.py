@@ -69,12 +69,12 @@ _log = logging.getLogger(__name__)
 _LOCK_SECONDS: Final = 1.0
 """Interval between attempts to register this server."""
 LASTING_SECONDS: Final = 5.0
-"""Interval between checks that the registration exists and is current; when the tree shows that it
-is gone, it is checked at once.
+"""Interval between checks that the registration exists and is current; it is also checked at once
+when the tree lacks it.
 """
 _SWEEP_SECONDS: Final = 5.0
 _ALONE_SECONDS: Final = 60.0
-"""Interval between sweeps while no other server is registered: only strays are left to find."""
+"""Interval between sweeps while no other server is registered: they only find stray rows."""
 _TRIES: Final = 8
 
 
@@ -96,11 +96,11 @@ class LiveServers:
 
     servers: Mapping[str, admin_pb2.Member]
     finalized: int | None
-    """None: it cannot be read."""
+    """Finalized feature level; None = it cannot be read."""
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> LiveServers:
-        """Returns the live servers, with the roles that each one holds."""
+        """Returns the live servers, each with its roles."""
         servers = members_of(snapshot.facts(keys.MEMBER))
         for key, value in snapshot.facts(keys.ROLE):
             candidate = value.partition(b"\n")[0].decode("utf-8", "replace")
@@ -116,7 +116,7 @@ class FinalizeResult:
     """Result of finalizing a level."""
 
     level: int | None
-    """Finalized level; None: it cannot be read."""
+    """Finalized level; None = it cannot be read."""
     supported: int
     """Highest level that every live server supports."""
     members: tuple[admin_pb2.Member, ...]
@@ -125,10 +125,10 @@ class FinalizeResult:
 
 
 class Membership:
-    """Servers of one cluster, as one of them sees them.
+    """Servers of one cluster, as one of them has them.
 
     Args:
-        server_id: of this server; unique among all that were ever started.
+        server_id: of this server; unique among all servers ever started.
         endpoints: returns the addresses of this server, ``host:port``; called repeatedly.
         levels: the feature levels that this server supports.
     """
@@ -159,7 +159,7 @@ class Membership:
         self._wake: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self.announcement: EphemeralKey | None = None
-        """Ephemeral key that shows others that this server is alive; None while it has none."""
+        """Ephemeral key with this server's registration; None while it has none."""
         self._notified = b""
         self._swept_at = -math.inf
         self._trouble = ""
@@ -169,16 +169,16 @@ class Membership:
         self._listeners: tuple[Callable[[], None], ...] = ()
         replica.subscribe(self._applied)
 
-    # -- what is known -----------------------------------------------------------------------
+    # -- servers and levels ------------------------------------------------------------------
 
     @property
     def finalized(self) -> int:
-        """Level that changes may use; 1 until it is loaded, or if it cannot be read."""
+        """Level that changes may use; 1 before it is loaded or if it cannot be read."""
         return self._roster.finalized or FIRST_LEVEL
 
     @property
     def stored_level(self) -> int | None:
-        """Finalized level in the store; None: it cannot be read."""
+        """Finalized level in the store; None = it cannot be read."""
         return self._roster.finalized
 
     def live(self) -> list[admin_pb2.Member]:
@@ -191,9 +191,7 @@ class Membership:
         return [servers[server] for server in sorted(servers)]
 
     def endpoints(self) -> tuple[str, ...]:
-        """Returns the cluster's endpoints: those of every live server, each once; no more than
-        clients use.
-        """
+        """Returns the endpoints of all live servers, each once; at most ``MAX_ENDPOINTS``."""
         live = self.live()
         staying = live
         if self._stop.is_set():  # this server's are only returned if it is the last one
@@ -205,7 +203,7 @@ class Membership:
         """Checks that every server of the cluster can read these writes.
 
         Raises:
-            LevelNotFinalized: names the servers that cannot.
+            LevelNotFinalized: a server cannot; the error names such servers.
         """
         finalized = self._roster.finalized or FIRST_LEVEL
         if finalized >= self.level:
@@ -217,7 +215,8 @@ class Membership:
 
     def subscribe(self, listener: Callable[[], None]) -> None:
         """Registers ``listener``, which is called when servers come, go or change, when the level
-        is raised, and when this server must not serve any more; in other threads: it must be quick.
+        is raised, and when this server must not serve any more. It is called in other threads and
+        must be quick.
         """
         self._listeners = (*self._listeners, listener)
 
@@ -238,7 +237,7 @@ class Membership:
         before, self._roster = self._roster, LiveServers.from_snapshot(applied.after)
         if applied.reloaded or self._server_id not in self._roster.servers:
             self._wake.set()
-        # With an unreadable level a running server goes on: it supports what was finalized.
+        # With an unreadable level a running server continues: it supports the finalized level.
         if self.finalized > self.level:
             self._refuse(ServerTooOld(self.finalized, self.level))
         if self._roster != before:
@@ -270,7 +269,7 @@ class Membership:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout=5)
             if self._thread.is_alive():
-                return  # the store does not answer; the key goes with the process
+                return  # the store does not answer; the key expires once the process has ended
         announcement, self.announcement = self.announcement, None
         if announcement is not None:
             announcement.delete()
@@ -297,7 +296,7 @@ class Membership:
         Raises:
             StoreUnreachable: the store cannot be reached.
             ServerTooOld: the finalized level is higher than this server supports.
-            IncompatibleStore: the store is another one by now.
+            IncompatibleStore: the store was replaced by another one.
         """
         if self._replica.state is ReplicaState.LOADING:
             return
@@ -307,7 +306,7 @@ class Membership:
             self.announcement = self._announce(value)
             if announcement is not None:
                 # The row belongs to the new announcement now. Without this call the lease or lock
-                # of the old one would stay for ever, such as after a new incarnation of the store.
+                # of the old one would stay for ever, as after a new incarnation of the store.
                 announcement.delete()
         elif value != self._notified:
             announcement.update(value)
@@ -319,12 +318,12 @@ class Membership:
             self._store.remove_expired(keys.MEMBER)
 
     def _is_removed(self) -> bool:
-        """True if others removed this server's row: by hand, or because its liveness file was gone
-        with the folder.
+        """True if this server's row was removed: by an operator, or by another server because the
+        liveness file was removed with its folder.
         """
         if self._server_id in self._roster.servers:
             return False
-        # The tree may only not show it yet.
+        # The replica may only lag behind the store.
         return _read(self._store, keys.member_key(self._server_id)) is None
 
     def _announce(self, value: bytes) -> EphemeralKey:
@@ -352,7 +351,7 @@ class Membership:
         """Raises the finalized level; 0 = to the highest that every live server supports.
 
         Raises:
-            LevelNotFinalized: names the servers that do not support it.
+            LevelNotFinalized: a server does not support it; the error names such servers.
             InvalidArgument: an unknown level, or lower than the finalized one.
             WriteConflict: servers came and went all the time; nothing was written.
             StoreUnavailable: the store cannot be reached.
@@ -393,8 +392,8 @@ class Membership:
 
 
 def check_level_at_startup(store: Store, levels: Levels = LEVELS) -> None:
-    """Checks that a server with these levels supports the store's; an empty store gets the newest
-    of them.
+    """Checks that a server with these levels supports the store's finalized level; an empty store
+    gets the highest of them.
 
     Raises:
         ServerTooOld: the finalized level is higher.
@@ -410,7 +409,7 @@ def check_level_at_startup(store: Store, levels: Levels = LEVELS) -> None:
 
 
 def _refuse_behind(found: bytes | None, level: int) -> None:
-    # A level that cannot be read keeps nobody out: there is nothing to compare.
+    # A level that cannot be read excludes no server: there is nothing to compare.
     finalized = read_level(found) or FIRST_LEVEL
     if finalized > level:
         raise ServerTooOld(finalized, level)
@@ -430,7 +429,7 @@ def unreadable(snapshot: Snapshot) -> Iterator[tuple[bytes, str]]:
         )
     for key, reported in snapshot.facts(keys.MEMBER):
         if read_member(reported) is None:
-            yield key, "what a server says of itself cannot be read: it counts as one of level 0"
+            yield key, "a server's registration cannot be read: the server counts as of level 0"
 
 
 def _concerns(key: bytes) -> bool:

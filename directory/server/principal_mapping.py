@@ -1,7 +1,7 @@
 """Mapping rules from a certificate's names to a principal; refuses patterns that could backtrack.
 
 The first rule that matches decides, as in Kafka's ``ssl.principal.mapping.rules``; but rules match
-parts of names and are no regular expressions. A rule is ``KIND:PATTERN -> PRINCIPAL`` or
+parts of names and are not regular expressions. A rule is ``KIND:PATTERN -> PRINCIPAL`` or
 ``DEFAULT``::
 
     URI:spiffe://prod/ns/*/sa/* -> User:$2
@@ -10,11 +10,11 @@ parts of names and are no regular expressions. A rule is ``KIND:PATTERN -> PRINC
     DEFAULT
 
 KIND is ``URI``, ``DNS`` or ``EMAIL`` of the subject alternative name, or ``CN`` of the subject. The
-pattern is cut at ``/`` (URI), ``.`` (DNS), ``@`` (EMAIL) or not at all (CN); a name must have as
-many parts, and each part of the pattern may hold one ``*``, which matches one character or more.
-So there is at most one way to match, and it is found in one pass. ``$1``, ``$2`` … are what the
-stars stood for. ``DEFAULT`` takes the first URI, else the first DNS name, else the common name, as
-``User:…``; it is the only rule where none are given.
+pattern is split at ``/`` (URI), ``.`` (DNS), ``@`` (EMAIL) or not at all (CN); a name must have as
+many parts, and each part of the pattern may have one ``*``, which matches one character or more.
+So there is at most one match, and it is found in one pass. ``$1``, ``$2`` … are the texts that the
+stars matched. ``DEFAULT`` takes the first URI, else the first DNS name, else the common name, as
+``User:…``; it is the only rule if none are given.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CertificateNames:
     emails: tuple[str, ...] = ()
     common_name: str = ""
     ends_at: float = inf
-    """Unix seconds after which the certificate counts no more."""
+    """Time at which the certificate expires, in Unix seconds."""
 
     def names_of_kind(self, kind: str) -> tuple[str, ...]:
         """Returns the names of one kind."""
@@ -60,9 +60,7 @@ class CertificateNames:
 
     @property
     def cluster_ids(self) -> tuple[str, ...]:
-        """Cluster ids in its URIs ``kdir://cluster/ID``: it is a certificate of these clusters'
-        servers.
-        """
+        """Ids in the URIs ``kdir://cluster/ID``; if there are any, it is a server's certificate."""
         return tuple(
             uri.removeprefix(CLUSTER_URI) for uri in self.uris if uri.startswith(CLUSTER_URI)
         )
@@ -112,8 +110,8 @@ class PrincipalRule:
             raise ConfigError(f"auth.principal_mapping_rules: {text!r}: {error.message}") from None
         if principal in {"User:*", "User:ANONYMOUS"}:
             raise ConfigError(
-                f"auth.principal_mapping_rules: {text!r}: {principal} is nobody's name: who comes "
-                f"without one is let in by auth.allow_anonymous"
+                f"auth.principal_mapping_rules: {text!r}: {principal} is not one principal's name; "
+                f"auth.allow_anonymous admits callers without one"
             )
         return cls(kind, parts, principal)
 
@@ -163,17 +161,17 @@ def _cut(kind: str, text: str) -> tuple[str, ...]:
 
 
 def parse_rules(texts: Sequence[str]) -> tuple[PrincipalRule, ...]:
-    """Parses rules in order; without any, ``DEFAULT`` alone.
+    """Parses rules, in order; without any, returns ``DEFAULT`` alone.
 
     Raises:
-        ConfigError: one is malformed.
+        ConfigError: a rule is malformed.
     """
     return tuple(map(PrincipalRule.parse, texts)) or (DEFAULT,)
 
 
 def principal_of(names: CertificateNames, rules: Sequence[PrincipalRule]) -> str:
-    """Returns the principal of a certificate; empty = no rule matches. A cluster's certificate has
-    none, whatever else it names: it carries no user's rights.
+    """Returns the principal of a certificate; empty = none. A cluster's certificate has none,
+    whatever else it names: it carries no user's rights.
     """
     if names.cluster_ids:
         return ""
@@ -184,7 +182,7 @@ def principal_of(names: CertificateNames, rules: Sequence[PrincipalRule]) -> str
         try:
             check_principal(principal)
         except InvalidArgument:
-            return ""  # a name that no grant could hold
-        # A certificate for "*" or "ANONYMOUS" must not make its holder all principals, or none.
+            return ""  # not valid as a principal of a grant
+        # A certificate for "*" or "ANONYMOUS" must not stand for all callers or no caller.
         return "" if principal.partition(":")[2] in {"*", "ANONYMOUS"} else principal
     return ""

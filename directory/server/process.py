@@ -1,8 +1,8 @@
 """Process of directory servers: signals, listening addresses, startup and drain.
 
-It opens the clusters behind each listening address, and serves them once all are open. A store on
-servers of its own may be unreachable at the start; until it answers, calls get NOT_READY (S5).
-Permanent errors, such as another cluster's store or a damaged file, end the process.
+It opens the clusters of each listening address, and serves them once all are open. A remote store
+may be unreachable at startup; until it answers, calls get NOT_READY (S5). Permanent errors, such as
+another cluster's store or a damaged file, end the process.
 
 Exit codes: 0 after SIGTERM or SIGINT; 2 for a config, port or store that cannot be used (one
 sentence on stderr, nothing changed); 3 for an embedded store that cannot be opened.
@@ -61,32 +61,32 @@ _log = logging.getLogger("directory")
 _RETRY_SECONDS: Final = 1.0
 _STOP_SECONDS: Final = 10.0
 """Time after draining for all clusters to resign from roles and close their stores; less than the
-supervisor allows. What links have pending is dropped after half of it: the process does not end
-before what runs by then, a commit of at most 5 s.
+supervisor allows. Commits that links have pending are dropped after half of it: the process waits
+only for one that runs then, of at most 5 s.
 """
 _LOADED_SECONDS: Final = 0.05
 """Interval between checks whether everything is loaded."""
 
 
 _SIGNAL_SECONDS: Final = 10.0
-"""Interval at which a thread that waits for a message of gRPC checks for signals, by default 0.1 s.
-The main thread, which receives signals, waits for no message here.
+"""Interval at which a thread that waits for a message of gRPC checks for signals; gRPC's default is
+0.1 s. The main thread, which receives signals, waits for no message here.
 """
 _COLLECTED_OBJECTS: Final = 10_000
-"""New objects after which the garbage collector runs. A call leaves no cycles, and with the default
-of 700 some forty calls under way at a time had it run again and again.
+"""New objects after which the garbage collector runs. A call leaves no cycles; with the default of
+700, about forty calls at a time would make it run again and again.
 """
 
 
 def main(arguments: Sequence[str] | None = None, levels: Levels = LEVELS) -> int:
-    """Runs until SIGTERM or SIGINT, as a release that supports these feature levels."""
+    """Runs ``kdir server`` until SIGTERM or SIGINT; ``levels``: supported feature levels."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser().parse_args(given)
     form: logs.LogFormatter = logs.TextFormatter()
     try:
         form = logs.set_up(log_format(options.log_format), options.log_level)
         if log_format(options.log_format) == "json":
-            # gRPC's own lines, one for each handshake that fails, are no JSON.
+            # gRPC's own log lines, one for each failed handshake, are not JSON.
             os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         check_processes(options.processes)
         configs = load_selected_configs(options)
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None, levels: Levels = LEVELS) -> int
 
 def _check_clients(configs: Sequence[ServerConfig], *, reported: bool) -> None:
     """Checks that the clients of etcd and Kafka are installed, and that Kafka's properties are
-    valid. Logs the client's advice, unless it is reported elsewhere.
+    valid. Logs the advice on Kafka's properties, unless it is ``reported`` elsewhere.
 
     Raises:
         ConfigError: a client is missing or cannot be configured.
@@ -168,10 +168,10 @@ def _run(
     Args:
         configs: its clusters.
         form: format of its log lines.
-        metrics: where Prometheus is answered; one address, or none.
+        metrics: address for Prometheus; one or none.
         levels: the feature levels that it supports.
-        bound: where it listens, by ``_own_address``, as one process of several.
-        joining: True if other such processes serve there already.
+        bound: listening addresses by ``_own_address``, if it is one process of several; else None.
+        joining: True if other such processes already serve at these addresses.
     """
     from directory.api.rpc.grpc_internals import set_longest_wait
     from directory.api.rpc.switch_interval import SWITCH_SECONDS
@@ -188,7 +188,7 @@ def _run(
     watchdog.start()
     with ExitStack() as stack:
         names = [config.cluster for config in configs]
-        # Started first, ended last: in between it answers that nothing is ready.
+        # Started first, ended last: until clusters are ready, it answers that they are not.
         for address in metrics:
             reported = _start_metrics_endpoint(address, names, served, watchdog, form)
             stack.enter_context(closing(reported))
@@ -211,8 +211,8 @@ def _run(
 def stop_at_signals(stop: threading.Event) -> None:
     """Sets an event at SIGTERM or SIGINT.
 
-    A handler runs in the main thread, which may hold the event's lock just then, as it waits for
-    it. So it only puts into a queue, which it may at any time, and another thread sets the event.
+    A handler runs in the main thread, which may hold the event's lock while it waits for the event.
+    So it only puts into a queue, which is always allowed, and another thread sets the event.
     """
     received: queue.SimpleQueue[None] = queue.SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -227,7 +227,7 @@ def stop_at_signals(stop: threading.Event) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Served:
-    """What one process serves; grows while it starts."""
+    """Servers and clusters of one process; the lists grow during startup."""
 
     servers: list[DirectoryServer] = field(default_factory=list)
     clusters: list[Cluster] = field(default_factory=list)
@@ -245,7 +245,7 @@ def _places(
     *,
     joining: bool,
 ) -> Iterator[ServedAddress]:
-    """Yields each address with the configs of the clusters behind it; nothing is opened yet."""
+    """Yields each address, with the configs of its clusters; nothing is opened yet."""
     # A heavy import, which a supervisor or ``--check`` does not need.
     from directory.server.cluster import Cluster
 
@@ -273,7 +273,7 @@ def _places(
 def _serve(
     places: Sequence[ServedAddress], servers: list[DirectoryServer], stop: threading.Event
 ) -> None:
-    """Runs until it is asked to stop.
+    """Serves until the event ``stop`` is set.
 
     Raises:
         IncompatibleStore: a store that became reachable cannot be used; or a cluster has raised its
@@ -345,7 +345,7 @@ def _bound_at(bound: Mapping[str, str], key: str) -> str:
         return bound[key]
     except KeyError:
         raise ConfigError(
-            f"listen: {key} is not among what the supervisor listens on; was the config changed? "
+            f"listen: {key} is no address of the supervisor; was the config changed? "
             f"restart all of kdir server"
         ) from None
 
@@ -362,8 +362,8 @@ def _end_with_supervisor(stop: threading.Event) -> None:
 
 
 def _check_free(listen: str, key: str = "listen") -> None:
-    """Checks that the address is free before a store, which may be created, is opened: a server
-    that cannot serve changes nothing.
+    """Checks that the address is free, before a store is opened, which may create it: a server that
+    cannot serve changes nothing.
     """
     host, port = split_address(listen) or ("", 0)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -421,7 +421,7 @@ _LIMITS_OF_CLUSTER: Final = frozenset(
 _LIMITS_OF_SERVER: Final = [
     one.name for one in dataclasses.fields(Limits) if one.name not in _LIMITS_OF_CLUSTER
 ]
-"""Limits of all that one gRPC server does, for whichever of its clusters."""
+"""Limits of one gRPC server, for all of its clusters together."""
 
 
 def _identities(configs: Sequence[ServerConfig]) -> Authenticator | None:
@@ -441,8 +441,8 @@ def _identities(configs: Sequence[ServerConfig]) -> Authenticator | None:
                 )
         if other.dial_allow != first.dial_allow:
             raise ConfigError(
-                f"[dial]: clusters {first.cluster} and {other.cluster} listen at one address, and "
-                f"differ"
+                f"[dial]: differs for clusters {first.cluster} and {other.cluster}, which listen "
+                f"at one address"
             )
     if all(config.tls is None and not config.auth.has_tokens for config in configs):
         return None
@@ -452,7 +452,7 @@ def _identities(configs: Sequence[ServerConfig]) -> Authenticator | None:
 
 
 def _own_address(config: ServerConfig) -> str:
-    # Port 0 means a free port each: two clusters that both ask for one do not share it.
+    # Port 0 means a free port for each cluster: two clusters with port 0 do not share one.
     return f"{config.listen}#{config.cluster}" if config.listen.endswith(":0") else config.listen
 
 
@@ -464,19 +464,19 @@ def _endpoints(config: ServerConfig, addresses: dict[str, str]) -> tuple[str, ..
 
 
 class ServedAddress:
-    """Clusters that one gRPC server serves at one address. A path that one of them owns is answered
-    there: none of the others refers its client to a parent.
+    """Clusters that one gRPC server serves at one address. Each path that one of them owns is
+    answered there, without a referral by another one.
 
     Args:
         configs: configs of the clusters.
         listen: the address.
-        shared: True if other processes of the same supervisor listen at the address too.
-        joining: True if some of those processes serve already: this one binds the address only when
-            all its clusters are loaded, so that no caller gets *not ready* by chance.
+        shared: True if other processes of the same supervisor listen at the address, too.
+        joining: True if some of those processes serve already: this process binds the address only
+            when all its clusters are loaded, so that no caller gets *not ready* by chance.
         open_cluster: opens one cluster.
         bound: called with the address once it is known.
         announce: prints a line on stdout.
-        identities: authentication of callers; None: callers are not identified.
+        identities: authenticates callers; None = callers are not identified.
     """
 
     def __init__(
@@ -502,7 +502,7 @@ class ServedAddress:
         self._reported = ""
         self._waiting: NotReadyServer | None = None
         self.clusters: Final[list[Cluster]] = []
-        """Those that are open."""
+        """The open clusters."""
         self.server: DirectoryServer | None = None
 
     @property
@@ -520,7 +520,7 @@ class ServedAddress:
 
         Raises:
             IncompatibleStore: a store cannot be used.
-            StoreUnreachable: an embedded one cannot be opened.
+            StoreUnreachable: an embedded store cannot be opened.
         """
         while self._missing:
             config = self._missing[0]
@@ -549,7 +549,7 @@ class ServedAddress:
         from directory.api.rpc.listener import NotReadyServer
 
         if self._joining:
-            pass  # not yet; which address it will be is known
+            pass  # bound later; the address is known already
         elif self.is_open:
             self._take()
         else:
@@ -568,11 +568,11 @@ class ServedAddress:
         self._listen = self.server.address
 
     def wait(self, stop: threading.Event) -> bool:
-        """Opens the other stores once they can be reached, answering NOT_READY meanwhile; False:
-        asked to stop.
+        """Opens the other stores once they can be reached, answering NOT_READY meanwhile. Returns
+        False if ``stop`` is set before.
 
         Raises:
-            IncompatibleStore, ConfigError: see ``open`` and ``bind``.
+            IncompatibleStore, ConfigError: as ``open`` and ``bind``.
         """
         while not self.is_open:
             if stop.wait(_RETRY_SECONDS):
@@ -585,8 +585,8 @@ class ServedAddress:
         return True
 
     def start(self, stop: threading.Event) -> None:
-        """Begins to load and to answer, and prints a line that scripts can wait for and read the
-        port from.
+        """Begins to load and to answer; prints a line for each cluster, from which scripts read the
+        port.
 
         Raises:
             ConfigError: the address is in use.
@@ -609,7 +609,7 @@ class ServedAddress:
                 )
 
     def drain(self) -> None:
-        """Refuses new calls and lets those under way end."""
+        """Refuses new calls and lets calls under way end."""
         if self._waiting is not None:
             self._waiting.stop()
         if self.server is not None:
@@ -619,10 +619,10 @@ class ServedAddress:
 def _serve_places(
     places: Sequence[ServedAddress], started: Callable[[ServedAddress], None], stop: threading.Event
 ) -> None:
-    """Serves the addresses that are open, and each of the others once it is, until asked to stop.
+    """Serves the open addresses, and each of the others once it is open, until ``stop`` is set.
 
     Raises:
-        IncompatibleStore, ConfigError: of one that opened later.
+        IncompatibleStore, ConfigError: of an address that opened later.
     """
     late = [_DelayedStart(place, started, stop) for place in places if not place.is_open]
     for place in places:

@@ -1,7 +1,7 @@
 """Connections of a process to other servers, each shared by the links of all of its clusters.
 
-Each channel of grpcio has a thread that looks for events five times a second; without sharing, the
-link of each cluster would have one.
+Each channel of grpcio has a thread that checks for events five times a second; without sharing, the
+link of each cluster would have its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import grpc
 __all__ = ["CALLS", "SharedChannel", "SharedChannels"]
 
 CALLS: Final = 50
-"""Calls of one channel at a time: servers take 100 of one connection, by default."""
+"""Most calls of one channel at a time: servers accept 100 of one connection, by default."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +34,7 @@ class SharedChannel:
 
 
 class SharedChannels:
-    """Channels shared by all callers that use the same key; closed when the last one ends."""
+    """Channels shared by all calls with the same key; closed when the last call ends."""
 
     def __init__(self) -> None:
         self._lock: Final = threading.Lock()

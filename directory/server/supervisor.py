@@ -1,14 +1,13 @@
 """Keeps several server processes on one port and one store.
 
-Each process is this program again (exec, never a bare fork: gRPC's threads do not survive one),
-with ``--bound`` saying at which address. All of them listen there by SO_REUSEPORT, and the kernel
-gives each new connection to one of them. The ports are held here from before the first process
-starts, so that a free one (port 0) is one for all, and so that no other ``kdir server`` can slip
-in.
+Each process is this program again (exec, never a bare fork: gRPC's threads do not survive it), with
+its addresses in ``--bound``. All of them listen there by SO_REUSEPORT, and the kernel gives each
+new connection to one of them. The supervisor holds the ports before the first process starts, so
+that all share a free port (port 0), and so that no other ``kdir server`` can take one.
 
-A process that ends is started again, after a pause that grows while it keeps ending. One that
-loses its supervisor (its standard input ends) drains and ends by itself. One that hangs is left to
-systemd or Kubernetes (``watchdog.py``).
+A process that ends is started again, after a pause that grows while it keeps ending. A process
+without its supervisor (its standard input ends) drains and ends by itself. A process that hangs is
+left to systemd or Kubernetes (``watchdog.py``).
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ MOST_PROCESSES: Final = 64
 _FIRST_PAUSE_SECONDS: Final = 0.5
 _LONGEST_PAUSE_SECONDS: Final = 30.0
 _STEADY_SECONDS: Final = 30.0
-"""Lifetime after which a process did not fail at its start: its pause is reset to the first."""
+"""Runtime after which a process counts as started well: its pause is reset to the first."""
 _BEYOND_DRAIN_SECONDS: Final = 15.0
 """Time after draining to resign from roles and close stores."""
 _SERVING: Final = "serving "
@@ -55,7 +54,7 @@ _UNUSABLE: Final = 2
 
 def serving_line(mount: object, cluster: str, cluster_id: str, address: str) -> str:
     """Returns the line that is printed once a cluster is served: scripts wait for it and read the
-    port from it.
+    port in it.
     """
     return f"{_SERVING}{mount} ({cluster} {cluster_id}) on {address}"
 
@@ -72,8 +71,8 @@ def is_serving_line(line: str) -> bool:
 
 
 def print_lines(out: TextIO, *lines: str) -> None:
-    """Prints lines on stdout. If it cannot be written, such as on a full disk or once its reader
-    has ended, that is logged, and the server goes on.
+    """Prints lines on stdout. A failure, such as a full disk or a reader that has ended, is logged,
+    and the server continues.
     """
     try:
         out.writelines(lines)
@@ -85,10 +84,10 @@ def print_lines(out: TextIO, *lines: str) -> None:
 class Ports:
     """Listening addresses that are held for processes to share.
 
-    SO_REUSEPORT alone would let two unrelated servers of one user share a port in silence. So a
-    port is first bound without it, which fails while anybody listens there; and a name in the
-    kernel's abstract namespace, which ends with this process, keeps a second supervisor out during
-    the moment in which nobody listens yet.
+    SO_REUSEPORT alone would let two unrelated servers of one user share a port unnoticed. So a port
+    is first bound without it, which fails while another process listens there; and a name in the
+    kernel's abstract namespace, which ends with this process, excludes a second supervisor until
+    the first process listens.
     """
 
     def __init__(self) -> None:
@@ -109,7 +108,7 @@ class Ports:
         holder = socket.socket(family, socket.SOCK_STREAM)
         self._sockets.append(holder)
         try:
-            if port:  # else a connection of a former server that is still closing is in the way
+            if port:  # allows the bind while a former server's connections are still closing
                 holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             holder.bind((host, port))
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -131,7 +130,7 @@ class Ports:
 
 @dataclass(slots=True)
 class _Worker:
-    """Slot of a server process, with the process in it."""
+    """Slot of a server process, with its current process."""
 
     number: int
     process: subprocess.Popen[str] | None = None
@@ -140,11 +139,11 @@ class _Worker:
     due: float | None = None
     """Time of the next start."""
     lines: list[str] = field(default_factory=list)
-    """Serving lines of its current process."""
+    """Serving lines of the current process."""
     tried: bool = False
-    """True once a process in it has served, ended, or could not be started."""
+    """True once a process of the slot has served, ended, or could not be started."""
     refused: bool = False
-    """True if its last process could not use its config, port or store."""
+    """True if the slot's last process could not use its config, port or store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +170,12 @@ class Supervisor:
     """Supervisor that starts processes, restarts those that end, and ends them all.
 
     Args:
-        arguments: of the command line, as they were given.
-        count: how many processes.
-        addresses: by key, as held; for ``--bound``.
-        clusters: how many serving lines a process prints.
+        arguments: of the command line, as given.
+        count: number of processes.
+        addresses: held addresses by key, for ``--bound``.
+        clusters: number of serving lines that each process prints.
         drain_seconds: time after SIGTERM in which calls may still be under way.
-        out: where the serving lines go, once.
+        out: stream to which the serving lines are written once.
     """
 
     def __init__(
@@ -198,15 +197,15 @@ class Supervisor:
         self._drain_seconds = drain_seconds
         self._out = out
         self._clock = clock
-        # A signal handler may call ``put`` at any time, whatever the main thread is doing.
+        # SimpleQueue: a signal handler may call ``put`` at any time.
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._reported = False
 
     def run(self) -> int:
         """Runs until SIGTERM or SIGINT, and returns 0. If the first process ends before it serves,
-        returns its exit code: it has logged why, and the others would fail likewise. Without a code
-        above 0 returns 1. Returns 2 once all processes fail with 2, such as after the cluster's
-        feature level was raised.
+        returns its exit code, or 1 if that is not above 0: it has logged why, and the others would
+        fail likewise. Returns 2 once all processes fail with 2, such as after the cluster's feature
+        level was raised.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._events.put(_Stop()))
@@ -235,10 +234,10 @@ class Supervisor:
         finally:
             self._end_all()
 
-    # -- what happens ----------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------
 
     def _next(self) -> _Event | None:
-        """Returns the next event; None: a process is due, and there is no event."""
+        """Returns the next event; None = the start of a process is due before any event."""
         due = [worker.due for worker in self._workers if worker.due is not None]
         try:
             return self._events.get(timeout=max(0.0, min(due) - self._clock()) if due else None)
@@ -249,7 +248,7 @@ class Supervisor:
         """Starts a process in the slot.
 
         Raises:
-            OSError: it cannot be started, or not be followed; none is left.
+            OSError: it cannot be started or monitored; then no process is left running.
         """
         worker.due, worker.started_at, worker.refused = None, self._clock(), False
         worker.lines.clear()
@@ -290,8 +289,8 @@ class Supervisor:
                 _log.info("server process %d serves", worker.number)
 
     def _print_serving_lines(self) -> None:
-        """Prints one line for each cluster, once every process has served or failed and one of them
-        serves.
+        """Prints one line for each cluster, once every process has served or failed and at least
+        one serves.
         """
         serving = next(filter(self._serves, self._workers), None)
         if serving and not self._reported and all(worker.tried for worker in self._workers):
@@ -329,7 +328,7 @@ class Supervisor:
     def _try_start(self, worker: _Worker) -> None:
         try:
             self._start(worker)
-        except OSError as error:  # no memory, or no more processes: the others go on
+        except OSError as error:  # no memory, or no more processes: the others continue
             worker.tried = True
             pause = self._pause(worker)
             _log.error(
@@ -348,8 +347,8 @@ class Supervisor:
     # -- the end ---------------------------------------------------------------------------------
 
     def _end_all(self) -> None:
-        """Sends SIGTERM to all processes, and SIGKILL to those that are left after drain and some
-        more time.
+        """Sends SIGTERM to all processes, and SIGKILL to those left after ``drain_seconds`` and
+        ``_BEYOND_DRAIN_SECONDS``.
         """
         living = [one.process for one in self._workers if one.process is not None]
         for process in living:

@@ -17,7 +17,7 @@ from resolver.printable import cut_shown
 __all__ = ["LARGEST", "ConfigError", "Table", "parsed_path", "split_address"]
 
 LARGEST: Final = sys.float_info.max
-"""Largest number of a config: TOML's integers have no end, and most are used as floats."""
+"""Largest number of a config: TOML's integers have no limit, and most are used as floats."""
 
 
 class ConfigError(Exception):
@@ -86,7 +86,7 @@ class Table:
         return found
 
     def endpoints(self, key: str) -> tuple[str, ...]:
-        """Returns a list of ``host:port``, at most ``MAX_ENDPOINTS``."""
+        """Returns the addresses ``host:port`` of a list of at most ``MAX_ENDPOINTS``."""
         found = self.texts(key)
         for address in found:
             try:
@@ -98,7 +98,7 @@ class Table:
         return found
 
     def has(self, key: str) -> bool:
-        """True if the key is there."""
+        """True if the table has the key."""
         self._known.append(key)
         return key in self._values
 
@@ -111,7 +111,7 @@ class Table:
         return Table(value, self.where(key))
 
     def rest(self) -> dict[str, Any]:
-        """Returns all keys, for tables whose keys are data."""
+        """Returns all keys and values that are left, for tables whose keys are data."""
         values, self._values = self._values, {}
         return values
 
@@ -127,7 +127,7 @@ def parsed_path(where: str, text: str) -> Path:
     """Parses a path in a config.
 
     Raises:
-        ConfigError: it is not canonical; names the key and the rule.
+        ConfigError: the path is not canonical; names the key and the rule.
     """
     try:
         return Path.parse(text)

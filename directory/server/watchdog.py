@@ -1,5 +1,5 @@
-"""Watchdog: reports to systemd, and on ``/healthz``, whether this process works; the service
-manager restarts it (docs/decisions/0060-hangs-are-the-service-managers.md).
+"""Watchdog: reports to systemd, and on ``/healthz``, whether this process works; if not, the
+service manager restarts it (docs/decisions/0060-hangs-are-the-service-managers.md).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["ServerCounters", "Watchdog", "notify_systemd"]
 
 _LOOK_SECONDS: Final = 1.0
 _LEAST_SECONDS: Final = 5.0
-"""Shortest time after which reads are stuck, however short a call may be: a busy machine alone may
-hold up a process for a second or two.
+"""Shortest time after which reads count as stuck, even if calls must be shorter: a busy machine
+alone may delay a process for a second or two.
 """
 
 
@@ -41,7 +41,7 @@ def notify_systemd(state: str) -> None:
     if not address:
         return
     name = f"\0{address[1:]}" if address.startswith("@") else address
-    # A systemd that restarts misses one; the next follows in a second.
+    # A systemd that restarts misses a message; the next one follows in a second.
     with (
         contextlib.suppress(OSError),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as way,
@@ -50,13 +50,13 @@ def notify_systemd(state: str) -> None:
 
 
 class Watchdog:
-    """Check, every second, that the reads of a process go on, for systemd's watchdog.
+    """Check, every second, that the reads of a process make progress, for systemd's watchdog.
 
     Args:
         servers: servers of this process; the sequence may grow.
-        call_seconds: as long as a call may work. Reads are stuck if at each look for longer than
-            this, by two looks, some wait for a thread and no call has ended; never before
-            ``_LEAST_SECONDS``.
+        call_seconds: longest time of a call. Reads are stuck if for more than two seconds longer
+            than this, and at least ``_LEAST_SECONDS``, every check finds that reads wait for a
+            thread and that no call has ended.
         notify: sends systemd a state.
     """
 
@@ -73,11 +73,11 @@ class Watchdog:
         self._clock: Final = clock
         self._notify: Final = notify
         self._waiting: Final[dict[ServerCounters, tuple[int, float]]] = {}
-        """For each server where reads wait: its ended calls, and the first look that found both
-        these and a read that waits.
+        """For each server where reads wait: its number of ended calls, and the time of the first
+        check that found this number and a waiting read.
         """
         self.is_stuck = False
-        """Whether reads of this process were stuck at the last look."""
+        """Whether reads of this process were stuck at the last check."""
 
     def start(self) -> None:
         """Starts the checks, in the background, until the process ends."""

@@ -1,6 +1,6 @@
 """Counts and times the calls of one server and the operations of its stores.
 
-Calls that gRPC itself refuses (a request over the size limit, one call too many) are not counted.
+Calls that gRPC itself refuses (a request or a number of calls over a limit) are not counted.
 """
 
 from __future__ import annotations
@@ -58,13 +58,11 @@ CALL_SECONDS: Final = (
     2.5,
     10.0,
 )
-"""A cached resolve takes microseconds, a write milliseconds, a call that waits for
-Kafka seconds.
-"""
+"""Upper ends of the buckets: a cached resolve takes microseconds, a write milliseconds, a call that
+waits for Kafka seconds."""
 COMMIT_SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-"""A commit takes as long as the disk's fsync, and over a network as the slower half of
-the members.
-"""
+"""Upper ends of the buckets: a commit takes as long as the disk's fsync; over a network, until a
+majority of the members has made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +70,13 @@ class HistogramSnapshot:
     """State of a histogram at one time."""
 
     buckets: tuple[int, ...]
-    """Number of durations up to each bound, in order; last, the total number."""
+    """Numbers of durations up to each bound, in order; the last is the total number."""
     seconds: float
     """Sum of the durations."""
 
     @property
     def count(self) -> int:
-        """Total number."""
+        """Total number of durations."""
         return self.buckets[-1]
 
 
@@ -101,8 +99,8 @@ class _Cells(threading.local):
 
 
 class Histogram:
-    """Histogram of durations in seconds. The cells of ended threads stay: for threads of pools, not
-    for short-lived ones.
+    """Histogram of durations in seconds. Only for threads of pools: the cells of ended threads are
+    never freed.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -155,8 +153,8 @@ class CallMetrics:
         return found
 
     def declare(self, method: str, *, streams: bool) -> None:
-        """Has failures of a method by a bug reported from the start, as 0: Prometheus sees no
-        increase in a counter whose first value is 1.
+        """Reports failures of a method by a bug (INTERNAL) from the start, as 0: Prometheus detects
+        no increase in a counter whose first value is 1.
         """
         if not streams:
             self.unary(method, "INTERNAL")
@@ -197,22 +195,22 @@ class MeasuredStore:
         }
         """Durations of commits by outcome; ``error``: refused as a bug of the caller."""
         self.last_commit_seconds: float | None = None
-        """Duration of the newest commit that the store answered."""
-        self._full: tuple[str, float] | None = None  # reason and time of the last commit
+        """Duration of the newest commit that the store answered; None = none yet."""
+        self._full: tuple[str, float] | None = None  # reason and time, if it had no space
         self._lock: Final = threading.Lock()
         self._reads = {"ok": 0, "error": 0}
 
-    # -- what was seen ---------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------
 
     def reads(self) -> dict[str, int]:
-        """Returns the number of reads besides the replica's load, by whether the store answered."""
+        """Returns the numbers of reads, without the replica's loads, by outcome: ok, error."""
         with self._lock:
             return dict(self._reads)
 
     @property
     def full(self) -> tuple[str, float] | None:
-        """Why the last commit found no space, and the seconds since then; None: it found
-        space. Only a later commit shows that there is space again.
+        """Why the last commit found no space, and the seconds since then; None = it found space.
+        Only a later commit shows that there is space again.
         """
         full = self._full
         return None if full is None else (full[0], self._clock() - full[1])
@@ -254,7 +252,7 @@ class MeasuredStore:
             with self._lock:
                 self._reads[outcome] += 1
 
-    # -- handed on -------------------------------------------------------------------------------
+    # -- passed on -------------------------------------------------------------------------------
 
     @property
     def identity(self) -> Identity:

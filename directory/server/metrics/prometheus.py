@@ -3,8 +3,8 @@ the HTTP endpoint.
 
 Names and units follow Prometheus's conventions: base units, counters end in ``_total``. A test
 compares the metrics with ``docs/reference/metrics.md``, the dashboard and the alerts. The HTTP
-server answers GET on ``/metrics``, ``/healthz`` (the process works: else restart it) and
-``/readyz`` (callers may be sent here), on loopback only; connections of slow callers are closed.
+server answers GET on ``/metrics``, ``/healthz`` (503 = restart the process) and ``/readyz`` (503 =
+send callers elsewhere), on loopback only; connections of slow callers are closed.
 """
 
 from __future__ import annotations
@@ -237,8 +237,8 @@ class _MetricFamilies:
         family.add_metric(labels, float(value))
 
     def spread(self, name: str, histogram: Histogram, *labels: str) -> None:
-        """Adds one histogram, also an empty one with all its buckets: Prometheus sees no increase
-        in a counter whose first value is 1.
+        """Adds one histogram, even an empty one with all its buckets: Prometheus detects no
+        increase in a counter whose first value is 1.
         """
         family, reading = self._families[name], histogram.read()
         if not isinstance(family, HistogramMetricFamily):
@@ -247,13 +247,13 @@ class _MetricFamilies:
         family.add_metric(labels, list(zip(ends, reading.buckets, strict=True)), reading.seconds)
 
     def families(self) -> Iterator[Family]:
-        """Returns the families with values."""
+        """Returns the families that have values."""
         return (one for one in self._families.values() if one.samples)
 
 
 class ServerCollector(Collector):
-    """Collector of the clusters and servers of one process; ``names``: all clusters that it is to
-    serve.
+    """Collector of the clusters and servers of one process; ``names``: all clusters that the
+    process is to serve.
     """
 
     def __init__(
@@ -324,8 +324,8 @@ def _neighbours(sheet: _MetricFamilies, cluster: Cluster, name: str) -> None:
     link = cluster.link_status()
     if link.configured:
         sheet.put("kdir_leader", link.holder, name, "parent-link")
-        if not link.standby:  # else another server reports it
-            if not cluster.is_detached:  # else no link is wanted
+        if not link.standby:  # of a standby's cluster, another server reports it
+            if not cluster.is_detached:  # a detached cluster has no link
                 sheet.put("kdir_parent_link_up", link.linked, name)
             if link.contact_age_seconds is not None:
                 sheet.put("kdir_parent_last_contact_age_seconds", link.contact_age_seconds, name)
@@ -340,7 +340,7 @@ def _kafka(sheet: _MetricFamilies, cluster: Cluster, name: str) -> None:
     sheet.put("kdir_leader", status.leader, name, "reconciler")
     sheet.put("kdir_reconciler_queue_length", cluster.reconciler.waiting_count(), name)
     sheet.put("kdir_kafka_stopped", bool(status.stop_reason), name)
-    if status.leader:  # else another server reports it
+    if status.leader:  # without the role, another server reports it
         sheet.put("kdir_kafka_reachable", status.reachable, name)
         if status.last_sweep_seconds is not None:
             sheet.put("kdir_kafka_sweep_age_seconds", status.last_sweep_seconds, name)
@@ -392,10 +392,10 @@ class MetricsEndpoint:
     """HTTP server of one process; answers as soon as it is made.
 
     Args:
-        address: ``host:port``; port 0 is a free one.
+        address: ``host:port``; port 0 = any free port.
         names: the clusters that the process is to serve.
-        clusters, servers: the open ones; they may still grow.
-        watchdog: whether the process works.
+        clusters, servers: the open ones; the sequences may still grow.
+        watchdog: reports whether the process works.
     """
 
     def __init__(
@@ -409,7 +409,7 @@ class MetricsEndpoint:
         """Binds the address.
 
         Raises:
-            ConfigError: it cannot be bound.
+            ConfigError: the address cannot be bound.
         """
         registry = CollectorRegistry()
         registry.register(ServerCollector(names, clusters, servers))
@@ -434,7 +434,7 @@ class MetricsEndpoint:
 
 
 class _Server(LimitedConnections, TCPServer):
-    """HTTP server that, unlike ``http.server``'s, does not look up the host's name in DNS."""
+    """HTTP server that, unlike that of ``http.server``, does not resolve the host's name in DNS."""
 
     allow_reuse_address = True
     block_on_close = False
@@ -468,7 +468,7 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         try:
             status, body, kind = self._respond()
-        except Exception:  # noqa: BLE001 - logged, and answered as what it is
+        except Exception:  # noqa: BLE001 - logged, and answered with 500
             _log.exception("metrics cannot be reported")
             status, body, kind = 500, b"failed by a bug; the log says which\n", _PLAIN
         self.send_response(status)

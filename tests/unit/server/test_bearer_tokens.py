@@ -94,7 +94,7 @@ def test_a_good_token_says_who(tmp_path: Path, content: bytes, key: Any, algorit
         ({"exp": int(NOW - LEEWAY_SECONDS - 5)}, "has expired"),
         ({"exp": None}, "lacks the claim exp"),
         ({"exp": "tomorrow"}, "exp is no time"),
-        ({"nbf": int(NOW + LEEWAY_SECONDS + 86_400)}, "is not good yet"),
+        ({"nbf": int(NOW + LEEWAY_SECONDS + 86_400)}, "is not valid yet"),
         ({"sub": None}, "the token has no `sub` claim"),
         ({"sub": ""}, "the token has no `sub` claim"),
         ({"sub": "*"}, "is no name of a principal"),
@@ -213,7 +213,7 @@ def test_the_last_key_that_is_taken_out_of_a_set_is_good_no_more(
             return error.message
 
     eventually(lambda: "names no key" in answer())
-    assert "no token is good" in caplog.text
+    assert "no token is accepted" in caplog.text
     (tmp_path / "jwks.json").write_text(json.dumps({"keys": [jwk(RSA, "one")]}))
     eventually(lambda: answer() == "User:alice")
 

@@ -70,8 +70,8 @@ def test_the_first_rule_that_matches_says_who(
         ("DNS:*a*.b -> User:$1", "one * in each part"),
         ("DNS:*.b -> User:$2", "$2 refers to no *; there are 1"),
         ("DNS:*.b -> User:$", "$ refers to no *"),
-        ("CN:x -> User:*", "is nobody's name"),
-        ("CN:x -> User:ANONYMOUS", "is nobody's name"),
+        ("CN:x -> User:*", "is not one principal's name"),
+        ("CN:x -> User:ANONYMOUS", "is not one principal's name"),
         ("DNS: -> User:a", "DEFAULT, or a rule such as"),
     ],
 )
