@@ -163,7 +163,9 @@ METRICS: Final = (
     Metric("kdir_reconciler_queue_length", "gauge", "Work queued by the elected reconciler."),
     Metric("kdir_kafka_reachable", "gauge", "1 while Kafka answers; only on the elected server."),
     Metric(
-        "kdir_kafka_sweep_age_seconds", "gauge", "Seconds since the last sweep over all of Kafka."
+        "kdir_kafka_sweep_age_seconds",
+        "gauge",
+        "Seconds since Kafka's topics were last read, by a sweep or a check between two.",
     ),
     Metric(
         "kdir_kafka_stopped",
