@@ -4,18 +4,26 @@ Each server returns the mounts that it knows. Each of these clusters is then ask
 mount and revision, at its known endpoints. The discovery goes down by the mounts and up by the
 referral for ``/``, so it can start at any server. A cluster that does not answer is a result, not
 an error.
+
+A server may list any clusters, ids and epochs, so ``choose_places`` decides which rows count. A row
+counts only for a path below the mount of the cluster that lists it (R5). Where the cluster mounted
+deepest above a path answers, is fresh and lists all its mounts, it decides: rows that it does not
+list are dropped, and its endpoints count. Of the rows that are left, those of the highest lister go
+first, down from the caller's servers and their parents: a child takes no place that a cluster
+above it gives. Epochs order only rows of one lister, since each owner counts its own. Clusters that
+none of these list are added last, where no other is mounted.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any, Final
 
 import grpc
@@ -52,10 +60,14 @@ from resolver.transport import GrpcTransport, Metadata
 from resolver.user_config import environment_allow, environment_login
 
 __all__ = [
+    "ClusterPlace",
+    "CrawlTarget",
     "FederationClusters",
     "ReachableCluster",
+    "ServerAnswer",
     "UnreachableCluster",
     "channel_to",
+    "choose_places",
     "cluster_state_from_authority",
     "discover_clusters",
 ]
@@ -96,6 +108,15 @@ class ReachableCluster:
         """The path at which the cluster is mounted."""
         return Path.parse(self.state.mount)
 
+    def decides(self, mount: Path, cluster_id: str) -> bool:
+        """True if it is fresh, and its list has all mounts, or this mount, or this cluster: what it
+        then does not list at ``mount`` is not mounted there.
+        """
+        if self.state.stale:
+            return False
+        is_listed = str(mount) in self.mounts or cluster_id in self.mounts.values()
+        return self.has_all_mounts or is_listed
+
 
 @dataclass(frozen=True, slots=True)
 class UnreachableCluster:
@@ -130,10 +151,9 @@ class FederationClusters:
         above = max((len(path) for path in quiet if _above(path, mount)), default=-1)
         owners = [one for one in self.answered.values() if _above(one.mount, mount)]
         owner = max(owners, key=lambda one: len(one.mount), default=None)
-        if owner is None or len(owner.mount) <= above or owner.state.stale:
+        if owner is None or len(owner.mount) <= above or not owner.decides(mount, cluster_id):
             return None
-        is_listed = str(mount) in owner.mounts or cluster_id in owner.mounts.values()
-        return owner if owner.has_all_mounts or is_listed else None
+        return owner
 
     def mounts_at(self, below: Path) -> set[Path]:
         """Returns the mounts of the cluster that owns a path and of those at or below it.
@@ -240,7 +260,7 @@ def cluster_state_from_authority(authority: resolve_pb2.Authority, now: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class _CrawlTarget:
+class CrawlTarget:
     """Endpoints of a cluster to ask. Without a cluster id, any cluster's answer is right."""
 
     endpoints: tuple[str, ...]
@@ -251,17 +271,14 @@ class _CrawlTarget:
     age_seconds: float = 0.0
 
 
-_NO_TARGET: Final = _CrawlTarget(())
-
-
 @dataclass(frozen=True, slots=True)
-class _Answer:
+class ServerAnswer:
     """Answer of one server for one cluster, with the clusters that it leads to."""
 
     found: ReachableCluster
-    listed: list[_CrawlTarget]
+    listed: list[CrawlTarget]
     """The rows of its mount table, which has clusters that are not below it, too."""
-    above: list[_CrawlTarget]
+    above: list[CrawlTarget]
     """Its referral for ``/``."""
 
     @property
@@ -270,15 +287,243 @@ class _Answer:
         return self.found.endpoints[0]
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterPlace:
+    """Path at which a cluster is mounted, by a row of the cluster that lists it."""
+
+    row: CrawlTarget
+    """Where the place is chosen, with all endpoints that count."""
+    mount: Path
+    lister: ReachableCluster | None = None
+    """None: no other cluster that counts lists it; the place is the mount that it reports."""
+    answer: ServerAnswer | None = None
+    """The answer that counts, from one of the endpoints of ``row``."""
+    why_not: str = ""
+    """Why a cluster that is listed by a moved one cannot be read."""
+    is_too_long: bool = False
+    """True if it would have no valid path where the moved one is mounted now."""
+
+    @property
+    def is_answered(self) -> bool:
+        """True if the cluster answered, and has the mount that others list."""
+        return self.answer is not None and not self.why_not and not self.is_moved
+
+    @property
+    def is_moved(self) -> bool:
+        """True if the cluster answered with another mount than others list."""
+        return self.answer is not None and self.answer.found.mount != self.mount
+
+    @property
+    def why_moved(self) -> str:
+        """Returns why a cluster that moved cannot be read."""
+        if self.answer is None or self.lister is None:
+            return ""
+        return (
+            f"{self.answer.endpoint} answers with the mount {self.answer.found.mount}; "
+            f"{self.lister.state.cluster} lists it at {self.mount}"
+        )
+
+
+def choose_places(
+    answers: Mapping[str, Sequence[ServerAnswer]],
+    seeds: Iterable[ServerAnswer],
+    settled: Mapping[str, ClusterPlace] | None = None,
+) -> dict[str, ClusterPlace]:
+    """Returns the place of each cluster that is found from the seeds downwards, by cluster id.
+
+    ``answers``: all answers by cluster id, each with the rows below its own mount. ``seeds``: the
+    answers that count without a row. ``settled``: places that are chosen, and stay.
+    """
+    choice = _PlaceChoice(answers)
+    for cluster_id, place in (settled or {}).items():
+        choice.settle(cluster_id, place)
+    for seed in seeds:
+        state = seed.found.state
+        row = CrawlTarget((seed.endpoint,), state.cluster_id, state.cluster, state.mount)
+        choice.add(ClusterPlace(row, seed.found.mount))
+    choice.settle_all()
+    choice.move_children()
+    return choice.chosen
+
+
+@dataclass(slots=True)
+class _PlaceChoice:
+    """Choice of places from the highest mount downwards: what is mounted above a path is settled
+    before the path, except where it has a row of a higher lister further down.
+    """
+
+    answers: Mapping[str, Sequence[ServerAnswer]]
+    chosen: dict[str, ClusterPlace] = field(default_factory=dict)
+    owners: dict[Path, ReachableCluster | None] = field(default_factory=dict)
+    """By the mount of each chosen place. None: nobody decides what is mounted below it."""
+    candidates: defaultdict[str, list[ClusterPlace]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    """By the id of a cluster without a place."""
+    pending: defaultdict[Path, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Cluster ids by the mount of each of their candidates."""
+    heap: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, place: ClusterPlace) -> None:
+        """Adds a candidate of a cluster that has no place yet."""
+        cluster_id = place.row.cluster_id
+        if cluster_id not in self.chosen:
+            self.candidates[cluster_id].append(place)
+            self.pending[place.mount].add(cluster_id)
+            heappush(self.heap, (len(place.mount), cluster_id))
+
+    def settle(self, cluster_id: str, place: ClusterPlace) -> None:
+        """Gives a cluster its place, and adds the clusters that it lists, if it answers there."""
+        self.chosen[cluster_id] = place
+        for one in self.candidates.pop(cluster_id, ()):
+            self.pending[one.mount].discard(cluster_id)
+        if place.answer is None or not place.is_answered:
+            self.owners[place.mount] = None
+            return
+        found = place.answer.found
+        if self.owners.setdefault(place.mount, found) is not None:
+            self.owners[place.mount] = found
+        for row in place.answer.listed:
+            self.add(ClusterPlace(row, Path.parse(row.mount), found))
+
+    def settle_all(self) -> None:
+        """Gives each cluster with a candidate that counts its place."""
+        while self.heap:
+            length, cluster_id = heappop(self.heap)
+            if cluster_id in self.chosen:
+                continue
+            place = self._best_place(cluster_id, length)
+            if place is not None and len(place.mount) > length:
+                heappush(self.heap, (len(place.mount), cluster_id))
+            elif place is not None:
+                self.settle(cluster_id, place)
+
+    def move_children(self) -> None:
+        """Gives each cluster that only a moved one lists a place below the new mount of that."""
+        waiting = deque(cluster_id for cluster_id, one in self.chosen.items() if one.is_moved)
+        while waiting:
+            above = self.chosen[waiting.popleft()]
+            if above.answer is None:
+                continue
+            before = above.answer.found.mount
+            for row in above.answer.listed:
+                mount = Path.parse(row.mount)
+                known = self.chosen.get(row.cluster_id)
+                if known is None or (
+                    not known.why_not
+                    and known.mount == mount
+                    and len(self._mounted_above(mount)) < len(before)
+                ):
+                    self.owners.pop(mount, None)
+                    self.chosen[row.cluster_id] = _moved_with(
+                        row, mount, above, self._answer_at(row.cluster_id, row.endpoints)
+                    )
+                    waiting.append(row.cluster_id)
+
+    def _best_place(self, cluster_id: str, length: int) -> ClusterPlace | None:
+        """Returns the candidate that counts, with its answer; None if there is none. Drops those of
+        at most ``length`` segments that their owner does not list.
+        """
+        left: list[ClusterPlace] = []
+        counting: list[tuple[ClusterPlace, ReachableCluster | None]] = []
+        for one in self.candidates[cluster_id]:
+            owner = self._owner_of(one.mount, cluster_id)
+            if owner is None or owner.mounts.get(str(one.mount)) == cluster_id:
+                counting.append((one, owner))
+                left.append(one)
+            elif len(one.mount) > length:
+                left.append(one)
+            else:
+                self.pending[one.mount].discard(cluster_id)
+        self.candidates[cluster_id] = left
+        if not counting:
+            return None
+        best, owner = min(counting, key=_order)
+        endpoints = self._endpoints(best.mount, owner, counting)
+        answer = self._answer_at(cluster_id, endpoints, best.mount)
+        row = replace(best.row, endpoints=endpoints)
+        mount = best.mount if answer is None else answer.found.mount
+        if mount != best.mount and owner is None and best.lister is not None:
+            # The row may be older than the move that the cluster itself reports.
+            there = self._owner_of(mount, cluster_id)
+            is_free = there is None or there.mounts.get(str(mount)) == cluster_id
+            if is_free and _above(best.lister.mount, mount):
+                row = replace(
+                    row,
+                    mount=str(mount),
+                    endpoints=(*endpoints, *self._endpoints(mount, there, counting)),
+                )
+                return replace(best, row=row, mount=mount, answer=answer)
+        return replace(best, row=row, answer=answer, lister=owner or best.lister)
+
+    @staticmethod
+    def _endpoints(
+        mount: Path,
+        owner: ReachableCluster | None,
+        counting: Iterable[tuple[ClusterPlace, ReachableCluster | None]],
+    ) -> tuple[str, ...]:
+        """Returns the endpoints of the owner's row for this mount; of all rows, if none decides."""
+        found = (
+            one.row.endpoints
+            for one, _ in counting
+            if one.mount == mount and (owner is None or one.lister is None or one.lister is owner)
+        )
+        return tuple(dict.fromkeys(endpoint for endpoints in found for endpoint in endpoints))
+
+    def _answer_at(
+        self, cluster_id: str, endpoints: Iterable[str], mount: Path | None = None
+    ) -> ServerAnswer | None:
+        """Returns the answer of one of these endpoints, if one has this mount, that one."""
+        found = [one for one in self.answers.get(cluster_id, ()) if one.endpoint in endpoints]
+        found = [one for one in found if one.found.mount == mount] or found
+        return _freshest(found) if found else None
+
+    def _owner_of(self, mount: Path, cluster_id: str) -> ReachableCluster | None:
+        """Returns the cluster that decides what is mounted at a path; None: nobody does."""
+        owner = self.owners.get(self._mounted_above(mount))
+        return owner if owner is not None and owner.decides(mount, cluster_id) else None
+
+    def _mounted_above(self, mount: Path) -> Path:
+        """Returns the deepest mount above a path, also one that is not settled; else the root."""
+        while not mount.is_root:
+            mount = mount.parent
+            if mount in self.owners or self.pending.get(mount):
+                break
+        return mount
+
+
+def _order(pair: tuple[ClusterPlace, ReachableCluster | None]) -> tuple[object, ...]:
+    """Returns the sort key of a candidate with the owner that lists it: the best comes first."""
+    place, owner = pair
+    height, lister = -1, ""
+    if place.lister is not None:
+        height, lister = len(place.lister.mount), place.lister.state.mount
+    row = place.row
+    return height, owner is None, lister, -row.epoch, row.age_seconds, row.mount
+
+
+def _moved_with(
+    row: CrawlTarget, mount: Path, above: ClusterPlace, answer: ServerAnswer | None
+) -> ClusterPlace:
+    """Returns the place of a cluster that a moved one lists. If it would be no valid path there, it
+    is the place of the moved one itself.
+    """
+    lister = above.answer.found if above.answer is not None else None
+    name, before = above.row.cluster, above.mount if lister is None else lister.mount
+    try:
+        mount = mount.rebase(before, above.mount)
+    except InvalidPath as error:
+        why_not = (
+            f"can have no path below {above.mount}, where {name} is mounted now: {error.message}"
+        )
+        return ClusterPlace(row, above.mount, lister, answer, why_not, is_too_long=True)
+    why_not = f"is mounted below {name}, which has not received its new mount yet"
+    return ClusterPlace(row, mount, lister, answer, why_not)
+
+
 @dataclass(slots=True)
 class _ClusterCrawl:
-    """State of a running discovery.
-
-    A server may report any clusters, ids and epochs. So a cluster's place and endpoints are those
-    that the cluster mounted above it lists, from the caller's servers and their parents downwards
-    (R5). What others report counts for clusters that none of these lists: a child has the whole
-    mount table from its parent, and leads to its siblings where the parent does not answer.
-    """
+    """State of a running discovery."""
 
     ask_seconds: float
     clock: Callable[[], datetime]
@@ -287,13 +532,13 @@ class _ClusterCrawl:
     allow: AllowList
     """Decides which endpoints besides ``named`` may be asked."""
     started_at: datetime = field(init=False)
-    answered: dict[str, ReachableCluster] = field(default_factory=dict)
-    """By cluster id: the answer that counts; chosen when all are there."""
-    answers: dict[str, list[_Answer]] = field(default_factory=dict)
+    places: dict[str, ClusterPlace] = field(default_factory=dict)
+    """By cluster id; chosen when all answers are there."""
+    answers: dict[str, list[ServerAnswer]] = field(default_factory=dict)
     trusted: set[tuple[str, str]] = field(default_factory=set)
     """Endpoints that the caller named, without a cluster id, and those of the clusters above them,
     as each returned its parent."""
-    targets: dict[str, _CrawlTarget] = field(default_factory=dict)
+    targets: dict[str, CrawlTarget] = field(default_factory=dict)
     failed: dict[str, KdirError] = field(default_factory=dict)
     added: Counter[str] = field(default_factory=Counter)
     """Clusters that a child, by its id, led to: itself, or by those that it led to."""
@@ -309,12 +554,12 @@ class _ClusterCrawl:
 
     def crawl(self, servers: Sequence[str]) -> None:
         """Asks the servers, then all clusters that an answer names, until none is new."""
-        seeds = [_CrawlTarget((server,)) for server in dict.fromkeys(servers)]
+        seeds = [CrawlTarget((server,)) for server in dict.fromkeys(servers)]
         refused: list[str] = []
         with ThreadPoolExecutor(_MOST_ASKED_AT_ONCE, "kdir-discovery") as pool:
-            pending: dict[Future[_Answer], tuple[_CrawlTarget, str]] = {}
+            pending: dict[Future[ServerAnswer], tuple[CrawlTarget, str]] = {}
 
-            def submit(targets: Iterable[_CrawlTarget], child: str = "") -> None:
+            def submit(targets: Iterable[CrawlTarget], child: str = "") -> None:
                 for target in targets:
                     if self._has_room(target, child) and self._is_new(target):
                         self.added[child] += bool(child)
@@ -339,9 +584,9 @@ class _ClusterCrawl:
                     self._keep_answer(answer)
         if not self.answers:
             raise Unreachable(f"no directory answered: {'; '.join(refused)}")
-        self._choose_answers()
+        self._choose_places()
 
-    def _keep_answer(self, answer: _Answer) -> None:
+    def _keep_answer(self, answer: ServerAnswer) -> None:
         """Records an answer, of its mount table only what is below its own mount."""
         mount = answer.found.mount
         below = [
@@ -356,7 +601,7 @@ class _ClusterCrawl:
         if self._is_trusted(answer):
             self._trust(answer.above)
 
-    def _trust(self, targets: Iterable[_CrawlTarget]) -> None:
+    def _trust(self, targets: Iterable[CrawlTarget]) -> None:
         """Trusts clusters at these endpoints, and the clusters that they return as parents."""
         for target in targets:
             for endpoint in target.endpoints:
@@ -366,56 +611,26 @@ class _ClusterCrawl:
                         if answer.endpoint == endpoint:
                             self._trust(answer.above)
 
-    def _is_trusted(self, answer: _Answer) -> bool:
+    def _is_trusted(self, answer: ServerAnswer) -> bool:
         found = answer.found.state.cluster_id
         return not self.trusted.isdisjoint({("", answer.endpoint), (found, answer.endpoint)})
 
-    def _choose_answers(self) -> None:
-        """Chooses the answer and the place that count of each cluster, from the highest mount
-        downwards.
+    def _choose_places(self) -> None:
+        """Chooses the places of the clusters that are found from the trusted servers downwards,
+        then of the others; a cluster whose answer is refused has no place.
         """
-        places: dict[str, tuple[_CrawlTarget, ReachableCluster]] = {}
-        waiting = [
-            (len(one.found.mount), cluster_id)
+        every = [one for answers in self.answers.values() for one in answers]
+        listed = choose_places(self.answers, filter(self._is_trusted, every))
+        taken = {place.mount for place in listed.values() if place.is_answered}
+        others = (
+            _freshest(answers)
             for cluster_id, answers in self.answers.items()
-            for one in answers
-            if self._is_trusted(one)
-        ]
-        heapify(waiting)
-        while waiting:
-            _, cluster_id = heappop(waiting)
-            if cluster_id in self.answered:
-                continue
-            row, lister = places.get(cluster_id, (_NO_TARGET, None))
-            valid = [
-                one
-                for one in self.answers.get(cluster_id, ())
-                if self._is_trusted(one)
-                or (
-                    one.endpoint in row.endpoints
-                    and lister is not None
-                    and _above(lister.mount, one.found.mount)
-                )
-            ]
-            if not valid:
-                continue
-            answer = _freshest(valid)
-            self.answered[cluster_id] = found = self._without_others(answer.found, row)
-            for listed in answer.listed:
-                place, known = Path.parse(listed.mount), places.get(listed.cluster_id)
-                if known is None or (
-                    _above(found.mount, Path.parse(known[0].mount)) and not found.state.stale
-                ):
-                    places[listed.cluster_id] = listed, found
-                    heappush(waiting, (len(place), listed.cluster_id))
-        for cluster_id, (row, lister) in places.items():
-            self.targets[cluster_id] = row
-            if cluster_id not in self.answered:
-                for one in self.answers.get(cluster_id, ())[:1]:
-                    self.failed.setdefault(cluster_id, _not_listed(one, row, lister))
-        self._add_unlisted(places)
+            if cluster_id not in listed
+        )
+        free = [one for one in others if one.found.mount not in taken]
+        self.places = choose_places(self.answers, free, listed)
 
-    def _without_others(self, found: ReachableCluster, row: _CrawlTarget) -> ReachableCluster:
+    def _without_others(self, found: ReachableCluster, row: CrawlTarget) -> ReachableCluster:
         """Returns the answer without endpoints that only others report."""
         kept = tuple(
             one
@@ -426,30 +641,14 @@ class _ClusterCrawl:
         )
         return replace(found, endpoints=kept)
 
-    def _add_unlisted(self, places: Container[str]) -> None:
-        """Adds the clusters that no cluster above them lists, unless they take the place of one
-        that was chosen.
-        """
-        taken = {one.mount for one in self.answered.values()}
-        for cluster_id, answers in self.answers.items():
-            if cluster_id not in self.answered and cluster_id not in places:
-                found = _freshest(answers).found
-                if found.mount not in taken:
-                    self.answered[cluster_id] = found
-                self.targets.pop(cluster_id, None)
-        for cluster_id, target in list(self.targets.items()):
-            is_chosen = cluster_id in self.answered or cluster_id in places
-            if not is_chosen and _path(target.mount) in taken:
-                del self.targets[cluster_id]
-
-    def _keep_nameless(self, target: _CrawlTarget, error: KdirError) -> None:
+    def _keep_nameless(self, target: CrawlTarget, error: KdirError) -> None:
         mount = _path(target.mount) if target.mount else None
         if mount is not None and not target.cluster_id:
             self.nameless[target.mount] = UnreachableCluster(
                 "", target.cluster, mount, error.message
             )
 
-    def _has_room(self, target: _CrawlTarget, child: str) -> bool:
+    def _has_room(self, target: CrawlTarget, child: str) -> bool:
         """Returns whether a target that ``child`` led to may be asked. Of those that may not, the
         child's first is a result, with the reason, and the others are left out.
         """
@@ -469,7 +668,7 @@ class _ClusterCrawl:
             )
         return False
 
-    def _is_new(self, target: _CrawlTarget) -> bool:
+    def _is_new(self, target: CrawlTarget) -> bool:
         """Records a target unless a newer one is known; returns whether it is still to be asked."""
         if target.cluster_id:
             known = self.targets.get(target.cluster_id)
@@ -483,7 +682,7 @@ class _ClusterCrawl:
         self.asked.add(key)
         return fresh
 
-    def _send_request(self, target: _CrawlTarget) -> _Answer:
+    def _send_request(self, target: CrawlTarget) -> ServerAnswer:
         """Returns the answer of the first endpoint that gives one. A stale answer counts only if no
         other endpoint gives a fresher one.
 
@@ -498,7 +697,7 @@ class _ClusterCrawl:
             else:
                 allowed.append(endpoint)
         target = replace(target, endpoints=tuple(allowed))
-        best: _Answer | None = None
+        best: ServerAnswer | None = None
         for endpoint in allowed:
             try:
                 found = self._ask_at(endpoint, target)
@@ -521,7 +720,7 @@ class _ClusterCrawl:
             return DeadlineExceeded(f"{endpoint}: no answer within {self.ask_seconds:.3g} s")
         return error
 
-    def _ask_at(self, endpoint: str, target: _CrawlTarget) -> _Answer:
+    def _ask_at(self, endpoint: str, target: CrawlTarget) -> ServerAnswer:
         with channel_to(endpoint, target.cluster_id, self.named) as channel:
             try:
                 status = admin_pb2_grpc.AdminServiceStub(channel).GetStatus(
@@ -536,7 +735,7 @@ class _ClusterCrawl:
             listed = federation_pb2_grpc.FederationServiceStub(channel).ListMounts(
                 federation_pb2.ListMountsRequest(), timeout=self.ask_seconds
             )
-            above: list[_CrawlTarget] = []
+            above: list[CrawlTarget] = []
             if status.parent.configured and not any(
                 map(self._is_trusted, self.answers.get(status.parent.cluster_id, ()))
             ):
@@ -554,9 +753,9 @@ class _ClusterCrawl:
             named=tuple(one for one in (endpoint, *target.endpoints) if one in self.named),
             has_all_mounts=status.authority.cluster.cluster_id not in listed.incomplete_cluster_ids,
         )
-        return _Answer(answer, [_target(row) for row in listed.rows], above)
+        return ServerAnswer(answer, [_target(row) for row in listed.rows], above)
 
-    def _upwards(self, channel: grpc.Channel, endpoint: str, cluster_id: str) -> list[_CrawlTarget]:
+    def _upwards(self, channel: grpc.Channel, endpoint: str, cluster_id: str) -> list[CrawlTarget]:
         """Returns the target of the server's referral for ``/``: its parent, which its mount
         table does not have. Where the same process hosts the root, the root itself answers.
         """
@@ -565,14 +764,14 @@ class _ClusterCrawl:
                 resolve_pb2.ResolveRequest(path=str(ROOT)), timeout=self.ask_seconds
             )
         except grpc.RpcError as failure:
-            self._keep_nameless(_CrawlTarget((), mount=str(ROOT)), from_rpc_error(failure))
+            self._keep_nameless(CrawlTarget((), mount=str(ROOT)), from_rpc_error(failure))
             return []
         found = answer.authority.cluster
         referral = answer.outcome.referral
         if not referral.mount and found.cluster_id not in {"", cluster_id}:
-            return [_CrawlTarget((endpoint,), found.cluster_id, found.cluster, found.mount)]
+            return [CrawlTarget((endpoint,), found.cluster_id, found.cluster, found.mount)]
         return [
-            _CrawlTarget(
+            CrawlTarget(
                 tuple(referral.endpoints),
                 referral.cluster_id,
                 referral.cluster,
@@ -590,117 +789,60 @@ class _ClusterCrawl:
         lists at another path would be read under wrong paths, as would those mounted below it: they
         count as unreachable, at the path that the owner lists.
         """
+        answered: dict[str, ReachableCluster] = {}
         silent: dict[str, UnreachableCluster] = {}
+        for cluster_id, place in self.places.items():
+            if place.answer is not None and place.is_answered:
+                answered[cluster_id] = self._without_others(place.answer.found, place.row)
+            else:
+                silent[cluster_id] = UnreachableCluster(
+                    cluster_id, place.row.cluster, place.mount, self._why_silent(cluster_id, place)
+                )
+        taken = {one.mount for one in answered.values()}
         for cluster_id, mount in self._unanswered():
-            owner = FederationClusters(self.started_at, self.answered, silent).owner_of(
+            owner = FederationClusters(self.started_at, answered, silent).owner_of(
                 mount, cluster_id=cluster_id
             )
-            if owner is None or cluster_id in owner.mounts.values():
-                name = self.targets[cluster_id].cluster
-                silent[cluster_id] = UnreachableCluster(
-                    cluster_id, name, mount, self._why(cluster_id)
-                )
-        unanswered = dict(silent)
-        kept: dict[str, ReachableCluster] = {}
-        moved: dict[str, ReachableCluster] = {}
-        for one in sorted(self.answered.values(), key=lambda one: len(one.mount)):
-            cluster_id = one.state.cluster_id
-            # At one mount, a cluster that its owner lists there goes before a moved one.
-            owner = FederationClusters(
-                self.started_at, {**kept, **self.answered}, unanswered
-            ).owner_of(one.mount, cluster_id=cluster_id)
-            if owner is None or (
-                owner.state.cluster_id not in moved
-                and owner.mounts.get(one.state.mount) == cluster_id
-            ):
-                kept[cluster_id] = one
-                continue
-            for place, listed in owner.mounts.items():
-                if listed == cluster_id:
-                    moved[cluster_id] = one
-                    silent[cluster_id] = _displaced(one, place, owner, silent)
-            if cluster_id not in moved:
-                # It may be below a cluster that moved away from here.
-                silent |= _below_moved(one, moved, silent)
-        for cluster_id, away in unanswered.items():
-            owner = FederationClusters(
-                self.started_at, {**kept, **self.answered}, unanswered
-            ).owner_of(away.mount, cluster_id=cluster_id)
-            if owner is not None and owner.state.cluster_id in moved:
-                mount, why_not = _rebased(away.mount, owner, silent)
-                reason = f"{away.reason}; it {why_not}" if why_not else away.reason
-                silent[cluster_id] = replace(away, mount=mount, reason=reason)
+            if mount not in taken and owner is None:
+                name, why = self.targets[cluster_id].cluster, self._why(cluster_id)
+                silent[cluster_id] = UnreachableCluster(cluster_id, name, mount, why)
         # Without a cluster id it is the parent of a child that was never linked, which only guesses
         # its mount. It is left out if a cluster that is known owns the path.
-        found = FederationClusters(self.started_at, self.answered, dict(silent))
-        mounts = {one.mount for one in self.answered.values()}
-        mounts |= {one.mount for one in silent.values()}
+        found = FederationClusters(self.started_at, answered, dict(silent))
+        mounts = taken | {one.mount for one in silent.values()}
         silent |= {
             key: one
             for key, one in self.nameless.items()
             if one.mount not in mounts and found.owner_of(one.mount) is None
         }
-        return FederationClusters(self.started_at, kept, silent)
+        return FederationClusters(self.started_at, answered, silent)
 
     def _unanswered(self) -> list[tuple[str, Path]]:
-        """Returns the clusters that did not answer, with their mounts; highest mounts first."""
+        """Returns the clusters that have no place and did not answer, with their mounts; highest
+        mounts first.
+        """
         known = [
             (cluster_id, mount)
             for cluster_id, target in self.targets.items()
-            if cluster_id not in self.answered and (mount := _path(target.mount)) is not None
+            if cluster_id not in self.places
+            and cluster_id not in self.answers
+            and (mount := _path(target.mount)) is not None
         ]
         return sorted(known, key=lambda pair: len(pair[1]))
+
+    def _why_silent(self, cluster_id: str, place: ClusterPlace) -> str:
+        if place.answer is not None:
+            return place.why_not or place.why_moved
+        elsewhere = self.answers.get(cluster_id)
+        if elsewhere and place.lister is not None and cluster_id not in self.failed:
+            why = _why_not_listed(elsewhere[0], place.row, place.lister)
+        else:
+            why = self._why(cluster_id)
+        return f"{why}; it {place.why_not}" if place.is_too_long else why
 
     def _why(self, cluster_id: str) -> str:
         error = self.failed.get(cluster_id)
         return error.message if error is not None else "it was not asked"
-
-
-def _below_moved(
-    one: ReachableCluster,
-    moved: Mapping[str, ReachableCluster],
-    silent: Mapping[str, UnreachableCluster],
-) -> dict[str, UnreachableCluster]:
-    """Returns a cluster that answered as unreachable, by its id, if a moved one lists it."""
-    for above in moved.values():
-        for place, listed in above.mounts.items():
-            if listed == one.state.cluster_id:
-                return {listed: _displaced(one, place, above, silent)}
-    return {}
-
-
-def _displaced(
-    one: ReachableCluster,
-    place: str,
-    owner: ReachableCluster,
-    silent: Mapping[str, UnreachableCluster],
-) -> UnreachableCluster:
-    """Returns a cluster that answered as unreachable, at the mount that its owner lists."""
-    listed = _path(place)
-    mount, why_not = _rebased(one.mount if listed is None else listed, owner, silent)
-    reason = why_not or (
-        f"believes to be mounted at {one.mount}; {owner.state.cluster} says that it is mounted at "
-        f"{mount}"
-    )
-    if owner.state.cluster_id in silent and not why_not:
-        reason = f"is mounted below {owner.state.cluster}, which does not know its mount yet"
-    return UnreachableCluster(one.state.cluster_id, one.state.cluster, mount, reason)
-
-
-def _rebased(
-    path: Path, owner: ReachableCluster, silent: Mapping[str, UnreachableCluster]
-) -> tuple[Path, str]:
-    """Returns a path that the owner of it knows, at the mount where its own owner lists it. If that
-    would be no valid path, returns that mount itself, and why.
-    """
-    moved = silent.get(owner.state.cluster_id)
-    if moved is None or not owner.mount.is_prefix_of(path):
-        return path, ""
-    try:
-        return moved.mount.join(path.below(owner.mount)), ""
-    except InvalidPath as error:
-        at = f"below {moved.mount}, where {owner.state.cluster} is mounted now"
-        return moved.mount, f"can have no path {at}: {error.message}"
 
 
 def _path(text: str) -> Path | None:
@@ -715,11 +857,11 @@ def _above(upper: Path, lower: Path) -> bool:
     return len(upper) < len(lower) and upper.is_prefix_of(lower)
 
 
-def _newer(one: _CrawlTarget, other: _CrawlTarget) -> bool:
+def _newer(one: CrawlTarget, other: CrawlTarget) -> bool:
     return (one.epoch, -one.age_seconds) > (other.epoch, -other.age_seconds)
 
 
-def _freshest(answers: Sequence[_Answer]) -> _Answer:
+def _freshest(answers: Sequence[ServerAnswer]) -> ServerAnswer:
     best = answers[0]
     for one in answers[1:]:
         if _is_fresher(one.found, best.found):
@@ -727,8 +869,8 @@ def _freshest(answers: Sequence[_Answer]) -> _Answer:
     return best
 
 
-def _not_listed(answer: _Answer, row: _CrawlTarget, lister: ReachableCluster) -> Lame:
-    return Lame(
+def _why_not_listed(answer: ServerAnswer, row: CrawlTarget, lister: ReachableCluster) -> str:
+    return (
         f"{answer.endpoint} answers as {row.cluster or row.cluster_id} at {answer.found.mount}; "
         f"{lister.state.cluster} lists it at {row.mount}, with {', '.join(row.endpoints) or 'none'}"
     )
@@ -741,7 +883,7 @@ def _is_fresher(one: ReachableCluster, other: ReachableCluster) -> bool:
     return not one.state.stale or one.state.as_of > other.state.as_of
 
 
-def _check(status: admin_pb2.GetStatusResponse, target: _CrawlTarget) -> None:
+def _check(status: admin_pb2.GetStatusResponse, target: CrawlTarget) -> None:
     """Checks that the target's cluster answers, is mounted and has loaded its tree.
 
     Raises:
@@ -760,8 +902,8 @@ def _check(status: admin_pb2.GetStatusResponse, target: _CrawlTarget) -> None:
         raise NotReady("it has not loaded its tree yet")
 
 
-def _target(row: federation_pb2.MountRow) -> _CrawlTarget:
-    return _CrawlTarget(
+def _target(row: federation_pb2.MountRow) -> CrawlTarget:
+    return CrawlTarget(
         tuple(row.endpoints), row.cluster_id, row.cluster, row.mount, row.epoch, row.age_seconds
     )
 

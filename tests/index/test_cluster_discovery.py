@@ -1,9 +1,11 @@
 """Which clusters are found, from where, and what is said of those that do not answer."""
 
 import itertools
+import random
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 
 import grpc
 import pytest
@@ -11,7 +13,15 @@ from kdir.v1 import admin_pb2, federation_pb2
 
 from resolver.errors import InvalidArgument, NotReady, Unreachable
 from resolver.index import cluster_discovery
-from resolver.index.cluster_discovery import FederationClusters, discover_clusters
+from resolver.index.cluster_discovery import (
+    CrawlTarget,
+    FederationClusters,
+    ReachableCluster,
+    ServerAnswer,
+    choose_places,
+    discover_clusters,
+)
+from resolver.index.row_schema import ClusterState
 from resolver.path import Path
 from tests.index.fakes import FakeCluster, abort, federation, topic
 from tests.support.tcp import TcpServer
@@ -350,6 +360,220 @@ def test_of_too_many_clusters_below_a_child_one_is_named(
         "it and others were not asked: cluster kc-la-many and those below lead to too many "
         "clusters; expected at most 3 below a child, and 10000 in all"
     )
+
+
+def server_answer(
+    mount: str,
+    rows: Mapping[str, str] | None = None,
+    *,
+    cluster: str = "",
+    at: str = "",
+    stale: bool = False,
+    has_all_mounts: bool = True,
+    epochs: Mapping[str, int] | None = None,
+) -> ServerAnswer:
+    """Returns the answer of a server that lists ``rows``: a cluster, or ``cluster@endpoint``, by
+    mount; cluster and endpoint are those of the mount unless given.
+    """
+    listed = []
+    for place, text in (rows or {}).items():
+        name, _, endpoint = text.partition("@")
+        ends, epoch = (endpoint or name,), (epochs or {}).get(place, 1)
+        listed.append(CrawlTarget(ends, name, name, place, epoch))
+    cluster = cluster or mount
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    state = ClusterState(
+        cluster, cluster, mount, "", (), as_of=now, revision=1, incarnation="i", stale=stale
+    )
+    mounts = {row.mount: row.cluster_id for row in listed}
+    found = ReachableCluster(state, (at or cluster,), 0, mounts, now, has_all_mounts=has_all_mounts)
+    return ServerAnswer(found, listed, [])
+
+
+def places_of(*answers: ServerAnswer, seed: str = "/") -> dict[str, tuple[str, bool]]:
+    """Returns the mount of each cluster, and whether it is read there."""
+    by_id: dict[str, list[ServerAnswer]] = {}
+    for one in answers:
+        by_id.setdefault(one.found.state.cluster_id, []).append(one)
+    chosen = choose_places(by_id, by_id[seed])
+    return {key: (str(one.mount), one.is_answered) for key, one in chosen.items()}
+
+
+OLD_ROW = server_answer("/", {"/ny": "/ny", "/la": "/la", "/ny/x": "X@old"})
+BOTH_ROWS = server_answer(
+    "/", {"/ny": "/ny", "/la": "/la", "/ny/x": "X@old", "/la/x": "X"}, epochs={"/la/x": 2}
+)
+OLD_EPOCH_IS_HIGHER = server_answer(
+    "/", {"/ny": "/ny", "/la": "/la", "/ny/x": "X", "/la/x": "X"}, epochs={"/ny/x": 9}
+)
+NEW_OWNER = server_answer("/la", {"/la/x": "X"})
+X_MOVED = server_answer("/la/x", cluster="X")
+X_UNMOVED = server_answer("/ny/x", {"/ny/x/eu": "EU"}, cluster="X")
+EVIL = server_answer("/la/evil", {"/la/evil/x": "X@evil"}, epochs={"/la/evil/x": 99})
+EVIL_X = server_answer("/la/evil/x", cluster="X", at="evil")
+LISTS_EVIL = server_answer("/la", {"/la/x": "X", "/la/evil": "/la/evil"})
+
+
+@pytest.mark.parametrize(
+    ("answers", "place", "is_answered"),
+    [
+        ([OLD_ROW, server_answer("/ny"), NEW_OWNER, X_MOVED], "/la/x", True),
+        ([OLD_ROW, server_answer("/ny"), NEW_OWNER], "/la/x", False),
+        ([BOTH_ROWS, server_answer("/ny"), NEW_OWNER, X_MOVED], "/la/x", True),
+        ([BOTH_ROWS, NEW_OWNER, X_MOVED], "/la/x", True),
+        ([BOTH_ROWS, NEW_OWNER], "/la/x", False),
+        # Its old owner does not answer, or is stale: the higher lister goes first.
+        ([OLD_ROW, NEW_OWNER, X_MOVED], "/ny/x", False),
+        ([OLD_ROW, server_answer("/ny", stale=True), NEW_OWNER], "/ny/x", False),
+        ([OLD_ROW, server_answer("/ny", has_all_mounts=False), NEW_OWNER], "/ny/x", False),
+        # The endpoint that the higher lister knows reports the move itself.
+        ([OLD_ROW, NEW_OWNER, server_answer("/la/x", cluster="X", at="old")], "/la/x", True),
+        # The owner is fresh: where the cluster itself believes to be does not count.
+        ([OLD_ROW, server_answer("/ny"), NEW_OWNER, X_UNMOVED], "/la/x", False),
+        ([OLD_ROW, server_answer("/ny", {"/ny/x": "X"}), X_MOVED], "/ny/x", False),
+        # Epochs of two owners are not compared: the one that is fresh decides.
+        ([OLD_EPOCH_IS_HIGHER, NEW_OWNER], "/la/x", False),
+        # No epoch, and no answer, gives a child what a higher cluster lists.
+        ([BOTH_ROWS, LISTS_EVIL, EVIL, EVIL_X, X_MOVED], "/la/x", True),
+        ([BOTH_ROWS, LISTS_EVIL, EVIL, EVIL_X], "/la/x", False),
+        ([OLD_ROW, server_answer("/ny"), LISTS_EVIL, EVIL, EVIL_X], "/la/x", False),
+        ([OLD_ROW, LISTS_EVIL, EVIL, EVIL_X], "/ny/x", False),
+        # Nothing lists it any more, but what may lead to others.
+        ([OLD_ROW, server_answer("/ny"), server_answer("/la"), X_MOVED], "", False),
+    ],
+)
+def test_the_row_that_counts(answers: list[ServerAnswer], place: str, is_answered: bool) -> None:
+    found = places_of(*answers).get("X", ("", False))
+    assert found == (place, is_answered)
+
+
+def test_what_is_below_a_moved_cluster_moves_with_it_at_any_depth() -> None:
+    below = [
+        server_answer("/ny/x/eu", {"/ny/x/eu/deep": "DEEP"}, cluster="EU"),
+        server_answer("/ny/x/eu/deep", cluster="DEEP"),
+    ]
+    found = places_of(BOTH_ROWS, server_answer("/ny"), NEW_OWNER, X_UNMOVED, *below)
+    assert found["EU"] == ("/la/x/eu", False)
+    assert found["DEEP"] == ("/la/x/eu/deep", False)
+
+
+def test_what_is_below_a_moved_cluster_moves_with_it_where_an_old_row_has_it() -> None:
+    rows = {"/ny": "/ny", "/la": "/la", "/la/x": "X", "/ny/x/eu": "EU"}
+    below = server_answer("/ny/x/eu", cluster="EU")
+    found = places_of(server_answer("/", rows), NEW_OWNER, X_UNMOVED, below)
+    assert found["EU"] == ("/la/x/eu", False)
+
+
+def test_old_rows_below_an_old_place_are_dropped_with_it() -> None:
+    rows = {"/ny": "/ny", "/la": "/la", "/ny/x": "X", "/ny/x/eu": "EU"}
+    found = places_of(server_answer("/", rows), server_answer("/ny"), NEW_OWNER)
+    assert found == {"/": ("/", True), "/ny": ("/ny", True), "/la": ("/la", True)} | {
+        "X": ("/la/x", False)
+    }
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_where_each_owner_is_fresh_the_places_are_those_that_it_lists(seed: int) -> None:
+    """Whatever old rows the clusters above it have, and whatever a child reports of others."""
+    rng = random.Random(seed)
+    mounts = ["/"]
+    for number in range(rng.randint(3, 12)):
+        above = rng.choice(mounts).rstrip("/")
+        mounts.append(f"{above}/d{number}/c" if rng.random() < 0.3 else f"{above}/c{number}")
+    ids = {mount: f"id-{rng.random()}" if mount != "/" else "/" for mount in mounts}
+
+    def owner_of(mount: str) -> str:
+        above = (one for one in mounts if mount.startswith(one.rstrip("/") + "/") and one != mount)
+        return max(above, key=len)
+
+    answers = [server_answer("/evil", {}, cluster="evil")]
+    for mount in mounts:
+        rows = {one: ids[one] for one in mounts if one != "/" and owner_of(one) == mount}
+        epochs = dict.fromkeys(rows, rng.randint(1, 9))
+        prefix = mount.rstrip("/")
+        for one in mounts:
+            if not one.startswith(f"{prefix}/") or one == "/" or one in rows:
+                continue
+            if mount == "/" or rng.random() < 0.5:
+                rows[one] = ids[one]
+            # An old row of it, below another cluster; this one does not decide there.
+            old = f"{rng.choice(mounts).rstrip('/')}/old{len(rows)}"
+            if old.startswith(f"{prefix}/") and owner_of(old) != mount:
+                rows[old] = f"{ids[one]}@{ids[one]}"
+                epochs[old] = rng.randint(1, 99)
+        if mount == "/":
+            rows["/evil"] = "evil"
+        pairs = list(rows.items())
+        rng.shuffle(pairs)
+        cluster = ids[mount]
+        answers.append(server_answer(mount, dict(pairs), cluster=cluster, epochs=epochs))
+    claims = {f"/evil/m{n}": f"{ids[one]}@evil" for n, one in enumerate(mounts) if one != "/"}
+    answers[0] = server_answer("/evil", claims, cluster="evil", epochs=dict.fromkeys(claims, 999))
+    for claim, text in claims.items():
+        answers.append(server_answer(claim, cluster=text.partition("@")[0], at="evil"))
+    rng.shuffle(answers)
+    expected = {ids[mount]: (mount, True) for mount in mounts} | {"evil": ("/evil", True)}
+    assert places_of(*answers) == expected
+
+
+@pytest.mark.parametrize(("before", "after"), [("/ny", "/la"), ("/la", "/ny")])
+@pytest.mark.parametrize("is_down", [False, True])
+@pytest.mark.parametrize("has_new_endpoint", [False, True])
+@pytest.mark.parametrize(
+    ("start", "has_both", "away_seconds"),
+    [("/", True, 0), ("/", False, 0), ("/", False, 60), ("/la", True, 0), ("/la", False, 60)],
+)
+def test_a_cluster_that_moved_to_another_parent_is_found_there(
+    before: str,
+    after: str,
+    is_down: bool,
+    has_new_endpoint: bool,
+    start: str,
+    has_both: bool,
+    away_seconds: float,
+) -> None:
+    """Also where the root still has the old row, alone or beside the new one."""
+    with federation({mount: [] for mount in ("/", "/la", "/ny")}) as tree:
+        new = FakeCluster(f"{after}/x", cluster="x", epoch=9, parent=tree[after])
+        new.start()
+        port = 10_009 if has_new_endpoint else new.port
+        old = FakeCluster(f"{before}/x", cluster="x", port=port)
+        tree[after].children[new.mount] = new
+        tree["/"].known[old.mount] = old
+        if has_both:
+            tree["/"].known[new.mount] = new
+        tree["/"].store_away_seconds = away_seconds
+        if is_down:
+            new.stop()
+        found_clusters = discover_clusters([tree[start].endpoint])
+        new.stop()
+    every = {"/", "/la", "/ny"}
+    expected = (every, {new.mount}) if is_down else ({*every, new.mount}, set())
+    assert found(found_clusters) == expected
+
+
+def test_a_cluster_that_its_stale_owner_lists_answers_at_the_endpoint_of_that(
+    tree: dict[str, FakeCluster],
+) -> None:
+    tree["/"].known["/la/metrics"] = FakeCluster("/la/metrics", port=10_009)
+    tree["/la"].store_away_seconds = 60
+    assert found(discover_clusters([tree["/"].endpoint])) == (set(TREE), set())
+
+
+@pytest.mark.parametrize("is_down", [False, True])
+def test_what_is_below_a_cluster_that_moved_to_another_parent_is_silent_with_it(
+    is_down: bool,
+) -> None:
+    with federation({mount: [] for mount in ("/", "/la", "/ny", "/ny/x", "/ny/x/eu")}) as tree:
+        for one in tree.values():
+            for mount in ("/ny/x", "/ny/x/eu"):
+                one.known.pop(mount, None)
+        tree["/ny"].children.clear()
+        tree["/la"].children["/la/x"] = tree["/"].known["/la/x"] = tree["/ny/x"]
+        if is_down:
+            tree["/ny/x/eu"].stop()
+        found_clusters = discover_clusters([tree["/"].endpoint])
+    assert found(found_clusters) == ({"/", "/la", "/ny"}, {"/la/x", "/la/x/eu"})
 
 
 def test_a_server_of_another_cluster_at_a_known_address_is_named_so(
