@@ -332,7 +332,7 @@ def _missing(found_clusters: FederationClusters, before: TableState) -> Iterator
         if cluster_id not in found_clusters.answered and cluster_id not in found_clusters.silent
     ]
     for mount, state in sorted(missing, key=lambda pair: len(pair[0])):
-        reason = _why_gone(found_clusters, mount, kept)
+        reason = _why_gone(found_clusters, mount, state.cluster_id, kept)
         if reason:
             yield RemovedCluster(state.cluster_id, reason, found_clusters.started_at)
             continue
@@ -343,9 +343,13 @@ def _missing(found_clusters: FederationClusters, before: TableState) -> Iterator
         )
 
 
-def _why_gone(found_clusters: FederationClusters, mount: Path, kept: Iterable[Path]) -> str:
+def _why_gone(
+    found_clusters: FederationClusters, mount: Path, cluster_id: str, kept: Iterable[Path]
+) -> str:
     """Returns why the cluster is no longer mounted at ``mount``; empty = no answer shows it."""
     owner = found_clusters.owner_of(mount, also=kept)
+    if owner is not None and cluster_id in owner.mounts.values():
+        return ""  # the discovery left it out
     if owner is not None:
         return f"{owner.state.cluster} has no such mount at {mount} any more"
     for other in found_clusters.answered.values():

@@ -542,6 +542,8 @@ class _ClusterCrawl:
     failed: dict[str, KdirError] = field(default_factory=dict)
     added: Counter[str] = field(default_factory=Counter)
     """Clusters that a child, by its id, led to: itself, or by those that it led to."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Clusters that were not asked, by id: the child, by its id, that led to too many."""
     full: set[str] = field(default_factory=set)
     """Children that lead to more clusters than they may."""
     nameless: dict[str, UnreachableCluster] = field(default_factory=dict)
@@ -592,7 +594,7 @@ class _ClusterCrawl:
         below = [
             row
             for row in answer.listed
-            if row.cluster_id in self.targets
+            if (row.cluster_id in self.targets or row.cluster_id in self.left_out)
             and (place := _path(row.mount)) is not None
             and _above(mount, place)
         ]
@@ -649,8 +651,8 @@ class _ClusterCrawl:
             )
 
     def _has_room(self, target: CrawlTarget, child: str) -> bool:
-        """Returns whether a target that ``child`` led to may be asked. Of those that may not, the
-        child's first is a result, with the reason, and the others are left out.
+        """Returns whether a target that ``child`` led to may be asked. Of those that may not, each
+        that the cluster above it lists is a result, with the reason, and the child's first one.
         """
         if (target.cluster_id, target.endpoints) in self.asked:
             return True
@@ -658,14 +660,11 @@ class _ClusterCrawl:
             not child or (self.added[child] < _MOST_BELOW and self.added.total() < _MOST_CLUSTERS)
         ):
             return True
-        if child not in self.full and target.cluster_id not in self.targets:
-            self.full.add(child)
-            self.targets[target.cluster_id] = target
-            by = f"cluster {child}" if child else "the servers"
-            self.failed[target.cluster_id] = BadReferral(
-                f"it and others were not asked: {by} and those below lead to too many clusters; "
-                f"expected at most {_MOST_BELOW} below a child, and {_MOST_CLUSTERS} in all"
-            )
+        if target.cluster_id not in self.targets and len(self.left_out) < _MOST_CLUSTERS:
+            self.left_out.setdefault(target.cluster_id, child)
+            if child not in self.full:
+                self.full.add(child)
+                self.targets[target.cluster_id] = target
         return False
 
     def _is_new(self, target: CrawlTarget) -> bool:
@@ -841,8 +840,16 @@ class _ClusterCrawl:
         return f"{why}; it {place.why_not}" if place.is_too_long else why
 
     def _why(self, cluster_id: str) -> str:
-        error = self.failed.get(cluster_id)
-        return error.message if error is not None else "it was not asked"
+        if (error := self.failed.get(cluster_id)) is not None:
+            return error.message
+        child = self.left_out.get(cluster_id)
+        if child is None:
+            return "it was not asked"
+        by = f"cluster {child}" if child else "the servers"
+        return (
+            f"it and others were not asked: {by} and those below lead to too many clusters; "
+            f"expected at most {_MOST_BELOW} below a child, and {_MOST_CLUSTERS} in all"
+        )
 
 
 def _path(text: str) -> Path | None:

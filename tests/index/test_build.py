@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -280,6 +281,22 @@ def test_an_unmounted_cluster_goes_when_its_parent_says_so_and_only_then(
     assert "ny" in removed.reason
     assert topics(table) == below(*TREE) - below("/ny/ads")
     assert "/ny/ads" not in outcomes(run())
+
+
+def test_the_rows_of_a_cluster_that_was_not_asked_stay(
+    run: Build, tree: dict[str, FakeCluster], table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run()
+
+    def leave_out(*arguments: Any, **options: Any) -> FederationClusters:
+        found = discover_clusters(*arguments, **options)
+        answered = {key: one for key, one in found.answered.items() if key != "kc-ny-ads"}
+        return replace(found, answered=answered)
+
+    monkeypatch.setattr("resolver.index.build.discover_clusters", leave_out)
+    before = topics(table)
+    assert outcomes(run())["/ny/ads"] is Outcome.STALE
+    assert topics(table) == before
 
 
 def test_S21_the_rows_of_a_cluster_whose_mount_cannot_be_read_stay(

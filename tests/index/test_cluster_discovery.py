@@ -341,7 +341,7 @@ def test_R5_a_child_that_leads_to_ever_more_clusters_ends_no_discovery(
     assert silent == set()
 
 
-def test_of_too_many_clusters_below_a_child_one_is_named(
+def test_of_too_many_clusters_below_a_child_those_that_are_not_asked_are_silent(
     tree: dict[str, FakeCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_discovery, "_MOST_BELOW", 3)
@@ -354,9 +354,11 @@ def test_of_too_many_clusters_below_a_child_one_is_named(
     for one in (many, *every.values()):
         one.stop()
     asked = {"/la/many/m0", "/la/many/m1", "/la/many/m2"}
-    assert found(found_clusters) == ({*TREE, "/la/many", *asked}, {"/la/many/m3"})
-    [left_out] = found_clusters.silent.values()
-    assert left_out.reason == (
+    assert found(found_clusters) == ({*TREE, "/la/many", *asked}, every.keys() - asked)
+    left_out = {one.cluster: one.reason for one in found_clusters.silent.values()}
+    assert left_out.keys() == {f"la-many-m{number}" for number in range(3, 9)}
+    [reason] = set(left_out.values())
+    assert reason == (
         "it and others were not asked: cluster kc-la-many and those below lead to too many "
         "clusters; expected at most 3 below a child, and 10000 in all"
     )
