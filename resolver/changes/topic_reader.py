@@ -170,7 +170,7 @@ class TopicReader:
         Raises:
             KafkaUnavailable
         """
-        from confluent_kafka import KafkaException, TopicCollection, Uuid
+        from confluent_kafka import KafkaException, TopicCollection
         from confluent_kafka.admin import AdminClient
 
         try:
@@ -181,7 +181,12 @@ class TopicReader:
             found = asked[self._topic].result(self._timeout).topic_id
         except (KafkaException, TimeoutError) as error:
             raise self._unavailable(error) from error
-        return "" if found is None or found == Uuid(0, 0) else str(found)
+        # Kafka's Uuid has no ``==``.
+        if found is None or not (
+            found.get_most_significant_bits() or found.get_least_significant_bits()
+        ):
+            return ""
+        return str(found)
 
     def offset_at(self, time_ms: int) -> int:
         """Returns the first offset whose record has a Kafka timestamp of ``time_ms`` (Unix

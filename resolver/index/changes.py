@@ -210,6 +210,10 @@ class ChangesReader(DataSourceReader):
                 raise TypeError(f"not a partition of this source: {partition!r}")
 
 
+_NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
+"""The id of all zeros, which checkpoints of before have for brokers without topic ids."""
+
+
 class _Position(NamedTuple):
     """Offset up to which one history is read, and Kafka's id of its topic."""
 
@@ -220,7 +224,10 @@ class _Position(NamedTuple):
     @classmethod
     def parse(cls, value: Any) -> _Position:
         """Reads what ``as_json`` returned."""
-        return cls(value) if isinstance(value, int) else cls(value["offset"], value["topic_id"])
+        if isinstance(value, int):
+            return cls(value)
+        topic_id = value["topic_id"]
+        return cls(value["offset"], "" if topic_id == _NO_TOPIC_ID else topic_id)
 
     def as_json(self) -> Any:
         """Returns the position for a checkpoint."""
@@ -280,7 +287,9 @@ class ChangesStreamReader(DataSourceStreamReader):
             known = self._ends.get(key, _NO_POSITION)
             if known.offset <= position.offset and not known.is_of_another(position):
                 self._ends[key] = position._replace(topic_id=position.topic_id or known.topic_id)
-            if begun.get(key, _NO_POSITION).offset < position.offset:
+            reached = begun.get(key, _NO_POSITION)
+            # A topic that was made again may be shorter than the last position, or as long.
+            if reached.offset != position.offset or position.is_of_another(reached):
                 wanted[key] = position
         if not wanted.keys() <= self._begins.keys():
             self._ask()
@@ -289,6 +298,7 @@ class ChangesStreamReader(DataSourceStreamReader):
             log = self._logs.get(key)
             if log is not None:
                 reached = begun.get(key, _Position(self._begins[key]))
+                _check_range(log, begun.get(key, _NO_POSITION), _Position(offset, topic_id))
                 for one in (reached, _Position(offset, topic_id)):
                     if one.is_of_another(self._ends[key]):
                         has = f"has the topic id {self._ends[key].topic_id}"
@@ -306,6 +316,18 @@ class ChangesStreamReader(DataSourceStreamReader):
         if not isinstance(partition, RangePartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
         yield from _read(self.options, partition.part, must_read=True)
+
+
+def _check_range(log: LogLocation, begun: _Position, end: _Position) -> None:
+    """Checks that a range ends in the topic that it begins in.
+
+    Raises:
+        InvalidArgument: the topic was made again between the two.
+    """
+    if end.is_of_another(begun):
+        raise _made_again(log, f"has the topic id {end.topic_id}", begun)
+    if end.offset < begun.offset:
+        raise _made_again(log, f"ends at offset {end.offset}", begun)
 
 
 def _made_again(log: LogLocation, found: str, reached: _Position) -> InvalidArgument:

@@ -9,10 +9,12 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from concurrent.futures import Future
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,7 +32,7 @@ from resolver.changes.audit import (
 )
 from resolver.changes.record import Change
 from resolver.changes.registry import RegistryUnavailable
-from resolver.changes.topic_reader import TopicRecord
+from resolver.changes.topic_reader import TopicReader, TopicRecord
 from resolver.errors import InvalidArgument, NoRoute, Unavailable
 from resolver.index.changes import (
     ChangesOptions,
@@ -353,9 +355,45 @@ def test_a_stream_whose_topic_was_made_again_and_is_longer_now_ends_with_an_erro
     end = after_commit.latestOffset()
     with pytest.raises(InvalidArgument, match=message):
         after_commit.partitions(position, end)
+    for offset in (400, 1000):
+        found[:] = [LogRange(log, 0, offset, "id-2")]
+        restarted = ChangesStreamReader(options)
+        with pytest.raises(InvalidArgument, match=message):
+            restarted.partitions(position, restarted.latestOffset())
+        planned = {"kc-la": {"offset": offset, "topic_id": "id-2"}}
+        with pytest.raises(InvalidArgument, match=message):
+            ChangesStreamReader(options).partitions(position, planned)
+    found[:] = [LogRange(log, 0, 400)]
+    restarted = ChangesStreamReader(options)
+    with pytest.raises(InvalidArgument, match="h ends at offset 400, and the stream has read"):
+        restarted.partitions({"kc-la": 1000}, restarted.latestOffset())
+    found[:] = [LogRange(log, 0, 1500, "id-2")]
+    no_id = {"kc-la": {"offset": 1000, "topic_id": "AAAAAAAAAAAAAAAAAAAAAA"}}
+    [part] = ChangesStreamReader(options).partitions(no_id, end)
     [part] = ChangesStreamReader(options).partitions({"kc-la": 1000}, end)  # from before
     assert isinstance(part, RangePartition)
     assert (part.part.begin, part.part.end) == (1000, 1500)
+
+
+@pytest.mark.parametrize(("bits", "expected"), [((0, 0), ""), ((0, 7), None), ((7, 0), None)])
+def test_brokers_without_topic_ids_give_no_topic_id(
+    monkeypatch: pytest.MonkeyPatch, bits: tuple[int, int], expected: str | None
+) -> None:
+    from confluent_kafka import Uuid
+
+    topic_id = Uuid(*bits)
+
+    class Admin:
+        def __init__(self, _: dict[str, Any]) -> None: ...
+
+        def describe_topics(self, _: object, **__: object) -> dict[str, Future[SimpleNamespace]]:
+            found: Future[SimpleNamespace] = Future()
+            found.set_result(SimpleNamespace(topic_id=topic_id))
+            return {"t": found}
+
+    monkeypatch.setattr("confluent_kafka.admin.AdminClient", Admin)
+    with closing(TopicReader({"bootstrap.servers": NOBODY}, "t")) as reader:
+        assert reader.topic_id() == (str(topic_id) if expected is None else expected)
 
 
 def test_the_topic_id_of_a_history_is_kafkas(logged: Logged) -> None:
