@@ -55,6 +55,9 @@ the new one has given up, which fences the former one."""
 _REPORT_SECONDS: Final = 1.0
 """How long a client after a fatal error may take to report on its messages."""
 
+_ABORT_SECONDS: Final = 1.0
+"""Least time for the abort of an open transaction, when the producer is closed."""
+
 _POLL_SECONDS: Final = 0.05
 """How long ``poll`` waits for one client, while it has several, none, or no limit."""
 _FLUSH_SECONDS: Final = 0.1
@@ -205,7 +208,8 @@ class Producer:
 
     def close(self, timeout: float = 30.0) -> int:
         """Flushes as ``flush``, closes the connections, and returns how many messages were not
-        delivered. ``produce`` raises ``Closed`` from then on. An open transaction is aborted.
+        delivered. ``produce`` raises ``Closed`` from then on. An open transaction is aborted, which
+        may take a second more.
         """
         self._same_process()
         self._is_closed = True
@@ -214,7 +218,9 @@ class Producer:
             return self.flush(timeout)
         finally:
             if self._in_transaction is not None:
-                left = -1 if deadline == math.inf else max(0.0, deadline - time.monotonic())
+                left = (
+                    -1 if deadline == math.inf else max(_ABORT_SECONDS, deadline - time.monotonic())
+                )
                 # Until Kafka's own timeout, an open transaction would hold up its readers.
                 with suppress(KafkaException):
                     self._in_transaction.abort_transaction(left)
