@@ -832,11 +832,11 @@ class _ClusterCrawl:
     def _why_silent(self, cluster_id: str, place: ClusterPlace) -> str:
         if place.answer is not None:
             return place.why_not or place.why_moved
-        elsewhere = self.answers.get(cluster_id)
-        if elsewhere and place.lister is not None and cluster_id not in self.failed:
-            why = _why_not_listed(elsewhere[0], place.row, place.lister)
-        else:
-            why = self._why(cluster_id)
+        reasons = [self._why(cluster_id)]
+        if (elsewhere := self.answers.get(cluster_id)) and place.lister is not None:
+            reasons = [reasons[0]] if cluster_id in self.failed else []
+            reasons.append(_why_not_listed(elsewhere[0], place.row, place.lister))
+        why = "; ".join(reasons)
         return f"{why}; it {place.why_not}" if place.is_too_long else why
 
     def _why(self, cluster_id: str) -> str:

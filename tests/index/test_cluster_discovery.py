@@ -562,6 +562,22 @@ def test_a_cluster_that_its_stale_owner_lists_answers_at_the_endpoint_of_that(
     assert found(discover_clusters([tree["/"].endpoint])) == (set(TREE), set())
 
 
+def test_of_a_cluster_that_answers_elsewhere_only_the_reason_names_both_endpoints(
+    tree: dict[str, FakeCluster],
+) -> None:
+    """The server of /la is behind an address translation, which its children do not need."""
+    outside = FakeCluster("/la", port=10_009)
+    for one in tree.values():
+        if "/la" in one.known:
+            one.known["/la"] = outside
+    tree["/"].children["/la"] = outside
+    silent = discover_clusters([tree["/"].endpoint]).silent["kc-la"]
+    assert "127.0.0.1:10009: Connection refused; " in silent.reason
+    assert f"{tree['/la'].endpoint} answers as la at /la; root lists it at /la" in silent.reason
+    servers = [tree["/"].endpoint, tree["/la"].endpoint]
+    assert found(discover_clusters(servers)) == (set(TREE), set())
+
+
 @pytest.mark.parametrize("is_down", [False, True])
 def test_what_is_below_a_cluster_that_moved_to_another_parent_is_silent_with_it(
     is_down: bool,
