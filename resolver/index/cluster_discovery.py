@@ -23,6 +23,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from heapq import heappop, heappush
 from typing import Any, Final
 
@@ -852,6 +853,7 @@ class _ClusterCrawl:
         )
 
 
+@lru_cache(2 * _MOST_CLUSTERS)  # each answer has the mounts of all clusters
 def _path(text: str) -> Path | None:
     """Returns the path, unless the text from a server is none."""
     try:
