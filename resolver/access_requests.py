@@ -1,5 +1,5 @@
-"""Requests and answers about access rights, for ``Resolver`` and the command line; the owners
-decide.
+"""Requests and answers about access rights, for ``Resolver`` and the command line. The owner of a
+path makes the decision.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ __all__ = [
 
 
 class Checked(NamedTuple):
-    """Answer of an access check: whether it is allowed, and why. ``message`` is for people."""
+    """Answer of an access check: whether the operation is allowed. ``message`` is the reason, for
+    people.
+    """
 
     allowed: bool
     message: str
     deciding_path: str
-    """Path of the deciding grant, or of the closed directory; empty if there is none, or if the
-    caller may not learn it.
+    """Path of the deciding grant, or of the closed directory; empty if neither decided, or if it is
+    hidden from the caller.
     """
     response: access_pb2.CheckAccessResponse
     """Whole answer, with each level of the path if requested."""
@@ -57,7 +59,7 @@ def operation_of(part: str) -> int:
     """Returns the number of an operation such as ``read`` or ``describe-configs``.
 
     Raises:
-        InvalidArgument: unknown name; has the nearest.
+        InvalidArgument: unknown name; the message has the most similar one.
     """
     from kdir.v1 import access_pb2
 
@@ -69,7 +71,7 @@ def resource_of(part: str) -> int:
     ``cluster``.
 
     Raises:
-        InvalidArgument: unknown name; has the nearest.
+        InvalidArgument: unknown name; the message has the most similar one.
     """
     from kdir.v1 import access_pb2
 
@@ -77,7 +79,9 @@ def resource_of(part: str) -> int:
 
 
 def principal_of(text: str) -> str:
-    """Returns the principal of a text: ``alice`` is ``User:alice``, and ``*`` everybody."""
+    """Returns the principal of a text: ``alice`` becomes ``User:alice``, and ``*`` (everybody)
+    ``User:*``.
+    """
     return text if ":" in text else f"User:{text}"
 
 
@@ -168,7 +172,7 @@ def check_request(  # noqa: PLR0913 - as Resolver.check has them
 def any_request(
     principal: str, operation: str, resource: str, *, host: str
 ) -> access_pb2.AuthorizeAnyRequest:
-    """Returns the request that asks whether any resource is allowed (KIP-679).
+    """Returns the request for ``Resolver.authorize_any`` (KIP-679).
 
     Raises:
         InvalidArgument: an unknown operation or kind.
@@ -183,5 +187,5 @@ def any_request(
 
 
 def check_result(response: access_pb2.CheckAccessResponse) -> Checked:
-    """Returns the result of a response."""
+    """Returns the answer of an access check from its response."""
     return Checked(response.allowed, response.message, response.deciding_path, response)

@@ -1,8 +1,8 @@
 """Cache of a client: answers and referrals, with the time until which each may be used.
 
-A lifetime runs from the owner's answer, by the monotonic clock, and is never extended by use or by
-being passed on (R11, G12). One cache serves one principal: answers received for one are not given
-to another.
+A lifetime begins with the owner's answer, by the monotonic clock; neither a use nor a transfer of
+the answer extends it (R11, G12). One cache serves one principal, since answers for one principal
+are not for another.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class FreshnessMark:
         """Time on the clock until which all remaining answers of the cluster are fresh."""
         self.incarnation = incarnation
         self.revision = revision
-        """Changes up to here were received."""
+        """Revision up to which changes were received."""
         self.applied = revision
-        """Each change up to here has dropped the answers that it touched."""
+        """Revision up to which received changes have removed the answers that they affect."""
 
 
 _MARKS: Final[WeakSet[FreshnessMark]] = WeakSet()
@@ -60,7 +60,7 @@ os.register_at_fork(after_in_child=_end_marks)  # a warm resolve compares no pro
 
 
 class CachedAnswer(NamedTuple):
-    """Cached answer, or an absence (``location`` is None)."""
+    """Cached answer; if ``location`` is None, the answer is *absent*."""
 
     location: TopicLocation | None
     until: float
@@ -76,17 +76,19 @@ class CachedAnswer(NamedTuple):
     message: str = ""
     metadata: Mapping[str, str] | None = None
     attempts: tuple[str, ...] = ()
-    """For an absence: the queries that led to it."""
+    """Queries that led to an *absent* answer."""
     followed: FreshnessMark | None = None
     original: TopicLocation | None = None
     """The answer as received, if ``location`` is marked stale."""
     read: ReadPositions = NOTHING_READ
-    """Positions of every cluster on the way."""
+    """Position of each cluster that was queried for the answer."""
     paths: tuple[Path, ...] = ()
-    """Other paths on the way: a change at or above one may change the answer."""
+    """Other paths that the resolution went through: a change at or above one may change the
+    answer.
+    """
     has_unknown_links: bool = False
-    """True if a server resolved it on the client's behalf, by links that are not known: any change
-    may change the answer.
+    """True if a server resolved it for the client and did not report the links that it followed:
+    any change may change the answer.
     """
 
     def is_fresh(self, now: float) -> bool:
@@ -94,16 +96,18 @@ class CachedAnswer(NamedTuple):
         return self.until > now or (self.followed is not None and self.followed.until > now)
 
     def reaches(self, wanted: Mapping[str, Position], now: float) -> bool:
-        """True if it is valid for a token with these positions."""
+        """True if the answer is at least as new as the positions of a token."""
         read, followed = self.read, self.followed
         if followed is not None and followed.until > now:
-            # No change up to there touched it, or it would have been dropped.
+            # A change up to ``applied`` that affects the answer would have removed it.
             seen = Position(followed.incarnation, followed.applied)
             read = read.advanced(self.cluster_id, seen)
         return read.reaches(wanted)
 
     def is_at_or_below(self, path: Path) -> bool:
-        """True if it is an answer for this path or one below, by any path on its way."""
+        """True if the path of its request, its canonical path, or one that its resolution went
+        through is at or below this path.
+        """
         return (
             path.is_prefix_of(self.path)
             or path.is_prefix_of(self.canonical)
@@ -120,7 +124,7 @@ class CachedAnswer(NamedTuple):
 
 
 class CachedReferral(NamedTuple):
-    """Mount from a referral by the tree, or from a hint that its target confirmed."""
+    """Mount from a referral that its target confirmed."""
 
     referral: Referral
     until: float
@@ -130,8 +134,8 @@ class Cache:
     """Cache of the answers and referrals of one principal. Thread-safe.
 
     ``answers`` is read without a lock by the hot path of ``Resolver.resolve``: a dict's ``get`` is
-    one step under the interpreter's lock. Beyond ``max_entries`` the oldest are dropped; the order
-    of use is not tracked, which would cost each use more than the use itself.
+    one step under the interpreter's lock. Beyond ``max_entries`` the oldest answers are removed.
+    The order of use is not recorded: that would cost more than the use itself.
     """
 
     def __init__(
@@ -150,7 +154,9 @@ class Cache:
         self._max_referrals = max(64, (max_entries or DEFAULT_ENTRIES) // 10)
         self._lock = threading.Lock()
         self._aliases: dict[str, set[Hashable]] = {}
-        """Keys of answers by each path on their way that is not the key: a change may name it."""
+        """Keys of the answers that a change at a path affects, by that path, unless it is the key
+        itself.
+        """
         self._referrals: dict[tuple[str, ...], CachedReferral] = {}
         self._own_mounts: dict[Path, None] = {}
 
@@ -159,11 +165,13 @@ class Cache:
     def good(
         self, key: Hashable, wanted: Mapping[str, Position], now: float
     ) -> CachedAnswer | None:
-        """Returns the cached answer if it is fresh and valid for a token with these positions."""
+        """Returns the cached answer if it is fresh and at least as new as the positions of a
+        token.
+        """
         kept = self.answers.get(key)
         if kept is None or not kept.is_fresh(now) or not kept.reaches(wanted, now):
             return None
-        # A change that was applied between the look and the comparison has dropped it since.
+        # A change that was applied between the lookup and the comparison has removed it.
         return kept if not wanted or self.answers.get(key) is kept else None
 
     def put(self, key: Hashable, kept: CachedAnswer) -> None:
@@ -181,13 +189,13 @@ class Cache:
     def put_stale(
         self, key: Hashable, old: CachedAnswer, now: float, seconds: float
     ) -> CachedAnswer:
-        """Returns the last good answer, marked stale; it is given for some seconds without another
-        query, unless it was dropped or replaced meanwhile.
+        """Returns an old answer, marked stale. For ``seconds`` it stays cached so that no query is
+        sent, unless it was removed or replaced meanwhile.
         """
         stale = old._replace(location=old.as_stale(now), until=now + seconds, followed=None)
         with self._lock:
             if self.answers.get(key) is old:
-                # The original stays: the age counts from its request, also when it is stale again.
+                # The original stays, since the age counts from its request also the next time.
                 self.answers[key] = stale._replace(original=old.original or old.location)
         return stale
 
@@ -213,35 +221,36 @@ class Cache:
 
     def evict_below(self, below: Path) -> int:
         """Removes all answers at or below a path, by the requested path, the canonical one or one
-        on the way between them; returns how many.
+        that the resolution went through; returns the number removed.
         """
         return self._drop_where(lambda kept: kept.is_at_or_below(below))
 
     def drop_behind_unknown_links(self) -> None:
-        """Removes the answers that any change may have changed."""
+        """Removes the answers that servers resolved by unknown links: any change may affect
+        them.
+        """
         self._drop_where(lambda kept: kept.has_unknown_links)
 
     def drop_cluster(self, cluster_id: str) -> int:
-        """Removes all answers of a cluster; returns how many."""
+        """Removes all answers of a cluster; returns the number removed."""
         return self._drop_where(lambda kept: kept.cluster_id == cluster_id)
 
     def drop_at(self, canonical: str) -> None:
-        """Removes the answers for exactly this path, or by way of it."""
+        """Removes the answers for exactly this path, and those whose resolution went through it."""
         with self._lock:
             self._remove(canonical)
             for key in tuple(self._aliases.get(canonical, ())):
                 self._remove(key)
 
     def drop_above(self, path: Path, mount: Path) -> None:
-        """Removes the answers for the directories from ``mount`` down to the one that has ``path``:
-        a change there may change their counts.
+        """Removes the answers for the directories from ``mount`` down to the parent of ``path``: a
+        change at ``path`` may change their counts.
         """
         for length in range(len(mount), len(path)):
             self.drop_at(str(Path(path.segments[:length])))
 
     def _drop_where(self, condition: Callable[[CachedAnswer], bool]) -> int:
-        # The hot path needs a plain dict. A removal of more than one path is rare, so that it may
-        # scan all answers.
+        # The hot path needs a plain dict, so this scans all answers: it is rarely called.
         with self._lock:
             keys = [key for key, kept in self.answers.items() if condition(kept)]
             for key in keys:
@@ -253,7 +262,7 @@ class Cache:
     def add_referral(self, referral: Referral, seconds: int, since: float) -> None:
         """Stores a referral that its target confirmed, for ``seconds`` from ``since``.
 
-        A new mount changes the owner of the paths below it: answers of the previous owner are
+        A new mount changes the owner of the paths below it, so answers of the previous owner are
         removed (R21).
         """
         mount = referral.mount
@@ -297,7 +306,7 @@ class Cache:
 
     def deepest_referral(self, path: Path) -> Referral | None:
         """Returns the deepest known mount above the path as a referral with its remaining lifetime;
-        None if the start servers are as near.
+        None if no cached mount is deeper than that of the start servers.
 
         Whole segments are compared; the cost grows with the path's depth, not with the cache.
         """
@@ -314,7 +323,7 @@ class Cache:
         return None
 
     def referrals(self) -> Iterator[CachedReferral]:
-        """Yields all referrals, for the file."""
+        """Yields all referrals, for the cache file."""
         yield from list(self._referrals.values())
 
     def own_mounts(self) -> list[Path]:
@@ -322,7 +331,7 @@ class Cache:
         return list(self._own_mounts)
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Removes all answers, referrals and mounts."""
         with self._lock:
             self.answers.clear()
             self._aliases.clear()

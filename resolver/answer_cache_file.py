@@ -38,8 +38,8 @@ __all__ = ["AnswerCacheFile"]
 _FORMAT: Final = "kdir-cache"
 _VERSION: Final = 2
 _MOST_ANSWERS: Final = 5_000
-"""Most answers in a file, the newest ones: it is read before the first answer and must not delay
-it.
+"""Most answers in a file; the newest are kept. The file is read before the first query and must not
+delay it.
 """
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _SAVE_SECONDS: Final = 60.0
@@ -76,15 +76,15 @@ class AnswerCacheFile:
                 content = file.read(_MOST_BYTES + 1)
             return self._load_records(content)
         except (OSError, ValueError, KeyError, TypeError, DecodeError, errors.KdirError):
-            # Whatever is wrong with it: a cache is worth no error.
+            # No fault of a cache file is worth an error.
             return 0
 
     def _is_usable(self) -> bool:
-        """True if the file is a regular one, or there is none; a symlink counts as its target. To
-        open a FIFO would block, and a device must not be replaced by a file.
+        """True if the file is a regular one or does not exist; a symlink counts as its target.
+        Opening a FIFO would block, and a device must not be replaced by a file.
 
         Raises:
-            OSError: that cannot be found out, as in a directory of another user.
+            OSError: the file's type cannot be read, as in a directory of another user.
         """
         if self._file.is_file() or not self._file.exists():
             return True
@@ -110,7 +110,7 @@ class AnswerCacheFile:
         if len(content) > _MOST_BYTES or any(head.get(key) != expected[key] for key in expected):
             return 0
         passed = self._wall_clock() - float(head["saved_at"])
-        # A clock that was set back shows nothing about how much time has passed: all is stale.
+        # If the clock was set back, the time that has passed is not known: all answers are stale.
         elapsed = passed if passed >= 0 else float("inf")
         now = self._clock()
         count = 0
@@ -160,8 +160,8 @@ class AnswerCacheFile:
             "saved_at": saved_at,
         }
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        # Beside the file, so that the replacement is one rename on one file system; of a name of
-        # its own, so that clients and threads that save at once each replace it whole.
+        # The temporary file is in the same folder, so that one rename replaces the file, and has a
+        # unique name, so that concurrent saves each replace it whole.
         descriptor, name = tempfile.mkstemp(".tmp", f"{self._file.name}.", self._file.parent)
         fresh = pathlib.Path(name)
         try:
@@ -181,7 +181,8 @@ class AnswerCacheFile:
                 yield _write_referral(known.referral, known.until - now)
         answers = list(self._cache.answers.items())[-_MOST_ANSWERS:]
         for key, kept in answers:
-            # Absences are short-lived, and answers to lookups with options (key no text) are rare.
+            # Not saved: absences, which are short-lived, and lookups with options (their key is a
+            # tuple), which are rare.
             if isinstance(key, str) and kept.location is not None and not kept.location.links:
                 yield _write_answer(kept, now)
 

@@ -1,9 +1,9 @@
-"""Format of a backup file; a reader accepts only exactly what a writer wrote.
+"""Format of a backup file; a reader accepts only what a writer wrote, unchanged and whole.
 
-The form is gzip of one line that identifies it, then ``kdir.v1.BackupResponse`` messages, each
-preceded by its length as a protobuf varint: a header, rows in key order, a trailer with their
-number and checksum. A file that is truncated, changed, or continues after its end is refused, with
-the position in the unpacked data (``gzip -dc`` shows it).
+A backup is one line that identifies it, then ``kdir.v1.BackupResponse`` messages, each after its
+length as a protobuf varint: a header, rows in key order, a trailer with the number of rows and a
+checksum; all in gzip. A file that is truncated, changed or too long is refused, with the position
+in the unpacked data (``gzip -dc`` shows it).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kdir.v1 import admin_pb2
 __all__ = ["FORMAT", "BackupReader", "BackupWriter", "Checksum", "DamagedBackup", "Row"]
 
 FORMAT: Final = 1
-"""``BackupHeader.format`` of this version, and the newest that it reads."""
+"""``BackupHeader.format`` that this version writes, and the newest that it reads."""
 _MAGIC: Final = b"kdir backup: one kdir.v1.BackupResponse after another, each after its length\n"
 _MOST_BYTES: Final = 64 * 1024 * 1024
 """Most bytes of one message: a larger length is invalid."""
@@ -29,7 +29,9 @@ Row = tuple[bytes, bytes]
 
 
 class DamagedBackup(Exception):
-    """Error: a backup is damaged or incomplete; one sentence with the reason and the position."""
+    """Error of a damaged or incomplete backup; its message is one sentence with the reason and the
+    position.
+    """
 
 
 class Checksum:
@@ -59,7 +61,7 @@ class Checksum:
         return admin_pb2.BackupTrailer(rows=self.rows, sha256=self._sha256.digest())
 
     def check(self, trailer: admin_pb2.BackupTrailer) -> None:
-        """Compares with the trailer of the backup.
+        """Compares the rows with the trailer of the backup.
 
         Raises:
             DamagedBackup: they differ.
@@ -86,7 +88,7 @@ class BackupWriter:
         self._checksum: Checksum | None = None
         self.header = admin_pb2.BackupHeader()
         self.whole = False
-        """Whether the trailer came, and all before it."""
+        """True if the trailer was written, after all other messages."""
 
     @property
     def rows(self) -> int:
@@ -163,8 +165,8 @@ class BackupReader:
             )
 
     def rows(self) -> Iterator[Row]:
-        """Yields all rows, in key order. To be iterated once, to the end: only then is everything
-        checked.
+        """Yields all rows, in key order. Iterate it once, to the end: the checksum is compared
+        last.
 
         Raises:
             DamagedBackup, OSError: the file is damaged or cannot be read.

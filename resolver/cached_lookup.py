@@ -2,8 +2,8 @@
 the same time.
 
 An answer is cached as long as all answers it depends on are valid. When the owner cannot be
-reached, the last good answer is returned, marked stale; an absence never is. A ``Trace`` is one
-resolution, hop by hop, for people; it is not cached.
+reached, the last good answer is returned, marked stale; an absence never is. A ``Trace`` shows one
+resolution, hop by hop, to people; it is not cached.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Freshness(Protocol):
     """Source of freshness marks, which keep answers fresh by watching their clusters' changes."""
 
     def freshness_of(self, end: AnswerResult | AbsentResult, since: float) -> FreshnessMark | None:
-        """Returns the mark that keeps this answer fresh; None = none for now."""
+        """Returns the mark that keeps this answer fresh; None = its cluster is not watched now."""
 
     def renew(self) -> None:
         """Resets the state after a fork: the threads belong to the parent process."""
 
 
 class _Flight:
-    """Resolution that other callers wait for."""
+    """Resolution in progress, which other callers of the same path wait for."""
 
     __slots__ = ("deadline", "done", "error", "kept")
 
@@ -70,13 +70,15 @@ class _Flight:
 
 
 class _Flights:
-    """Resolutions of one process. A fork leaves them, and all locks, to the parent."""
+    """Resolutions in progress in one process. After a fork the child begins with none, and with new
+    locks.
+    """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.lock = threading.Lock()
         self.making = threading.Lock()
-        """Held while what watches changes is made."""
+        """Held while the watch streams, or their refresher, are made."""
         self.by_key: dict[Hashable, _Flight] = {}
 
 
@@ -100,7 +102,7 @@ class CachedLookup:
         self._flights = _Flights()
         self.session = Session()
         self.freshness: Freshness | None = None
-        """Source of freshness marks, where watching is enabled."""
+        """Source of freshness marks; None if no cluster is watched."""
 
     @property
     def walker(self) -> ResolutionDriver:
@@ -135,8 +137,8 @@ class CachedLookup:
         kept = self._cache.good(key, _positions(token), self._clock())
         if kept is not None:
             return _given(kept)
-        # A walk that did not carry the token of the caller's writes may have read before them, and
-        # so may one that began before a write whose effect is not known.
+        # A resolution is not shared if it did not send the token of the caller's writes, or began
+        # before a write of unknown effect: it may have read before those writes.
         sent, unsure_count = self.session.with_token(token), self.session.unsure_count
         flight_key = (key, sent, unsure_count) if sent or unsure_count else key
         flights = self.own_process()
@@ -163,8 +165,8 @@ class CachedLookup:
         return _given(kept)
 
     def _wait(self, flight: _Flight, path: Path, deadline: float) -> CachedAnswer | None:
-        """Returns the result of another thread's resolution; None = it ended early, by its own
-        deadline.
+        """Returns the result of another thread's resolution; None = that thread's earlier deadline
+        ended it.
         """
         if not flight.done.wait(max(0.0, deadline - self._clock())):
             raise errors.DeadlineExceeded(
@@ -189,8 +191,8 @@ class CachedLookup:
         token: str,
         deadline: float,
     ) -> ResolutionStateMachine:
-        """Returns an ended resolution that no other caller shares and that reads this session's
-        writes.
+        """Returns a finished resolution that no other caller shares and whose answers are at least
+        as new as this session's writes.
         """
         rules = rules.for_token(token)
         written = self.session.text
@@ -199,7 +201,7 @@ class CachedLookup:
         if question.token != token and _is_expired(walk):
             question = question._replace(token=token)
             walk = self.walker.resolve(path, rules, question, deadline)
-            if _is_answered(walk):  # else it may be the caller's own token that has expired
+            if _is_answered(walk):  # otherwise the caller's own token may have expired
                 self.session.clear(written)
         return walk
 
@@ -239,7 +241,7 @@ class CachedLookup:
     def walk_many(
         self, paths: Sequence[Path], wanted: LookupOptions, token: str, deadline: float
     ) -> list[ResolutionStateMachine]:
-        """Returns an ended resolution for each path; other callers do not share them."""
+        """Returns a finished resolution for each path; other callers do not share them."""
         self.own_process()
         written = self.session.text
         question = self.question(wanted, token)
@@ -258,7 +260,7 @@ class CachedLookup:
 
     def call_with_session(self, token: str, call: Callable[[str], _Result]) -> _Result:
         """Returns the result of a call with the caller's token merged with the session's; if that
-        has expired, of one with the caller's only.
+        token has expired, of a second call with the caller's token only.
 
         Raises:
             KdirError: of the call; TokenExpired if the caller's own token has expired.
@@ -277,7 +279,9 @@ class CachedLookup:
     # -- remembering -----------------------------------------------------------------------
 
     def add_referral(self, walk: ResolutionStateMachine, since: float) -> None:
-        """Caches the referrals that were confirmed, and removes those that were not."""
+        """Caches the confirmed referrals of a resolution, and removes those from the cache that
+        proved wrong.
+        """
         for mount in walk.bad_hints:
             self._cache.remove_referral(mount)
         for attempt in walk.attempts:
@@ -299,7 +303,8 @@ class CachedLookup:
         since: float,
         written: Written,
     ) -> CachedAnswer:
-        """Caches the result of a resolution. ``written`` are the session's writes when it began.
+        """Caches and returns the result of a resolution. ``written``: the session's writes when it
+        began.
 
         Raises:
             KdirError: it failed, and there is no old answer to return either.
@@ -350,23 +355,22 @@ class CachedLookup:
     def _followed(
         self, walk: ResolutionStateMachine, end: AnswerResult | AbsentResult, since: float
     ) -> FreshnessMark | None:
-        # Behind a link the answer rests on more than its own cluster.
+        # An answer behind a link depends on more clusters than its own.
         if self.freshness is None or end.links or _has_unknown_links(walk, end):
             return None
         return self.freshness.freshness_of(end, since)
 
     def _store(self, key: Hashable, kept: CachedAnswer, sender: Sender, written: Written) -> None:
-        """Caches an answer, unless a change that this client knows is newer, or a write of unknown
-        effect may be.
+        """Caches an answer, unless this client knows of a newer change, or made a write of unknown
+        effect meanwhile.
 
-        The check comes after the caching: a thread that receives a change records its revision
-        first and then drops answers, so that one of the two threads finds an old answer. A write
-        does likewise.
+        The check follows the caching. A thread that receives a change (or makes a write) records it
+        first and then removes answers; so one of the two threads finds and removes an old answer.
         """
         self._cache.put(key, kept)
         followed = kept.followed
         overtaken = followed is not None and sender.revision < followed.revision
-        # The walk sent the token of all earlier writes, and the hints that they touched are gone.
+        # The resolution sent the token of all earlier writes, whose affected referrals are removed.
         wrote = self.session.text != written.text
         unsure = self.session.unsure_count != written.unsure_count
         if (
@@ -396,23 +400,23 @@ class CachedLookup:
 
 
 class Written(NamedTuple):
-    """Token and count of the writes of a session up to some moment."""
+    """Token and count of the writes of a session up to one moment."""
 
     text: str
-    """Token of those that succeeded."""
+    """Token of the writes that succeeded."""
     unsure_count: int
-    """Number of those that failed and may have been made."""
+    """Number of writes that failed but may have had an effect."""
 
 
 class Session:
-    """Token of this client's own writes, by which it reads them. Thread-safe."""
+    """Token of this client's own writes, which its reads send so as to see them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._token = Token()
         self.text = ""
         self.unsure_count = 0
-        """Number of writes that failed and may have been made: of these there is no token."""
+        """Number of writes that failed but may have had an effect; they have no token."""
 
     def renew_lock(self) -> None:
         """Replaces the lock after a fork."""
@@ -432,22 +436,22 @@ class Session:
             self.text = str(self._token)
 
     def failed_unsure(self) -> None:
-        """Counts a write that failed and may have been made."""
+        """Counts a write that failed but may have had an effect."""
         with self._lock:
             self.unsure_count += 1
 
     def written(self) -> Written:
-        """Returns what was written so far."""
+        """Returns the token and the count of the writes so far."""
         return Written(self.text, self.unsure_count)
 
     def clear(self, written: str) -> None:
-        """Forgets what was written, whose store is gone; not if ``text`` is no more ``written``."""
+        """Removes the token, whose store no longer exists, if it is still ``written``."""
         with self._lock:
             if self.text == written:
                 self._token, self.text = Token(), ""
 
     def is_after(self, read: ReadPositions) -> bool:
-        """True if something on the way to an answer is older than this session's writes."""
+        """True if any position that an answer was read at is older than this session's writes."""
         return read.is_before(self._token.positions)
 
     def with_token(self, text: str) -> str:
@@ -483,8 +487,8 @@ def absent_error(path: Path, end: AbsentResult) -> errors.Absent:
 def stale_absent(
     message: str, cluster: str, age_seconds: float, facts: Mapping[str, str], *, is_sealed: bool
 ) -> errors.Absent:
-    """Returns the error for an *absent* from a stale copy: the store, which the server cannot
-    reach, may have it; or, if it is sealed, the one in which the cluster continues.
+    """Returns the error for an *absent* from a stale copy: the path may exist in the store, which
+    the server cannot reach or, if it is sealed, in the store in which the cluster continues.
     """
     state = "sealed" if is_sealed else "away"
     message += f" (answered from a copy {age_seconds:.0f} s old: the store of {cluster} is {state})"
@@ -492,19 +496,19 @@ def stale_absent(
 
 
 def _has_unknown_links(walk: ResolutionStateMachine, end: AnswerResult | AbsentResult) -> bool:
-    """True if a server resolved on the client's behalf, and there may be links on its way."""
+    """True if a server resolved for the client and may have followed links."""
     has_none = isinstance(end, AnswerResult) and end.answer.path == walk.path
     return walk.is_in_ones_name and not has_none
 
 
 def lifetime_of(end: AnswerResult) -> int:
-    """Returns for how many seconds an answer may be cached."""
+    """Returns the number of seconds for which an answer may be cached."""
     fallback = any(step.fallback for step in end.links)
     return min(end.lifetime_seconds, FALLBACK_SECONDS) if fallback else end.lifetime_seconds
 
 
 def _may_give_old(error: KdirError) -> bool:
-    # Lame is no outage: the server says "not mine", and the parent may have unmounted it.
+    # Lame is no outage: the server answered "not mine", and its parent may have unmounted it.
     return is_unreachable_error(error) and not isinstance(error, errors.Lame)
 
 
@@ -553,7 +557,7 @@ class Trace:
 
 
 def trace_of(walk: ResolutionStateMachine, elapsed_seconds: float) -> Trace:
-    """Returns the trace of an ended resolution."""
+    """Returns the trace of a finished resolution."""
     location: TopicLocation | None = None
     error: KdirError | None = None
     lifetime = 0

@@ -1,8 +1,8 @@
 """Resolver: the public client of directory servers.
 
-``resolve`` answers from the cache while an answer is fresh, and else by a walk from the nearest
-directory servers. What other verbs need is in modules of their own, imported at the first use. The
-file is long because the documentation of each verb and keyword is here, where callers read it.
+``resolve`` answers from the cache while an answer is fresh, otherwise by a resolution that begins
+at the nearest directory servers. Other methods import their modules at the first use. The file is
+long because it documents each method and keyword where callers read it.
 """
 
 from __future__ import annotations
@@ -50,42 +50,40 @@ class Resolver:
 
     Args:
         servers: ``host:port`` of the start servers, all of one cluster; a list, or one text with
-            commas. Any cluster will do; the nearest is best. None: those of the environment
-            (``KDIR_AT``), else of the current context (``kdir context``), with its credentials
+            commas. Any cluster can be used; the nearest is best. None: the servers in the variable
+            ``KDIR_AT``, else those of the current context (``kdir context``), with its credentials
             and allowed servers, else the server on this machine.
-        timeout_seconds: default deadline of a method, for all its calls together.
-        max_entries: most answers in the cache; 0: no answers, only mounts.
+        timeout_seconds: default time limit of a method, for all its calls together.
+        max_entries: most answers in the cache; 0: only mounts are cached.
         max_stale_seconds: greatest age of an answer that is returned, marked stale, while the owner
-            cannot be reached; 0 = none is.
-        recursive: let servers resolve a path to its end for the client. Listings, checks, changes
-            and resolving for a producer still follow referrals to the owner.
-        ca: PEM file of the CAs that are trusted for servers' certificates. With it TLS is used
-            to every server, and each must have a certificate for the name or address that was
-            dialled.
+            cannot be reached; 0 = no stale answers.
+        recursive: ask the servers to follow referrals for the client. Listings, checks, changes and
+            resolving for a producer still go to the owner itself.
+        ca: PEM file of the CAs that are trusted for servers' certificates. If set, every connection
+            uses TLS, and each server needs a certificate for the name or address that was dialled.
         cert: PEM file of the client's certificate; with ``key``.
         key: PEM file of its private key, without a password.
         token: bearer token of the client. It is sent over TLS, or within this machine.
         token_file: file of a bearer token, read again when it changes.
-        principal: whose answers the cache holds: a ``cache_file`` of another principal is not
-            read. The default is a fingerprint of the credentials.
-        cache_file: file that keeps answers across restarts; one file for one set of servers and
-            one principal. A file that cannot be used is ignored.
+        principal: name of the caller to which the cached answers belong; a ``cache_file`` of
+            another principal is not read. By default a fingerprint of the credentials.
+        cache_file: file that keeps answers across restarts; one file for one set of servers and one
+            principal. A file that cannot be used is ignored.
         watch: follow the changes of the clusters that answer, so that cached answers stay fresh
-            without a call, and changes are seen as they happen. An answer by way of links is
-            cached for its lifetime only (by default 60 seconds), and so is an absence that a
-            server found for the client (``recursive``; 5 seconds), unless a call's token asks
-            for newer ones.
+            without a call and are removed when they change. Two kinds are cached only for their
+            lifetime: answers behind links (by default 60 seconds), and absences that a server found
+            for the client (``recursive``; 5 seconds). A call's token can require newer ones.
         transport: transport to the servers; the caller closes the one that it passes.
-        health: recent results of servers that a caller kept; by default none are known.
-        allow: which endpoints of referrals may be asked: CIDR networks and domains, such as
+        health: recent results of servers, from an earlier resolver; by default none.
+        allow: endpoints of referrals that may be called: CIDR networks and domains, such as
             ``["10.0.0.0/8", "example.com"]``, or an ``AllowList``; by default all. Special
-            addresses never are, and this machine only when all of ``servers`` are on it.
-        clock: monotonic seconds.
+            addresses are never called, and this machine only if all of ``servers`` are on it.
+        clock: returns monotonic seconds.
 
     Raises:
         InvalidArgument: a server is no ``host:port``, an element of ``allow`` is neither a network
             nor a domain, or a file cannot be used.
-        Unavailable: a file cannot be read now, such as by an error of its disk.
+        Unavailable: a file cannot be read now, such as after a disk error.
     """
 
     def __init__(  # noqa: PLR0913 - each is a keyword with a default, documented above
@@ -145,7 +143,7 @@ class Resolver:
             self._feeds().follow_all(automatic=True)
 
     def _assemble(self, max_stale_seconds: float) -> None:
-        """Makes the lookups and the owner calls from the cache, transport and health."""
+        """Creates the cached lookup and the owner calls from the cache, transport and health."""
         transport, health, cache, clock = self.transport, self.health, self.cache, self._clock
         positions = NewestPositions()
         self._lookups = CachedLookup(
@@ -159,7 +157,7 @@ class Resolver:
         self._watch_streams: WatchStreams | None = None
 
     def _feeds(self) -> WatchStreams:
-        """Returns the watch streams, made at the first use."""
+        """Returns the watch streams, created at the first use."""
         from resolver.watch_streams import WatchStreams
 
         with self._lookups.own_process().making:
@@ -193,8 +191,10 @@ class Resolver:
         return None if self._watch_streams is None else self._watch_streams.following
 
     def close(self) -> None:
-        """Closes what was opened. The resolver cannot be used afterwards."""
-        self._lookups.own_process()  # what a parent process opened is the parent's to close
+        """Closes the streams and the transport that it opened, and saves the cache file. The
+        resolver cannot be used afterwards.
+        """
+        self._lookups.own_process()  # after a fork: the parent process closes its own streams
         if self._watch_streams is not None:
             self._watch_streams.close()
         if self._disk is not None:
@@ -220,7 +220,7 @@ class Resolver:
             hint=self.cache.deepest_referral,
             refusal=self._allow.why_not_allowed,
             choose=self.health.order,
-            # A recursive request cannot say that a writer stays with a link's first target.
+            # A recursive request has no field for ``for_writes``.
             recursive=self._recursive and not wanted.for_writes,
             for_writes=wanted.for_writes,
         )
@@ -242,22 +242,22 @@ class Resolver:
         Args:
             path: canonical.
             prefer: ``directory`` to get the directory where a topic has the same name.
-            token: the answer is at least as new as this; also as new as this client's own writes.
-            no_follow: a link or mount at the path itself is the answer.
-            for_writes: a link's target that is unreachable is not passed over, unless the link has
-                ``writes`` = ``follow``: an outage must not move data.
-            timeout_seconds: deadline for all hops together.
+            token: the answer is at least as new as this token, and as this client's own writes.
+            no_follow: return a link or mount at the path itself, without following it.
+            for_writes: do not go on to a link's next target while one is unreachable, unless the
+                link has ``writes`` = ``follow``: an outage must not redirect data.
+            timeout_seconds: time limit for all hops together.
 
         Raises:
             InvalidPath: not canonical.
             Absent: the owner answered that there is no such path.
-            Unreachable, NotReady, StoreUnavailable, Lame: no owner of the path could be asked.
-            NoRoute: no referral leads there from the first servers.
+            Unreachable, NotReady, StoreUnavailable, Lame: no server of the owner answered.
+            NoRoute: no referral leads to the path from the start servers.
             ReferralLoop, BadReferral, TooManyHops: the tree itself is wrong.
             DeadlineExceeded, PermissionDenied, TokenExpired, TokenFromFuture.
         """
         if not (token or prefer or no_follow or for_writes):
-            # The warm way: a look into a dict, no lock, no call.
+            # Cached answer: one dict lookup, no lock, no call.
             kept = self._kept(path)
             if kept is not None and kept.location is not None:
                 now = self._clock()
@@ -286,8 +286,8 @@ class Resolver:
         """Returns the locations of many paths, in the order of ``paths``; where one failed, its
         error is in its place.
 
-        Arguments as for ``resolve``; the default deadline is longer by a second for each 2,000
-        paths. Paths at the same servers travel in one call.
+        Arguments as for ``resolve``; the default time limit is one second longer for each 2,000
+        paths. Paths at the same servers are sent in one call.
 
         Raises:
             TypeError: ``paths`` is one path instead of several.
@@ -312,11 +312,11 @@ class Resolver:
         no_follow: bool = False,
         timeout_seconds: float | None = None,
     ) -> list[ResolutionStateMachine]:
-        """Returns an ended resolution for each path; for a server that resolves for its callers.
-        Only the mounts on their way are cached.
+        """Returns a finished resolution for each path; for a server that resolves for its callers.
+        Only the mounts that they find are cached.
 
         Raises:
-            InvalidToken: not one that a directory server gave.
+            InvalidToken: not a token of a directory server.
         """
         since = self._clock()
         wanted = LookupOptions(prefer, no_follow)
@@ -335,7 +335,7 @@ class Resolver:
         for_writes: bool = False,
         timeout_seconds: float | None = None,
     ) -> Owner:
-        """Returns the owner of a path, also of one where nothing exists yet.
+        """Returns the owner of a path, also if nothing exists there yet.
 
         Raises:
             KdirError: the errors of ``resolve``, except Absent.
@@ -356,22 +356,22 @@ class Resolver:
         """Calls a method of the contract at the owner of a path.
 
         The request's ``path`` (and ``new_path``) is replaced by the canonical one, an empty
-        ``request_id`` is filled, and this client's writes are added to a ``token``. When a server
-        does not answer, others of the owner are called; when the owner answers that the path is
-        not its own, the path is resolved again and the call repeated once.
+        ``request_id`` is filled in, and the token of this client's writes is merged into ``token``.
+        If a server does not answer, others of the owner are called; if the owner answers that the
+        path is not its own, the path is resolved again and the call repeated once.
 
         Args:
-            path: canonical; if nothing exists there, the owner of where it would be is called.
+            path: canonical; it need not exist.
             method: such as ``DirectoryService.CreateEntry``.
-            request: the method's own message; not changed.
-            no_follow: whether the call is about a link or mount at the path itself; by default it
-                is for CreateEntry, DeleteEntry and MoveEntry.
-            at_parent: ask the owner of the directory that holds the entry: for mounts, whose own
+            request: the method's request message; not changed.
+            no_follow: whether the call is about a link or mount at the path itself; by default True
+                for CreateEntry, DeleteEntry and MoveEntry.
+            at_parent: call the owner of the directory that holds the entry: for mounts, whose own
                 path belongs to the child.
-            timeout_seconds: of the whole.
+            timeout_seconds: time limit for the resolution and all calls together.
 
         Raises:
-            KdirError: the error of the owner, or why it could not be asked.
+            KdirError: the error of the owner, or of the resolution.
         """
         return self._owners.call(
             as_path(path),
@@ -402,20 +402,20 @@ class Resolver:
 
         Args:
             path: canonical; it need not exist.
-            principal: such as ``User:alice``; without a type a user.
-            operation: Kafka's, such as ``read`` or ``alter-configs``.
-            host: address of the principal; empty = only grants for every host count.
+            principal: such as ``User:alice``; a name without a type is a user.
+            operation: operation of Kafka, such as ``read`` or ``alter-configs``.
+            host: address of the principal; empty = only grants for every host (``*``) count.
             resource: ``topic``, or ``group``, ``transactional-id`` or ``cluster`` of the cluster at
                 the path.
-            name: of the group or transactional id.
-            prefer: ``directory`` where a topic of the same name is not meant.
+            name: name of the group or transactional id.
+            prefer: ``directory`` to check the directory where a topic has the same name.
             explain: add the result of each level of the path to ``Checked.response``.
-            token: read at least this.
-            timeout_seconds: of the whole.
+            token: the answer is at least as new as this token.
+            timeout_seconds: time limit for the resolution and all calls together.
 
         Raises:
-            InvalidArgument: no operation, principal or address.
-            KdirError: as ``resolve``; Absent if the caller may not describe the entry and asks
+            InvalidArgument: the operation, principal or host is invalid.
+            KdirError: as ``resolve``; Absent also if the caller may not describe the entry and asks
                 about another principal.
         """
         from resolver.access_requests import check_request, check_result
@@ -446,8 +446,8 @@ class Resolver:
         path: str | Path = "",
         timeout_seconds: float | None = None,
     ) -> bool:
-        """True if there is any resource of a kind on which a principal may do something (KIP-679),
-        in the cluster that owns ``path``; if that is empty, in the cluster of the start servers.
+        """True if a principal is allowed an operation on at least one resource of a kind (KIP-679)
+        in the cluster that owns ``path``; empty ``path`` = the cluster of the start servers.
 
         Arguments as for ``check``.
 
@@ -489,21 +489,21 @@ class Resolver:
     ) -> Listing:
         """Returns the entries of a directory, page by page as they are iterated.
 
-        The targets of a union link are merged: of entries with one name the first target's counts.
-        An entry that is no directory lists itself. Parts that did not answer are in
-        ``Listing.not_listed``.
+        The targets of a union link are merged; if entries have the same name, that of the first
+        target is returned. An entry that is not a directory lists itself. Parts whose servers did
+        not answer are in ``Listing.not_listed``.
 
         Args:
             path: canonical.
-            recursive: list everything below it too; links are shown, not entered.
-            across: with ``recursive``, enter the clusters mounted below.
-            name_glob: only names that match this, within one segment.
-            kinds: only these: ``directory``, ``topic``, ``link``, ``mount``.
-            include_system: entries whose name begins with ``__`` too.
-            page_size: most entries a page, 10,000 at most; 0 = the server's choice.
-            one_revision: all pages of a cluster from one revision, or ``RevisionGone``.
-            token: read at least this.
-            timeout_seconds: of each page, the way to its server included.
+            recursive: also list all entries below; links are listed, not followed.
+            across: with ``recursive``, also list the clusters mounted below.
+            name_glob: pattern that the last segment of an entry's path must match.
+            kinds: kinds to list: ``directory``, ``topic``, ``link``, ``mount``; empty = all.
+            include_system: also list entries whose name begins with ``__``.
+            page_size: most entries on a page, up to 10,000; 0 = the server's default.
+            one_revision: read all pages of a cluster at one revision, or raise ``RevisionGone``.
+            token: the listing is at least as new as this token.
+            timeout_seconds: time limit for each page, finding its server included.
 
         Raises:
             KdirError: nothing could be listed; as ``resolve``.
@@ -538,16 +538,17 @@ class Resolver:
         """Returns the path of a Kafka topic: the reverse lookup.
 
         Args:
-            cluster: its name or id; empty = that of the first server that answers.
+            cluster: name or id of the cluster; empty = the cluster of the first server that
+                answers.
             topic: the topic's name in Kafka.
-            token: read at least this.
-            timeout_seconds: of the whole.
+            token: the answer is at least as new as this token.
+            timeout_seconds: time limit for all calls together.
 
         Raises:
-            Absent: the cluster answered that it has no such topic, or the root that no such
-                cluster is mounted.
-            NoRoute: nothing leads to a cluster of this name, and the root cannot be asked, or is
-                not linked to all of its mounts.
+            Absent: the cluster answered that it has no such topic, or the root that no such cluster
+                is mounted.
+            NoRoute: no referral leads to a cluster of this name, and the root does not answer, or
+                lacks the link of one of its mounts.
             KdirError: as ``resolve``.
         """
         from kdir.v1.federation_pb2 import ListMountsRequest
@@ -609,20 +610,20 @@ class Resolver:
         checkpoint_seconds: int = 5,
         timeout_seconds: float | None = None,
     ) -> Watching:
-        """Returns the changes at and below a path, in the cluster that owns it, as they come.
+        """Returns a stream of the changes at and below a path, in the cluster that owns it.
 
-        Iterate it; ``close`` it from any thread. It goes on by itself when a connection breaks.
+        Iterate it in one thread; ``close`` it from any. It reconnects when a connection breaks.
 
         Args:
             path: canonical.
-            after: a token of an earlier watch or answer to go on after; empty = from now on,
-                which is before this returns.
-            checkpoint_seconds: longest time between two answers; 0 = the default.
-            timeout_seconds: of finding the owner.
+            after: token of an earlier watch or answer, after which changes are returned; empty =
+                from before this method returns.
+            checkpoint_seconds: longest time between two messages of the server; 0 = the default.
+            timeout_seconds: time limit for finding the owner.
 
         Raises:
             InvalidArgument: ``checkpoint_seconds`` is negative, or 2^32 or more.
-            KdirError: the owner cannot be found; as ``resolve``, but for Absent.
+            KdirError: the owner cannot be found; the errors of ``resolve``, except Absent.
         """
         if not 0 <= checkpoint_seconds < 2**32:
             raise errors.InvalidArgument(
@@ -632,7 +633,8 @@ class Resolver:
         return self._feeds().watch(as_path(path), after, checkpoint_seconds, deadline)
 
     def follow(self, path: str | Path, *, timeout_seconds: float | None = None) -> None:
-        """Follows the changes of the cluster that owns a path: its answers stay fresh from now on.
+        """Follows the changes of the cluster that owns a path, so that its cached answers stay
+        fresh.
 
         Raises:
             KdirError: the owner cannot be found; as ``resolve``.
@@ -642,7 +644,7 @@ class Resolver:
     # -- housekeeping ----------------------------------------------------------------------
 
     def forget(self, path: str | Path = "/") -> None:
-        """Forgets the answers at and below a path."""
+        """Removes the cached answers at and below a path."""
         self.cache.evict_below(as_path(path))
 
 

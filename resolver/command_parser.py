@@ -1,4 +1,6 @@
-"""Parser of the verbs that run outside ``resolver.cli``, with errors in the same form."""
+"""Argument parser of the verbs that are not run by ``resolver.cli``; its errors have the same
+form.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--debug", action="store_true", help=argparse.SUPPRESS)
 
     def error(self, message: str) -> NoReturn:
-        """Ends the process with one sentence, and the command that explains the verb."""
+        """Prints one sentence and the command that explains the verb, and exits with code 2."""
         shown = printable(redacted(message))
         sys.stderr.write(f"error: {shown}\n  {self.prog} --help explains it\n")
         sys.exit(2)

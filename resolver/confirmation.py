@@ -1,8 +1,8 @@
-"""Approval of irreversible actions, by ``--yes`` or by a person at a terminal; and which effects of
-a planned change are irreversible.
+"""Approval of irreversible actions, by ``--yes`` or by a person at a terminal, and the irreversible
+effects of a planned change.
 
-The one place that decides it, for commands that call servers (``Session.approve``) and for those
-that open stores (``directory/maintenance/offline_commands.py``).
+Used by commands that call servers (``Session.approve``) and by those that open stores
+(``directory/maintenance/offline_commands.py``).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = [
 ]
 
 GROW_CALL: Final = "CreatePartitions"
-"""Kafka's call that gives a topic more partitions."""
+"""Name of Kafka's call that adds partitions to a topic."""
 GROWTH: Final = "This cannot be undone, and keyed data changes place"
-"""Consequence of more partitions, for people."""
+"""Consequence of adding partitions, for people."""
 _DATA_LOSS: Final = "Kafka may delete data, which cannot be undone"
 
 
 class NotApproved(Exception):
-    """Error: an action needs ``--yes``, since there is no terminal to ask at."""
+    """Error of an action that needs ``--yes``, since there is no terminal to ask at."""
 
     def __init__(self, action: str, consequence: str = "") -> None:
         super().__init__(
@@ -48,12 +48,12 @@ class NotApproved(Exception):
 
 
 def is_interactive() -> bool:
-    """True if there is a person to ask."""
+    """True if stdin and stderr are terminals, so that a person can answer."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def confirm(question: str) -> bool:
-    """Asks a person, who answers on the same line; without one the answer is no."""
+    """Asks a question on stderr and returns whether the answer is yes; False without a terminal."""
     if not is_interactive():
         return False
     sys.stdout.flush()
@@ -66,12 +66,12 @@ def approve(action: str, consequence: str = "", *, yes: bool) -> bool:
     """Returns whether an irreversible action may be done.
 
     Args:
-        action: as in ``remove topic /la/x``.
-        consequence: a sentence without a full stop.
-        yes: ``--yes`` was given.
+        action: the action, such as ``remove topic /la/x``.
+        consequence: its consequence, a sentence without a full stop.
+        yes: whether ``--yes`` was given.
 
     Raises:
-        NotApproved: ``yes`` is false, and there is nobody to ask.
+        NotApproved: ``yes`` is false, and there is no terminal.
     """
     if yes:
         return True
@@ -86,19 +86,19 @@ def irreversible_effect(
     """Returns the irreversible effect of a planned change of policies, and its consequence; None =
     it is reversible.
 
-    More partitions are irreversible, and so are changes by which Kafka may delete data of armed
-    topics. Granting or arming again reverses revoked rights and disarming (decision 0062).
+    Adding partitions is irreversible, and so are changes by which Kafka may delete data of armed
+    topics. Revoking and disarming are reversible: by granting and arming again (decision 0062).
 
     Args:
-        plan: includes the effects in the clusters below that are known.
-        unknown: the clusters below whose effects are unknown.
+        plan: the plan, with the known effects in the clusters below.
+        unknown: clusters below in which the effects are unknown.
     """
     for call in plan.kafka_calls:
         if call.operation == GROW_CALL:
             return f"grow {call.resource} from {call.before} to {call.after} partitions", GROWTH
     losing = Counter(call.key for call in plan.kafka_calls if call.deletes_data)
     of_plan = [policy_key(one.field) for one in plan.policies if one.deletes_data]
-    # Armed topics may be among those that the caller may not describe.
+    # Some armed topics may be hidden from the caller.
     hides_armed = plan.caller_view and plan.armed
     is_cut = bool(plan.kafka_calls_omitted) or plan.incomplete or hides_armed
     if not losing and not (of_plan and (is_cut or unknown)):
@@ -120,7 +120,7 @@ def irreversible_effect(
 
 
 def lock_out_effect(path: str, plan: access_pb2.ChangePlan) -> tuple[str, str] | None:
-    """Returns the effect and the consequence of a change that locks the caller out of a directory;
-    else None.
+    """Returns the effect of a change that locks the caller out of a directory, and its consequence;
+    None = the change does not.
     """
     return (f"close {path}", "You could not open it again") if plan.locks_out else None

@@ -1,7 +1,8 @@
-"""A user's credentials: certificates and tokens, read from files and reloaded when these change.
+"""A user's credentials: certificates and tokens, read from files and reloaded when the files
+change.
 
-TLS is used if there is a ``ca``: a certificate that it issued is trusted for the name or address
-that was dialled, and for no other. The transport decides where a token is sent.
+TLS is used if there is a ``ca``: a certificate of this CA is trusted only for the name or address
+that was dialled. The transport decides which servers receive a token.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["UserCredentials"]
 
 
 class UserCredentials:
-    """Credentials of a user (``resolver.transport.Credentials``). Files are read again when they
+    """Credentials of a user, for ``resolver.transport.Credentials``. Files are read again when they
     change.
     """
 
@@ -28,8 +29,8 @@ class UserCredentials:
         """Reads the files.
 
         Raises:
-            InvalidArgument: one cannot be used; names it and the expected contents.
-            Unavailable: one cannot be read now.
+            InvalidArgument: a file cannot be used; names it and the expected contents.
+            Unavailable: a file cannot be read now.
         """
         if bool(login.cert) != bool(login.key):
             raise InvalidArgument("cert and key go together", field="cert")
@@ -48,7 +49,7 @@ class UserCredentials:
 
     @property
     def fingerprint(self) -> str:
-        """Key of the user for cached answers; reveals no secret."""
+        """Hash that identifies the user's cached answers; it reveals no secret."""
         login = self._login
         if not any(login):
             return ""
@@ -105,7 +106,9 @@ def _read(file: str, what: str) -> bytes | None:
 
 
 def _check(login: LoginSettings) -> None:
-    """Checks files for which gRPC's only error would be a failed handshake without a reason."""
+    """Checks the certificate files: gRPC would report a fault in them only as a failed
+    handshake.
+    """
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -1,7 +1,7 @@
-"""How long one of several servers is waited for: its share of the remaining time (R20).
+"""Timeout of a call to one of several servers: a share of the remaining time (R20).
 
-As in a DNS stub resolver: a short first round, a longer second one; so a hanging server with an
-open port costs half a second instead of half of the deadline.
+As in a DNS stub resolver, the first round is short and the second longer. So a server that accepts
+connections but never answers costs half a second instead of half of the deadline.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Final
 __all__ = ["FIRST_TRY_SECONDS", "LEAST_SECONDS", "per_server_timeout", "time_share"]
 
 FIRST_TRY_SECONDS: Final = 0.5
-"""First timeout of a server that can be tried again after the others: a healthy one needs some
-milliseconds, and a first connection across an ocean three round trips.
+"""First timeout of a server that can be called again after the others. A healthy server needs
+milliseconds; a first connection across an ocean, three round trips.
 """
 _MOST_SHARES: Final = 4
-"""Most parts that the remaining time is split into, however many servers are left."""
+"""Most shares of the remaining time, however many servers are left."""
 _BATCH_PATHS_A_SECOND: Final = 2_000.0
-"""Rate by which a large batch gets more time: its answer must be transferred, too."""
+"""A batch gets one second more for this number of paths, to transfer the answer."""
 LEAST_SECONDS: Final = 0.01
 """Shortest timeout of a call."""
 
 
 def time_share(servers: int) -> float:
-    """Returns the share of the remaining time for the first of ``servers`` servers. The share has
-    a lower limit, since most servers answer or fail quickly.
+    """Returns the share of the remaining time for the next of ``servers`` servers, as a fraction.
+    It is at least 1/4, since most servers answer or fail quickly.
     """
     return 1 / min(servers, _MOST_SHARES)
 
@@ -32,8 +32,9 @@ def time_share(servers: int) -> float:
 def per_server_timeout(
     left_seconds: float, share: float, *, hurried: bool = False, paths: int = 1
 ) -> float:
-    """Returns the timeout for one server: its share of the remaining time and, while others of its
-    kind were not tried yet (``hurried``), no more than a healthy one needs.
+    """Returns the timeout in seconds for one server: its share of the remaining time; if
+    ``hurried`` (other servers of the hop are not tried yet), at most the time that a healthy one
+    needs.
     """
     part = left_seconds * share
     if hurried:

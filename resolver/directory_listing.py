@@ -1,8 +1,8 @@
 """Lists a directory, page by page, across mounts, links and unions; missing parts are reported,
 never hidden.
 
-What could not be listed is in ``Listing.not_listed``, with the reason, and the rest is returned
-(HDFS calls it a partial listing). Mounts are entered, links are not: a tree has no circles.
+Parts that could not be listed are in ``Listing.not_listed``, with the reason; the rest is returned
+(HDFS calls it a partial listing). Mounts are entered; links are not, since they may form circles.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class ListedEntry:
     """Entry of a listing, with its origin."""
 
     path: Path
-    """The requested path with the segments below it; ``entry.path`` is canonical."""
+    """Path below the requested one, as the caller wrote it; ``entry.path`` is canonical."""
     entry: entry_pb2.Entry
     authority: resolve_pb2.Authority
     """Authority of the answer."""
     inherited: policies_pb2.Policies | None
-    """Policies that the entries of its page inherit; None if none are set."""
+    """Policies that the entries on its page inherit; None if none are set."""
     source: Path
-    """Canonical directory that was listed; for a union, the target."""
+    """Canonical path of the listed directory; for a union, of the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Filter:
     include_system: bool = False
 
     def passes(self, entry: entry_pb2.Entry) -> bool:
-        """True if an entry passes, where the server could not filter."""
+        """True if an entry passes; for listings that the server does not filter."""
         kind = _KINDS.get(entry.WhichOneof("kind") or "", 0)
         if self.kinds and kind not in self.kinds:
             return False
@@ -86,16 +86,16 @@ class Listing:
     def __init__(self, asked: Path) -> None:
         self.path = asked
         self.directory: entry_pb2.Entry | None = None
-        """The directory itself; None for a union, or for what is no directory."""
+        """The listed directory itself; None for a union, or if the entry is not a directory."""
         self.has_directory = False
-        """A directory was listed: the path itself or, of a union, a target; False for a topic."""
+        """True if a directory was listed: the path itself or, for a union, a target."""
         self.authority: resolve_pb2.Authority | None = None
         """Authority of the first answer."""
         self.inherited: policies_pb2.Policies | None = None
         """Policies that the entries of the first page inherit."""
         self.not_listed: list[NotListed] = []
         self.revision_changed = False
-        """A page came from a newer revision than the one before."""
+        """True if a page was read at a newer revision than the page before it."""
         self._entries: Iterator[ListedEntry] = iter(())
 
     def __iter__(self) -> Iterator[ListedEntry]:
@@ -103,7 +103,7 @@ class Listing:
 
     @property
     def is_partial(self) -> bool:
-        """True if something is missing, as far as the iteration has come."""
+        """True if a part was missing up to the entry that was returned last."""
         return bool(self.not_listed)
 
 
@@ -139,7 +139,7 @@ class DirectoryListings:
         Raises:
             KdirError: nothing could be listed.
         """
-        # Mounts must be seen to be entered, whether they are wanted or not.
+        # Mounts must be received to be entered, so the server may not filter them out.
         narrows = not (recursive and across)
         request = directory_pb2.ListEntriesRequest(
             page_size=page_size,
@@ -158,7 +158,7 @@ class DirectoryListings:
         return listing
 
     def locate_directory(self, path: Path, token: str, deadline: float) -> Any:
-        """Returns the location of a directory, with all targets of a union."""
+        """Returns the result of a resolution of a directory, with all targets of a union."""
         wanted = LookupOptions(prefer=_DIRECTORY)
         rules = self._rules(wanted).gathering_unions()
         since = self._clock()
@@ -172,7 +172,7 @@ class DirectoryListings:
         request: directory_pb2.ListEntriesRequest,
         deadline: float,
     ) -> directory_pb2.ListEntriesResponse:
-        """Returns one page, from any of the servers."""
+        """Returns one page, from any server of the directory's owner."""
         rpc = method("DirectoryService.ListEntries")
         response: directory_pb2.ListEntriesResponse
         response = self._owners.call_owner(
@@ -181,7 +181,7 @@ class DirectoryListings:
         return response
 
     def deadline(self, timeout_seconds: float) -> float:
-        """Returns the time on the clock in ``timeout_seconds``."""
+        """Returns the time on the clock ``timeout_seconds`` from now."""
         return self._clock() + timeout_seconds
 
     def token(self, token: str) -> str:
@@ -232,7 +232,7 @@ class _Task:
                 raise AssertionError(f"a walk to {path} did not end: {end}")
 
     def _found(self, found: AnswerResult, shown: Path, depth: int) -> Iterator[ListedEntry]:
-        """Yields the entries of a directory that was found; any other entry lists itself."""
+        """Yields the entries of a resolved directory; an entry of another kind yields itself."""
         resolution: Any = found.answer.payload
         if resolution.entry.WhichOneof("kind") == "directory":
             yield from self._pages(found, shown, depth)
@@ -293,14 +293,18 @@ class _Task:
                 listing.directory = response.directory
 
     def _part(self, path: Path, shown: Path, depth: int) -> Iterator[ListedEntry]:
-        """Yields the entries of a part; an error is recorded, not raised."""
+        """Yields the entries of a mounted cluster; an error is recorded in ``not_listed``, not
+        raised.
+        """
         try:
             yield from self.directory(path, shown, depth)
         except KdirError as error:
             self._listing.not_listed.append(NotListed(path, error))
 
     def _union(self, united: United, shown: Path, depth: int) -> Iterator[ListedEntry]:
-        """Yields the targets' entries in name order; the first target with a name counts."""
+        """Yields the targets' entries in name order (recursive: one target after another); if
+        several have the same name, only that of the first target.
+        """
         self._is_union = self._is_union or shown == self._listing.path
         parts: list[Iterator[ListedEntry]] = []
         failures: list[KdirError] = []
@@ -370,7 +374,7 @@ def _below(entry: entry_pb2.Entry, directory: Path) -> tuple[Path, tuple[str, ..
     """Returns an entry's path below the directory it was listed in.
 
     Raises:
-        Lame: no honest server lists such an entry there.
+        Lame: the entry is not below the directory, so the server is wrong.
     """
     try:
         path = Path.of_entry(entry.path)

@@ -1,8 +1,8 @@
-"""Endpoints: which servers named by others may be called, and the recent health of each (R9, R10).
+"""Endpoints in referrals: which of them may be called, and the recent health of each server (R9,
+R10).
 
-Networks apply to addresses; a host *name* is checked by name only, since its address can change
-between the check and the call: settings that must keep clients inside some domains name those
-domains.
+Networks apply to addresses. A host *name* is checked only against domains, since its address can
+change between the check and the call.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ __all__ = ["AllowList", "ServerHealth"]
 
 _METADATA_NAMES: Final = frozenset({"metadata", "metadata.google.internal", "instance-data"})
 FAILED_SECONDS: Final = 2.0
-"""Time for which a server that did not answer is tried after the others."""
+"""Time for which a server that failed is tried after the others."""
 LAME_SECONDS: Final = 10.0
-"""Time for which a server that answered wrongly is tried after the others (R3)."""
+"""Time for which a lame server is tried after the others (R3)."""
 SLOW_SECONDS: Final = 30.0
-"""The same for one that neither answered nor refused, which costs time to find out."""
+"""Time for which a server that did not answer within its timeout is tried after the others."""
 GOOD_SECONDS: Final = 600.0
-"""Time for which a server that answered is tried first; then the choice is free again, so that
-clients return to a restarted server.
+"""Time for which a server that answered is tried first. After it the order is random again, so that
+clients return to restarted servers.
 """
 _MOST_REMEMBERED: Final = 1000
 
 
 class AllowList:
-    """Rule for which endpoints named by other servers may be asked. The start servers always may.
+    """Rule for which endpoints of referrals may be called. The start servers always may.
 
-    With ``networks`` or ``names`` all others are refused; special addresses (link-local, multicast)
-    are refused whatever is listed.
+    With ``networks`` or ``names`` all other endpoints are refused. Special addresses (link-local,
+    multicast) are always refused.
 
     Args:
-        loopback: whether this machine may be asked; set it where the start servers are on it.
+        loopback: whether this machine may be called; set it if the start servers are on it.
         networks: CIDR networks that addresses must lie in.
         names: domains that host names must lie in, such as ``example.com``, compared as text: no
             name is looked up.
-        least_port: lowest allowed port; lower ones are other services'.
-        ports: lower ports that are allowed all the same.
-        only_listed: refuse endpoints in neither list, also if both lists are empty.
+        least_port: lowest allowed port; lower ones belong to other services.
+        ports: ports below ``least_port`` that are allowed, too.
+        only_listed: refuse endpoints in neither list, even if both lists are empty.
 
     Raises:
         ValueError: a text of ``networks`` is no network.
@@ -156,9 +156,9 @@ class AllowList:
 
 
 class ServerHealth:
-    """Recent results of each server, which order servers that are otherwise equal.
+    """Recent results of each server, by which equal servers are ordered.
 
-    No server is left out: when all look down, all are tried (as CoreDNS' ``forward`` does).
+    No server is left out: if all failed recently, all are tried (as CoreDNS' ``forward`` does).
     Thread-safe without a lock, which a fork could leave held: each change is one step of a dict.
     """
 
@@ -173,8 +173,8 @@ class ServerHealth:
         self._good_until: dict[str, float] = {}
 
     def note_success(self, endpoint: str) -> None:
-        """Records a correct answer: the connection is open, so the server is tried first for a
-        while.
+        """Records a correct answer: since its connection is open, the server is tried first for
+        ``GOOD_SECONDS``.
         """
         if endpoint in self._good_until and not self._bad_until:
             return
@@ -184,7 +184,7 @@ class ServerHealth:
         self._good_until.setdefault(endpoint, self._clock() + GOOD_SECONDS)
 
     def note_failure(self, endpoint: str, seconds: float = FAILED_SECONDS) -> None:
-        """Records that a server did not answer."""
+        """Records a failure: the server is tried last for ``seconds``."""
         self._good_until.pop(endpoint, None)
         if len(self._bad_until) >= _MOST_REMEMBERED:
             self._bad_until.clear()
@@ -195,7 +195,7 @@ class ServerHealth:
         self.note_failure(endpoint, SLOW_SECONDS)
 
     def note_lame(self, endpoint: str) -> None:
-        """Records a wrong answer."""
+        """Records a lame answer."""
         self.note_failure(endpoint, LAME_SECONDS)
 
     def is_bad(self, endpoint: str) -> bool:
@@ -204,7 +204,9 @@ class ServerHealth:
         return until is not None and until > self._clock()
 
     def troubles(self) -> dict[str, float]:
-        """Returns the bad servers, each with the seconds for which it still counts as such."""
+        """Returns the bad servers, each with the number of seconds for which it still counts as
+        bad.
+        """
         now = self._clock()
         return {one: until - now for one, until in self._bad_until.items() if until > now}
 
@@ -221,7 +223,7 @@ class ServerHealth:
             self._shuffle = random.shuffle
         self._shuffle(shuffled)
         now = self._clock()
-        # All are forgotten together: else only servers that are asked already would ever be asked.
+        # All are removed together: otherwise only the servers in use would ever be called.
         if any(until <= now for until in list(self._good_until.values())):
             self._good_until.clear()
         return sorted(shuffled, key=self._rank)

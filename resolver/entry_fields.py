@@ -16,21 +16,18 @@ if TYPE_CHECKING:
 __all__ = ["SERVER_FIELDS", "entry_fields", "map_key", "policy_fields", "policy_key"]
 
 SERVER_FIELDS: Final = ("provision_attempt", "drift_count")
-"""Fields of a topic in which the server records its work in Kafka; other fields have the results.
-"""
+"""Fields of a topic that count the server's own work in Kafka; other fields have the results."""
 _LEFT_OUT: Final = frozenset(
     {"path", "etag", "change_count", "changed_at", "changed_by", "entry_id", *SERVER_FIELDS}
 )
-"""Fields that differ with every change, or that are in the row of the change itself."""
+"""Fields that are left out: they differ with every change, or the row of the change has them."""
 _ALSO_POLICIES: Final = frozenset({"partitions", "replication_factor"})
-"""Fields of a topic that have names of policies: one entry can have both."""
+"""Fields of a topic that have the same names as policies: one entry can have both."""
 _PREFIXES: Final = ("PROVISION_", "LINK_MODE_", "LINK_WRITES_", "MOUNT_STATE_")
 
 
 def policy_fields(policies: policies_pb2.Policies) -> Iterator[tuple[str, str | None]]:
-    """Yields each field that is set, by the key that ``set`` takes; None for a key that
-    is cleared.
-    """
+    """Yields each set field, by its key on ``kdir set``, with its value; None for a cleared key."""
     for field, value in policies.ListFields():
         if field.name == "stamps":
             continue
@@ -45,15 +42,15 @@ def policy_fields(policies: policies_pb2.Policies) -> Iterator[tuple[str, str | 
 
 
 def policy_key(field: str) -> str:
-    """Returns the key that ``set`` takes, of a field as the contract names it:
-    ``topic_config[flush.ms]`` is ``flush.ms``.
+    """Returns the key on ``kdir set`` of a field as the contract names it:
+    ``topic_config[flush.ms]`` becomes ``flush.ms``.
     """
     name, bracket, key = field.partition("[")
     return map_key(name, key.removesuffix("]")) if bracket else name
 
 
 def map_key(name: str, key: str) -> str:
-    """Returns the key that ``set`` takes, of a key in one of the maps of policies."""
+    """Returns the key on ``kdir set`` of ``key`` in the policies' map ``name``."""
     if name == "topic_config":
         return key if "." in key else f"config.{key}"
     return f"{name.removesuffix('_defaults')}.{key}"
@@ -64,7 +61,7 @@ def _format_value(value: object) -> str:
 
 
 def entry_fields(entry: entry_pb2.Entry) -> Iterator[tuple[str, str | None]]:
-    """Yields the policies of an entry, as ``policy_fields`` does, and the fields of its kind."""
+    """Yields the policies of an entry, as ``policy_fields`` does, then the fields of its kind."""
     yield from policy_fields(entry.policies)
     kind = entry.WhichOneof("kind")
     own = plain(getattr(entry, kind)) if kind else {}

@@ -2,8 +2,8 @@
 
 One error is one status with exactly one ``google.rpc.ErrorInfo`` (AIP-193) in
 ``grpc-status-details-bin``: domain ``kdir``, the reason, and the facts as metadata. A status
-without it comes from something other than a directory server (a proxy, gRPC itself), so it never
-becomes an answer that only an owner may give: NOT_FOUND without ErrorInfo is *not* absent.
+without ErrorInfo comes from a proxy or gRPC itself, not from a directory server; so it never
+becomes an owner's answer: NOT_FOUND without ErrorInfo is *not* absent.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ DETAILS_KEY: Final = "grpc-status-details-bin"
 """Trailing metadata that holds a serialised ``google.rpc.Status``."""
 
 ATTEMPTS: Final = "attempts"
-"""ErrorInfo metadata: the queries that the answering side made, one line each."""
+"""Key in the ErrorInfo metadata: the queries that the answering server made, one line each."""
 
-# HTTP/2 peers commonly refuse more than 8 KiB of headers in all, and then the reason is lost
-# altogether. Details travel as base64, so that 5,000 bytes become 6,667.
+# HTTP/2 peers commonly refuse more than 8 KiB of headers in all, and then the reason is lost.
+# Details are sent as base64, so that 5,000 bytes become 6,667.
 _MAX_MESSAGE: Final = 1024
 _MAX_FACT: Final = 512
 _MAX_FACTS: Final = 3000
@@ -53,8 +53,8 @@ _WITHOUT_REASON: Final[Mapping[grpc.StatusCode, type[KdirError]]] = {
 }
 
 _GENERIC: Final[Mapping[str, type[KdirError]]] = {
-    # A reason that this version does not know keeps at least its family (neighbouring
-    # versions work together). NOT_FOUND stays out: only ABSENT itself may say absent.
+    # An unknown reason, of a newer version, becomes the base class of its gRPC code. NOT_FOUND is
+    # not here: only the reason ABSENT means absent.
     **{code.name: kind for code, kind in _WITHOUT_REASON.items()},
     "UNAVAILABLE": errors.Unavailable,
 }
@@ -65,9 +65,9 @@ def to_status(
 ) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
     """Returns the code, message and trailing metadata of an error.
 
-    Anything but a ``KdirError`` becomes INTERNAL with the request id and no other detail: nothing
-    of a store or a stack leaks. Long facts are cut, so that the whole is within the header limits
-    of HTTP/2 peers.
+    Any error but a ``KdirError`` becomes INTERNAL with the request id and no other detail, so that
+    nothing of a store or a stack leaks. Long facts are cut, so that the whole is within the header
+    limits of HTTP/2 peers.
     """
     from google.protobuf import any_pb2
     from google.rpc import error_details_pb2, status_pb2
@@ -76,7 +76,7 @@ def to_status(
         error = errors.Internal("internal error; the request id finds it in the server's log")
     facts = _facts(error)
     if request_id:
-        # REQUEST_ID_REUSED is about a request's own id, which is another thing.
+        # REQUEST_ID_REUSED already has the id that the request was sent with.
         facts.setdefault("request_id", request_id)
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=facts)
     detail = any_pb2.Any()
@@ -88,8 +88,8 @@ def to_status(
 
 
 def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> KdirError:
-    """Returns the error of a failed call; never raises. ``secure``: the call was made with TLS,
-    which may be why it failed.
+    """Returns the error of a failed call; never raises. ``secure``: whether the call used TLS, to
+    explain a failed connection.
     """
     code = _code_of(rpc_error)
     info = _error_info(rpc_error)
@@ -112,10 +112,10 @@ def from_rpc_error(rpc_error: grpc.RpcError, *, secure: bool | None = None) -> K
 
 
 # If this side cancels, gRPC's text has the cause ("Locally cancelled by application!", "Channel
-# closed!"). If a server stops in the middle of a call, sometimes only the bare code is received.
+# closed!"). If a server stops during a call, the text is sometimes only the code.
 _CANCELLED_BY_PEER: Final = frozenset({"", "CANCELLED"})
 _UNREADABLE: Final = "Exception deserializing response!"
-"""Text of gRPC, on this side, for an answer that is no message of the method."""
+"""Text of gRPC on this side for an answer that is not the method's response message."""
 _CONNECTING: Final = "failed to connect to all addresses"
 
 
@@ -135,7 +135,8 @@ def to_outcome(error: KdirError) -> resolve_pb2.ErrorOutcome:
 
     name = f"ERROR_REASON_{error.reason}"
     if name not in error_pb2.ErrorReason.DESCRIPTOR.values_by_name:
-        # A family (such as Conflict, of a status without ErrorInfo) is no reason of the contract.
+        # A base class (such as Conflict, of a status without ErrorInfo) has no reason in the
+        # contract.
         name = "ERROR_REASON_INTERNAL"
     return resolve_pb2.ErrorOutcome(
         reason=name,
@@ -193,7 +194,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _clean(text: str) -> str:
-    """Returns text from the other side for people: of limited length and printable."""
+    """Returns text from a server as it is shown to people: printable and of limited length."""
     text = text if len(text) <= _MAX_RECEIVED else text[: _MAX_RECEIVED - 1] + "…"
     return printable(text)
 

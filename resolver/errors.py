@@ -1,4 +1,4 @@
-"""The errors that kdir can end in, for server and client alike.
+"""The errors of kdir, for servers and clients.
 
 The tree, with the gRPC code of each class (one place for the rule: servers raise these, one
 interceptor maps them to a status with one ``google.rpc.ErrorInfo``, and clients raise the same
@@ -44,7 +44,7 @@ from resolver import units
 __all__ = ["DOMAIN", "KdirError", "by_reason"]
 
 DOMAIN = "kdir"
-"""``google.rpc.ErrorInfo.domain`` of every error of ours."""
+"""``google.rpc.ErrorInfo.domain`` of every error of kdir."""
 
 _BY_REASON: dict[str, type[KdirError]] = {}
 
@@ -52,9 +52,9 @@ _BY_REASON: dict[str, type[KdirError]] = {}
 class KdirError(Exception):
     """Base of all errors of kdir.
 
-    ``message`` is one sentence for people, naming the field, what was found and what would be
-    right. ``metadata`` holds the same facts for programs, as text. ``attempts`` lists, on the
-    client, every query of the resolution, in order, one line each.
+    ``message`` is one sentence for people: the field, the value found and the value expected.
+    ``metadata`` has the same facts for programs, as text. ``attempts`` has, on the client, one line
+    for each query of the resolution, in order.
     """
 
     reason: ClassVar[str] = "INTERNAL"
@@ -62,8 +62,8 @@ class KdirError(Exception):
     exit_code: ClassVar[int] = 3
 
     def __init_subclass__(cls, *, reason: str = "", code: str = "", exit_code: int = 0) -> None:
-        """A class inherits what it does not name; ``by_reason`` finds only classes that name a
-        reason.
+        """Sets the given attributes; the others are inherited. ``by_reason`` finds only classes
+        that name a reason.
         """
         if reason:
             cls.reason = reason
@@ -86,8 +86,8 @@ class KdirError(Exception):
         self.attempts: tuple[str, ...] = tuple(attempts)
 
     def copy(self) -> KdirError:
-        """Returns the same error for another caller: raising one object in two threads mixes their
-        tracebacks and attempts.
+        """Returns a copy of the error for another caller: if two threads raise one object, their
+        tracebacks and attempts are mixed.
         """
         return type(self)(self.message, attempts=self.attempts, metadata=self.metadata)
 
@@ -96,19 +96,21 @@ class KdirError(Exception):
 
 
 class InvalidInput(KdirError, reason="INVALID_ARGUMENT", code="INVALID_ARGUMENT", exit_code=2):
-    """The request is wrong; the same request again gives the same answer."""
+    """The request is wrong; to repeat it unchanged fails again."""
 
 
 class InvalidPath(InvalidInput, reason="INVALID_PATH"):
-    """Error of a path that is not canonical; names the segment and the rule."""
+    """Error of a path that is not canonical; the message names the segment and the rule."""
 
 
 class InvalidArgument(InvalidInput, reason="INVALID_ARGUMENT"):
-    """A field of the request is wrong; names it, what was found and what would be right."""
+    """A field of the request is wrong; the message names it, the value found and the value
+    expected.
+    """
 
 
 class InvalidPhysicalName(InvalidInput, reason="INVALID_PHYSICAL_NAME"):
-    """Kafka has no topic of such a name."""
+    """Error of a name that is invalid for a Kafka topic."""
 
 
 class InvalidMove(InvalidInput, reason="INVALID_MOVE"):
@@ -128,17 +130,19 @@ class RequestIdReused(InvalidInput, reason="REQUEST_ID_REUSED"):
 
 
 class Absent(KdirError, reason="ABSENT", code="NOT_FOUND", exit_code=1):
-    """The owner of the path says that there is no such entry."""
+    """The owner of the path answered that no such entry exists."""
 
 
 class InvalidNamespace(
     KdirError, reason="INVALID_NAMESPACE", code="FAILED_PRECONDITION", exit_code=1
 ):
-    """The directory to work in does not exist; names the nearest one that does (KIP-37)."""
+    """The directory for the operation does not exist; the message names the nearest existing one
+    (KIP-37).
+    """
 
 
 class Conflict(KdirError, reason="CONFLICT", code="FAILED_PRECONDITION", exit_code=5):
-    """The world is not as the caller thinks."""
+    """Base class: a condition of the request does not hold."""
 
 
 class AlreadyExists(Conflict, reason="ALREADY_EXISTS", code="ALREADY_EXISTS"):
@@ -150,11 +154,15 @@ class PhysicalNameTaken(Conflict, reason="PHYSICAL_NAME_TAKEN", code="ALREADY_EX
 
 
 class PhysicalNameCollides(Conflict, reason="PHYSICAL_NAME_COLLIDES", code="ALREADY_EXISTS"):
-    """Differs from another physical name only in ``.`` and ``_``; Kafka refuses such pairs."""
+    """The physical name differs from another one only in ``.`` and ``_``; Kafka refuses such
+    pairs.
+    """
 
 
 class PhysicalNameRetired(Conflict, reason="PHYSICAL_NAME_RETIRED"):
-    """The name was deleted less than a day ago: something late could hit the new topic."""
+    """The topic of this name was deleted less than a day ago: a late operation on it could affect
+    the new topic.
+    """
 
 
 class NotEmpty(Conflict, reason="NOT_EMPTY"):
@@ -174,11 +182,11 @@ class EtagMismatch(Conflict, reason="ETAG_MISMATCH", code="ABORTED"):
 
 
 class WriteConflict(Conflict, reason="WRITE_CONFLICT", code="ABORTED"):
-    """Others changed the same thing again and again; nothing was written."""
+    """Concurrent changes of the same entry won at every attempt; nothing was written."""
 
 
 class MountShadows(Conflict, reason="MOUNT_SHADOWS"):
-    """The mount would hide entries that stand there."""
+    """The mount would hide entries that exist there."""
 
 
 class MountOverlaps(Conflict, reason="MOUNT_OVERLAPS"):
@@ -206,7 +214,7 @@ class AboveCeiling(Conflict, reason="ABOVE_CEILING"):
 
 
 class VanishGuard(Conflict, reason="VANISH_GUARD"):
-    """Too many topics vanished or changed at once; waits for an operator."""
+    """Too many topics vanished or changed at once; changes wait for an operator."""
 
 
 class KafkaReplaced(Conflict, reason="KAFKA_REPLACED"):
@@ -234,15 +242,15 @@ class TokenFromFuture(Conflict, reason="TOKEN_FROM_FUTURE", code="OUT_OF_RANGE")
 
 
 class RevisionGone(Conflict, reason="REVISION_GONE", code="ABORTED"):
-    """One revision was asked for, and it is no longer held."""
+    """A read requires one revision, which is no longer stored."""
 
 
 class Resync(Conflict, reason="RESYNC", code="ABORTED"):
-    """The watcher fell too far behind: list again, then watch."""
+    """The changes that a watch needs are no longer stored: list again, then watch."""
 
 
 class LimitExceeded(Conflict, reason="LIMIT_EXCEEDED", code="RESOURCE_EXHAUSTED"):
-    """A limit of the server; named, with its value."""
+    """A limit of the server is reached; the message has its name and value."""
 
 
 class StoreSealed(Conflict, reason="STORE_SEALED", code="FAILED_PRECONDITION"):
@@ -258,7 +266,7 @@ class UnreadableRecord(KdirError, reason="UNREADABLE_RECORD", code="DATA_LOSS"):
 
     @classmethod
     def of_entries(cls, path: object, count: int) -> UnreadableRecord:
-        """Returns the error of entries at and below a path that a listing lacks."""
+        """Returns the error for ``count`` unreadable entries that a listing of ``path`` lacks."""
         entries = units.plural(count, "entry", "entries")
         return cls(f"{entries} that cannot be read: kdir verify {path}")
 
@@ -268,8 +276,8 @@ class LocksOut(Conflict, reason="LOCKS_OUT"):
 
 
 class Unavailable(KdirError, reason="UNREACHABLE", code="UNAVAILABLE"):
-    """No answer for now, or a file of this machine that cannot be read now. The only class that is
-    retried blindly.
+    """No answer for now, or a file of this machine cannot be read now. Only this class may be
+    retried without a check.
     """
 
 
@@ -278,8 +286,8 @@ class Unreachable(Unavailable, reason="UNREACHABLE"):
 
 
 class HandshakeFailed(Unreachable, exit_code=4):
-    """A server is there, but one side rejects the other's certificate: missing, expired, of another
-    CA or another host. On the wire its reason is ``UNREACHABLE``.
+    """A server was connected, but one side rejects the other's certificate: missing, expired, of
+    another CA or another host. Its reason in the contract is ``UNREACHABLE``.
     """
 
 
@@ -288,12 +296,12 @@ class NotReady(Unavailable, reason="NOT_READY"):
 
 
 class Lame(Unavailable, reason="LAME"):
-    """Every server that was named answered "not mine", or answered for another cluster."""
+    """Every server of a referral answered "not mine", or answered for another cluster."""
 
 
 class StoreUnavailable(Unavailable, reason="STORE_UNAVAILABLE"):
-    """The store did not answer. With ``effect=unknown`` among the facts a write may have happened:
-    the same request id shows it.
+    """The store did not answer. With ``effect=unknown`` in its metadata a write may have had an
+    effect; repeat it with the same request id to find out.
     """
 
 
@@ -302,7 +310,7 @@ class KafkaUnavailable(Unavailable, reason="KAFKA_UNAVAILABLE"):
 
 
 class NoRoute(KdirError, reason="NO_ROUTE", code="FAILED_PRECONDITION"):
-    """Error of a path to which no route leads from the asked server."""
+    """Error of a path to which no referral leads from the queried server."""
 
 
 class Unmounted(KdirError, reason="UNMOUNTED", code="FAILED_PRECONDITION"):
@@ -314,7 +322,7 @@ class NotAuthoritative(KdirError, reason="NOT_AUTHORITATIVE", code="FAILED_PRECO
 
 
 class WalkFailed(KdirError, reason="BAD_REFERRAL", code="FAILED_PRECONDITION"):
-    """The tree itself is wrong: a server referred in a way that no honest one does."""
+    """The tree itself is wrong: a server sent an invalid referral."""
 
 
 class ReferralLoop(WalkFailed, reason="REFERRAL_LOOP"):
@@ -322,7 +330,7 @@ class ReferralLoop(WalkFailed, reason="REFERRAL_LOOP"):
 
 
 class BadReferral(WalkFailed, reason="BAD_REFERRAL"):
-    """A referral that is not nearer to the path, or not a prefix of it."""
+    """The mount of a referral is not nearer to the path, or not a prefix of it."""
 
 
 class TooManyHops(WalkFailed, reason="TOO_MANY_HOPS"):
@@ -330,11 +338,11 @@ class TooManyHops(WalkFailed, reason="TOO_MANY_HOPS"):
 
 
 class DeadlineExceeded(KdirError, reason="DEADLINE_EXCEEDED", code="DEADLINE_EXCEEDED"):
-    """The time was over before an answer came."""
+    """No answer was received within the deadline."""
 
 
 class Denied(KdirError, reason="PERMISSION_DENIED", code="PERMISSION_DENIED", exit_code=4):
-    """The caller may not."""
+    """Base class: the caller is not allowed to do this."""
 
 
 class PermissionDenied(Denied, reason="PERMISSION_DENIED"):
@@ -350,11 +358,11 @@ class Unimplemented(KdirError, reason="UNIMPLEMENTED", code="UNIMPLEMENTED"):
 
 
 class Internal(KdirError, reason="INTERNAL", exit_code=70):
-    """A bug of ours; the request id finds the stack in the server's log."""
+    """A bug of kdir; the server's log has the stack, with the request id."""
 
 
 class Cancelled(KdirError, reason="CANCELLED", code="CANCELLED"):
-    """The caller went away."""
+    """The caller cancelled the call, or its connection ended."""
 
 
 class Closed(Cancelled):
@@ -362,7 +370,5 @@ class Closed(Cancelled):
 
 
 def by_reason(reason: str) -> type[KdirError]:
-    """Returns the class whose ``reason`` this is; ``KdirError`` for one that this version does not
-    know.
-    """
+    """Returns the class of a reason; ``KdirError`` if this version does not know the reason."""
     return _BY_REASON.get(reason, KdirError)

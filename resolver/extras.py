@@ -1,4 +1,4 @@
-"""Extras of the distribution, and the error if the packages of a feature are not installed."""
+"""Extras of the distribution, and the error for a feature whose packages are not installed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ EXTRAS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
         },
     }
 )
-"""By extra, the modules that kdir imports and the distribution of each. A test compares it with
-pyproject.toml."""
+"""By extra: the modules that kdir imports, and the distribution of each. A test compares it with
+pyproject.toml.
+"""
 
 
 def is_installed(module: str) -> bool:
@@ -35,11 +36,11 @@ def is_installed(module: str) -> bool:
 
 
 def missing_extra(feature: str, extra: str, *modules: str) -> str:
-    """Returns the sentence that refuses a feature and names the missing package and the command
-    that installs its extra; empty if all is installed.
+    """Returns an error message that names the first missing package of a feature and the command
+    that installs its extra; empty if none is missing.
 
     Args:
-        modules: those of the extra that the feature needs; by default all.
+        modules: modules of the extra that the feature needs; by default all.
     """
     distributions = EXTRAS[extra]
     for module in modules or distributions:

@@ -1,8 +1,8 @@
 """Values read from files, and read again when one of the files changes.
 
-For certificates, keys and tokens that are replaced while a process runs. When reading fails, the
-last good value stays in use: files are replaced one after the other, and a certificate whose key is
-not there yet is no reason to stop.
+For certificates, keys and tokens that are replaced while a process runs. If reading fails, the last
+good value stays in use: files are replaced one after the other, so a certificate may briefly have
+no key.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class ReloadingValue(Generic[T]):
 
     Args:
         files: the files.
-        read: makes the value; called now, with errors raised to the caller, and after each change.
+        read: makes the value; called by the constructor, which raises its errors, and after each
+            change.
         failed: called with the error, once for each change that could not be read.
         every_seconds: shortest interval between checks of the files.
-        clock: monotonic seconds.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -52,10 +53,12 @@ class ReloadingValue(Generic[T]):
         self._value = read()
         self._looked_at = clock()
         self.generation = 1
-        """Rises with each new value."""
+        """Number of the value; each new value adds 1."""
 
     def value(self, *, look: bool = False) -> T:
-        """Returns the newest value; ``look``: check the files however recent the last check was."""
+        """Returns the newest value; ``look``: check the files even if the last check was less than
+        ``every_seconds`` ago.
+        """
         if self._files and (look or self._clock() - self._looked_at >= self._every_seconds):
             if self._pid != os.getpid():
                 # After a fork: a lock that a thread of the parent held is never released here.
@@ -71,13 +74,13 @@ class ReloadingValue(Generic[T]):
             return
         try:
             self._value = self._read()
-        except Exception as error:  # noqa: BLE001 - whatever it is, the last good value stays
-            # Tried again at each look: what is missing may come without a change of these files.
+        except Exception as error:  # noqa: BLE001 - after any error the last good value stays
+            # Tried again at each check: the reason may end without a change of these files.
             if stamps != self._refused:
                 self._refused = stamps
                 self._failed(error)
             return
-        # These are from before the reading: a change during the reading is read next time.
+        # The stamps are from before the reading, so that the next check finds a change during it.
         self._stamps, self._refused = stamps, None
         self.generation += 1
 

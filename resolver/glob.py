@@ -8,14 +8,14 @@ Grammar, by segment, anchored at both ends::
             where it is first, - where it is first or last
     **      as a whole segment: any number of segments, also none
 
-A leading ``/`` means nothing more: ``/la/*`` and ``la/*`` are one pattern. There is no escape:
-no name holds a character that means something here.
+A leading ``/`` has no effect: ``/la/*`` and ``la/*`` are one pattern. There is no escape: no name
+contains a special character of patterns.
 
-A segment is matched in one pass without backtracking: it is cut at its ``*`` into runs of a known
-length, and taking the leftmost place of each next run is enough, because an earlier place leaves
-more room for what follows. Runs of plain characters are found by ``str.find``, others by simulating
-all their states at once in the bits of an integer (shift-and: Baeza-Yates and Gonnet, "A new
-approach to text searching", CACM 35(10), 1992). Segments between ``**`` are matched likewise.
+A segment is matched in one pass without backtracking: it is cut at each ``*`` into runs of a known
+length, and the leftmost match of each run is taken, since an earlier match leaves more characters
+for the later runs. Runs of plain characters are found by ``str.find``, others by simulating all
+their states in the bits of an integer (shift-and: Baeza-Yates and Gonnet, "A new approach to text
+searching", CACM 35(10), 1992). Segments between ``**`` are matched likewise.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LEGAL: Final = frozenset(f"{ascii_letters}{digits}._-")
 
 
 class _Atom(NamedTuple):
-    """One character: of a set, or of all but a set."""
+    """Pattern of one character: one in a set, or, if ``inverse``, one not in it."""
 
     characters: frozenset[str]
     inverse: bool = False
@@ -54,7 +54,7 @@ class _Run:
         self.length = len(atoms)
         plain = all(len(atom.characters) == 1 and not atom.inverse for atom in atoms)
         self.text = "".join(one for atom in atoms for one in atom.characters) if plain else None
-        # For each character the positions that take it, as bits; and those that take any other.
+        # Positions as bits: by character, those that match it; and those that match any other one.
         self._others = sum(atom.inverse << position for position, atom in enumerate(atoms))
         self._masks: dict[str, int] = {}
         for position, atom in enumerate(atoms):
@@ -64,7 +64,7 @@ class _Run:
                 self._masks[character] = mask & ~bit if atom.inverse else mask | bit
 
     def starts(self, name: str, at: int) -> bool:
-        """True if it matches the characters from ``at``."""
+        """True if the run matches the characters from ``at``."""
         if self.text is not None:
             return name.startswith(self.text, at)
         if len(name) - at < self.length:
@@ -75,7 +75,7 @@ class _Run:
         )
 
     def find(self, name: str, start: int, end: int) -> int:
-        """Returns the leftmost match between ``start`` and ``end``; -1 = none."""
+        """Returns the position of the leftmost match between ``start`` and ``end``; -1 = none."""
         if self.text is not None:
             return name.find(self.text, start, end)
         states, accepting = 0, 1 << (self.length - 1)
@@ -92,7 +92,7 @@ class _Segment:
 
     runs: tuple[_Run, ...]
     prefix: str
-    """Literal prefix of every match."""
+    """Text with which every matching segment begins."""
 
     def matches(self, name: str) -> bool:
         """True if a name matches."""
@@ -116,14 +116,15 @@ class Glob:
 
     text: str
     _groups: tuple[tuple[_Segment, ...], ...]
-    """Segments, cut at each ``**``."""
+    """Patterns of segments, in groups that ``**`` separates."""
 
     @classmethod
     def parse(cls, text: str) -> Glob:
         """Parses a pattern.
 
         Raises:
-            InvalidArgument: names the position (characters counted from 1) and the rule.
+            InvalidArgument: the pattern is invalid; the message has the position (characters
+                counted from 1) and the rule.
         """
         if not text or text == "/":
             _refuse(text, 1, "is empty; a pattern names at least one segment, such as `*`")
@@ -144,16 +145,16 @@ class Glob:
 
     @property
     def prefix(self) -> str:
-        """Literal prefix of the first segment of every match."""
+        """Text with which the first segment of every matching path begins."""
         return self._groups[0][0].prefix if self._groups[0] else ""
 
     @property
     def is_segment(self) -> bool:
-        """True if it is a pattern of one segment, and not ``**``."""
+        """True if the pattern is for one segment, and not ``**``."""
         return len(self._groups) == 1 and len(self._groups[0]) == 1
 
     def matches_segment(self, name: str) -> bool:
-        """True if a path of this one segment matches."""
+        """True if a path of one segment, ``name``, matches."""
         if self.is_segment:
             return self._groups[0][0].matches(name)
         return self.matches((name,))
@@ -183,7 +184,7 @@ def _fits(group: Sequence[_Segment], segments: Sequence[str], at: int) -> bool:
 
 
 class _Reader:
-    """Parser of one segment within the whole pattern, so that positions are those of the whole."""
+    """Parser of one segment of a pattern; its errors have positions in the whole pattern."""
 
     def __init__(self, text: str, start: int, end: int) -> None:
         self._text = text

@@ -1,7 +1,5 @@
-"""Text of why a connection to a server failed: certificates and TLS handshakes.
-
-It may be the connection of a call of gRPC, or that over which the server's certificate is read
-before a token is sent.
+"""Error messages for failed TLS handshakes: on a connection of gRPC, or on the one over which a
+server's certificate is read before a token is sent.
 """
 
 from __future__ import annotations
@@ -34,20 +32,20 @@ _BY_GRPC: Final[Mapping[str, str]] = {
     "ALERT_UNKNOWN_CA": "it does not know the CA of this side's certificate",
     "CERTIFICATE_REQUIRED": "it wants a client certificate",
 }
-"""By a part of gRPC's text; the first that is in it counts."""
+"""Reasons by a part of gRPC's text; the first part that the text contains counts."""
 _BY_OPENSSL: Final = {
     9: _NOT_YET,
     10: _EXPIRED,
-    # The chain ends at no certificate of the CA's file; 7: at one of the same name.
+    # The chain does not end at a certificate of the CA's file; 7: at one with the same name.
     **dict.fromkeys((7, 18, 19, 20, 21), _NO_CA),
     **dict.fromkeys((62, 64), _OTHER_NAME),  # host name, IP address
 }
-"""By X509_V_ERR."""
+"""Reasons by OpenSSL's code (``X509_V_ERR_…``)."""
 
 
 def unreachable_error(text: str, facts: dict[str, str], *, secure: bool | None) -> KdirError:
-    """Returns the error of an unreachable server, or of a failed handshake if gRPC's text has one.
-    ``secure``: True if this side uses TLS; None: it is not known, or the text is the server's.
+    """Returns the error of an unreachable server, or of a failed handshake if gRPC's text reports
+    one. ``secure``: whether this side uses TLS; None = not known, or the text is the server's own.
     """
     peer = re.match(r"(?:ipv4|ipv6|unix|dns):[^ ]*?(?=: )", text)
     where = f"{peer[0]}: " if peer else ""
@@ -57,7 +55,7 @@ def unreachable_error(text: str, facts: dict[str, str], *, secure: bool | None) 
     if "handshake failed" in text or "Custom verification check failed" in text:
         return HandshakeFailed(text, metadata=facts)
     if secure is not None and text.endswith(("Socket closed", "Connection reset by peer")):
-        # A connection was made and no more.
+        # A connection was made, and closed without an answer.
         if secure:
             return HandshakeFailed(f"{text}; {CLOSED}", metadata=facts)
         text += "; does it want TLS? there is none on this side"
@@ -65,6 +63,6 @@ def unreachable_error(text: str, facts: dict[str, str], *, secure: bool | None) 
 
 
 def why_not_trusted(error: ssl.SSLCertVerificationError) -> str:
-    """Returns why a server's certificate is refused."""
+    """Returns the reason why a server's certificate is rejected."""
     other = f"its certificate is not trusted: {error.verify_message}"
     return _BY_OPENSSL.get(error.verify_code, other)

@@ -1,7 +1,7 @@
-"""``host:port`` as text: parsing and checks, without a lookup of names.
+"""Parses and checks ``host:port``, without a lookup of names.
 
-Everything but plain ``host:port`` is refused (schemes, users, paths, directory names), so that an
-endpoint never needs a directory lookup and never names a socket file (R9, R10).
+Schemes, users, paths and directory names are refused, so that an endpoint never needs a directory
+lookup and never names a socket file (R9, R10).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _NAME = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 _V4 = re.compile(r"(?:[0-9]{1,3}\.){3}[0-9]{1,3}", re.ASCII)
-# What libraries take for an IPv4 address although it does not look like one: 127.1, 0x7f.1, 017.1
-# (the rule of the URL standard: the last label is a number).
+# Texts that libraries parse as IPv4 addresses: 127.1, 0x7f.1, 017.1 (by the rule of the URL
+# standard: the last label is a number).
 _NUMBER = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)\.?", re.ASCII | re.IGNORECASE)
 
 _LOCAL_NAMES: Final = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
@@ -53,7 +53,7 @@ class Endpoint(NamedTuple):
 
     @property
     def is_loopback(self) -> bool:
-        """True if it is on this machine, by its text."""
+        """True if the text names this machine; no name is looked up."""
         if not self.is_address:
             return self.host.lower().rstrip(".") in _LOCAL_NAMES
         return self.host.startswith("127.") or self.host == "::1"
@@ -96,8 +96,8 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def plain_endpoints(texts: Iterable[str]) -> tuple[str, ...]:
-    """Returns the valid ``host:port`` of another server's list; at most ``MAX_ENDPOINTS``, without
-    duplicates.
+    """Returns the valid ``host:port`` texts in a list from another server, without duplicates; at
+    most ``MAX_ENDPOINTS``.
     """
     found: dict[str, None] = {}
     for text in islice(texts, 4 * MAX_ENDPOINTS):
@@ -110,7 +110,7 @@ def plain_endpoints(texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_host_name(text: str) -> bool:
-    """True if a text is a host name or a domain, and no library takes it as an address."""
+    """True if a text is a host name or a domain that no library parses as an address."""
     last = text.rstrip(".").rpartition(".")[2]
     return _NAME.fullmatch(text) is not None and _NUMBER.fullmatch(last) is None
 
@@ -119,7 +119,7 @@ def parse_servers(servers: str | Sequence[str]) -> tuple[Endpoint, ...]:
     """Parses the start servers: a list, or one text with commas.
 
     Raises:
-        InvalidArgument: one is malformed, or there is none.
+        InvalidArgument: a server is malformed, or there is none.
     """
     texts = servers.split(",") if isinstance(servers, str) else servers
     found = tuple(dict.fromkeys(parse_endpoint(text.strip()) for text in texts if text.strip()))

@@ -1,4 +1,4 @@
-"""Slots that limit concurrent use, in all and for each key, such as a caller."""
+"""Slots that limit concurrent use: in total, and for each key, such as a caller."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["KeyedSlots"]
 
 
 class KeyedSlots:
-    """Slots: ``most`` in all, ``per_key`` for one key. Thread-safe. A unit is a call unless stated
-    otherwise; it may be a byte.
+    """Slots: ``most`` in total, ``per_key`` for one key. Thread-safe. A slot is for one call or,
+    where stated, for one byte.
     """
 
     def __init__(self, most: int, per_key: int) -> None:
@@ -22,10 +22,12 @@ class KeyedSlots:
         self._taken: Final[Counter[str]] = Counter()
         self._sum = 0
         self.refused = 0
-        """How often there was none left."""
+        """Number of times that slots were refused, since too few were free."""
 
     def take(self, key: str, count: int = 1, *, wait_seconds: float = 0.0) -> bool:
-        """Takes slots for a key if there are enough now, or within ``wait_seconds``."""
+        """Takes ``count`` slots for a key, and returns True, if enough are free now or within
+        ``wait_seconds``.
+        """
         deadline = time.monotonic() + wait_seconds if wait_seconds > 0 else 0.0
         with self._freed:
             while not self._has(key, count):

@@ -10,13 +10,15 @@ __all__ = ["LimitedConnections"]
 
 
 class LimitedConnections(ThreadingMixIn):
-    """``ThreadingMixIn`` that closes a connection at once if ``connections`` has none left."""
+    """``ThreadingMixIn`` that closes a new connection at once if the semaphore ``connections`` is
+    at 0.
+    """
 
     daemon_threads = True
     connections: threading.BoundedSemaphore
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answers in a thread of the connection's own."""
+        """Starts a thread that answers the connection."""
         if not self.connections.acquire(blocking=False):
             self.shutdown_request(request)  # type: ignore[attr-defined] # of the server
             return
@@ -27,7 +29,7 @@ class LimitedConnections(ThreadingMixIn):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answers, and closes the connection."""
+        """Answers the connection, then closes it."""
         try:
             super().process_request_thread(request, client_address)
         finally:

@@ -1,8 +1,8 @@
-"""Listeners of a cluster's brokers, and the check of what a Kafka client may receive of them.
+"""Listeners of a cluster's brokers, and the check of each before a Kafka client receives it.
 
-The protocol and mechanism that a client receives end in its settings, in ``-o properties`` and on
-command lines: a line break in one would be a setting of its own, such as a login module
-(CVE-2023-25194). So each part is one of few values, or has a form that can hold nothing else.
+The protocol and mechanism are copied to clients' settings, to ``-o properties`` and to command
+lines: a line break in one would begin another setting, such as a login module (CVE-2023-25194). So
+each part must be one of few values, or have a strict form.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _MOST_CHECKED: Final = 4_096
 
 
 class Listener(NamedTuple):
-    """Listener of a cluster's brokers: its name and its bootstrap servers. Never a secret."""
+    """Listener of a cluster's brokers: its name, bootstrap servers and protocol. It contains no
+    secret.
+    """
 
     name: str
     bootstrap_servers: tuple[str, ...]
@@ -38,12 +40,13 @@ class Listener(NamedTuple):
     sasl_mechanism: str = ""
 
 
-@lru_cache(_MOST_CHECKED)  # the same few come with every answer
+@lru_cache(_MOST_CHECKED)  # every answer has the same few
 def check_listener(listener: Listener) -> None:
     """Checks each part of a listener. Protocol and mechanism may be empty: PLAINTEXT, none.
 
     Raises:
-        InvalidArgument: naming the field, what was found and what would be right.
+        InvalidArgument: a part is invalid; the message names it, the value found and the value
+            expected.
     """
     name, servers, protocol, mechanism = listener
     if not _NAME.fullmatch(name):

@@ -19,13 +19,16 @@ class LookupOptions(NamedTuple):
     prefer: int = 0
     no_follow: bool = False
     for_writes: bool = False
-    """True: a link's unreachable target is not passed over, unless the link has ``writes``
-    = ``follow``."""
+    """True: do not go on to a link's next target while one is unreachable, unless the link has
+    ``writes`` = ``follow``.
+    """
     confirm_links: bool = False
-    """True: only links that the store has, for a change of the directory."""
+    """True: follow only links that are read from the store, not from a copy; for changes of the
+    directory.
+    """
 
     def key(self, path: str) -> Hashable:
-        """Returns the cache key of an answer: just the path in the common case."""
+        """Returns the cache key of an answer: the path alone if all options have their defaults."""
         return path if self == _PLAIN else (path, self)
 
 
@@ -36,8 +39,8 @@ def as_path(path: str | Path) -> Path:
     """Returns a path from text or a ``Path``.
 
     Raises:
-        InvalidPath: not canonical.
-        TypeError: neither.
+        InvalidPath: the text is not a canonical path.
+        TypeError: ``path`` is neither text nor a ``Path``.
     """
     if isinstance(path, Path):
         return path

@@ -1,5 +1,5 @@
-"""Messages of the contract as plain values, for JSON, YAML and text; without an import
-of protobuf.
+"""Converts messages of the contract to plain values, for JSON, YAML and text; does not import
+protobuf.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ __all__ = ["kafka_uuid", "plain"]
 
 
 def kafka_uuid(raw: bytes) -> str:
-    """Returns sixteen bytes as Kafka's own tools print them: URL-safe base64 without padding."""
+    """Returns the 16 bytes of a UUID as Kafka's tools print them: URL-safe base64 without
+    padding.
+    """
     import binascii
 
     text = binascii.b2a_base64(raw, newline=False).decode("ascii")
@@ -22,12 +24,11 @@ def kafka_uuid(raw: bytes) -> str:
 
 
 def plain(message: Message) -> dict[str, Any]:
-    """Returns a message as JSON values, by the names of the contract.
+    """Returns a message as JSON values, by the field names of the contract.
 
-    As proto JSON with three choices, all of which proto JSON's readers accept: names in
-    snake_case; counts and revisions as numbers, while ids (``fixed64``) are text, since they do not
-    fit a double; bytes in URL-safe base64 without padding, as Kafka prints topic ids. A field that
-    is not set, and a number that is 0, is left out.
+    The form is proto JSON, with three choices that its readers accept: names in snake_case; counts
+    and revisions as numbers, ids (``fixed64``) as text, since they do not fit a double; bytes in
+    URL-safe base64 without padding, as Kafka prints topic ids. Unset fields and zeros are left out.
     """
     return {field.name: _field(field, value) for field, value in message.ListFields()}
 

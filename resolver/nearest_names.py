@@ -1,4 +1,4 @@
-"""Suggestion of known names for an unknown one, as the end of an error's sentence."""
+"""Suggests known names for an unknown one, as the end of an error message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ __all__ = ["nearest_names"]
 
 
 def nearest_names(name: str, known: Sequence[str]) -> str:
-    """Returns the end of an error's sentence: the nearest known names, or if none is near, all."""
+    """Returns the end of an error message: the most similar known names; if none is similar, all
+    known names.
+    """
     import difflib
 
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)

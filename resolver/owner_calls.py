@@ -1,7 +1,8 @@
-"""Calls to the owner of a path: finds it, calls its servers, and repeats both after a move.
+"""Calls to the owner of a path: finds the owner and calls its servers, and repeats both if the path
+has moved.
 
 A call goes only to servers that a resolution proved to own the path. Writes have a request id
-(AIP-155), so that repeating a call at another server after a lost answer has one effect.
+(AIP-155), so that a call that is repeated at another server after a lost answer has one effect.
 """
 
 from __future__ import annotations
@@ -36,33 +37,35 @@ _WRITE_WITHOUT_ID: Final = frozenset(
 )
 """Calls that write and have no request id."""
 _SAME_TWICE: Final = frozenset({"AttachParent", "DetachParent"})
-"""Those of them that have one effect, and the same answer, however often they are made."""
+"""Calls without a request id that have the same effect and answer however often they are
+repeated.
+"""
 _MOVED: Final = (errors.NotAuthoritative, errors.Unmounted, errors.Lame, errors.Unimplemented)
 _PAUSES: Final = (0.05, 0.1, 0.2, 0.4, 0.8, *repeat(1.0, 600))
-"""Seconds between calls to a server that has not loaded."""
+"""Pauses in seconds between calls to an owner that has not loaded yet."""
 _LEAST_SECONDS: Final = 0.1
-"""Part of a call's time reserved for the last attempt."""
+"""Time reserved for the last attempt of a call."""
 
 
 class Owner(NamedTuple):
     """Owner of a path: its cluster and the endpoints of its servers."""
 
     path: Path
-    """Canonical path: behind the links. If nothing exists there, the path where it would be."""
+    """Canonical path, with all links followed; nothing may exist there."""
     exists: bool
     cluster: str
     cluster_id: str
     mount: Path
     endpoints: tuple[str, ...]
-    """Its servers, the one that answered first."""
+    """Endpoints of its servers; the first is the one that answered."""
     kind: str
     """``topic``, ``directory``, ``link`` or ``mount``; empty if nothing exists there."""
     position: str = ""
-    """Token of the revision at which it answered; empty if the answer has none."""
+    """Token of the revision at which the owner answered; empty if the answer has no revision."""
 
 
 class _Call:
-    """One call of a user; its request is filled in again for each attempt."""
+    """Call of the caller; the fields of its request are filled in again for each attempt."""
 
     __slots__ = ("at_parent", "name", "new_path", "path", "request", "rpc", "token", "wanted")
 
@@ -110,11 +113,11 @@ class OwnerCalls:
         fresh: bool = False,
         token: str = "",
     ) -> Owner:
-        """Returns the owner of a path, by a resolution. ``fresh``: without the cache; ``token``:
-        from answers that are at least as new as this.
+        """Returns the owner of a path, by a resolution. ``fresh``: without cached referrals;
+        ``token``: from answers at least as new as this token.
 
         Raises:
-            KdirError: no server that owns it could be called.
+            KdirError: the owner was not found, or none of its servers answered.
         """
         rules = self._rules(wanted).by_referrals()
         if fresh:
@@ -142,7 +145,7 @@ class OwnerCalls:
         no_follow: bool | None = None,
         at_parent: bool = False,
     ) -> Any:
-        """Calls the owner of ``path``; see ``Resolver.call``."""
+        """Calls the owner of ``path``, as ``Resolver.call`` documents it."""
         copy = _copy(method(name), request)
         writes = _has(copy, "request_id")
         if writes and not copy.request_id:
@@ -160,8 +163,8 @@ class OwnerCalls:
         return answer
 
     def _ready(self, call: _Call, deadline: float) -> Any:
-        """Calls the owner; one that has not loaded yet is called again, less and less often, while
-        there is time (P5): nothing was done, and loading takes a moment.
+        """Calls the owner. If it has not loaded yet, so that the call had no effect, calls it again
+        until the deadline, with longer and longer pauses (P5).
         """
         not_ready: errors.NotReady | None = None
         for pause in _PAUSES:
@@ -175,7 +178,7 @@ class OwnerCalls:
             if deadline - self._clock() < pause + _LEAST_SECONDS:
                 break
             self._sleep(pause)
-        assert not_ready is not None  # noqa: S101 - or it were raised, or answered
+        assert not_ready is not None  # noqa: S101 - otherwise it was answered or raised
         raise not_ready
 
     def _found(self, call: _Call, deadline: float) -> Any:
@@ -190,15 +193,15 @@ class OwnerCalls:
             session.clear(written)  # the store that this client wrote to is gone
             return answer
         except _MOVED as error:
-            # The path's mount may have moved since the lookup, or the cache was wrong. A walk that
-            # itself ended lame has restarted once already.
+            # The path's mount may have moved since the lookup, or the cache was wrong. A lame
+            # resolution has already been repeated once.
             if isinstance(error, errors.Lame) and error.attempts:
                 raise
             return self._once(call, deadline, fresh=True)
 
     def _once(self, call: _Call, deadline: float, *, fresh: bool, token: str | None = None) -> Any:
-        """Finds the owner and calls it, with the missing fields of the request filled in;
-        ``token``: in place of the caller's merged with the session's.
+        """Finds the owner, fills in the missing fields of the request and calls it. ``token``: sent
+        in place of the caller's token merged with the session's.
         """
         request = call.request
         if call.at_parent and not call.path.is_root:
@@ -231,25 +234,27 @@ class OwnerCalls:
         )
 
     def _wrote(self, call: _Call, answer: Any) -> None:
-        """Adds the write to the session, and drops cached answers that it changed."""
+        """Adds the write to the session, and removes the cached answers that it changed."""
         self._lookups.session.wrote(getattr(answer, "token", ""))
         self._drop_changed(call)
 
     def _failed(self, call: _Call, error: BaseException) -> None:
-        """Drops what a write may have changed that ended in this error at one server."""
+        """Removes the cached answers that a write may have changed, if one server failed with
+        ``error``.
+        """
         if not _is_refusal(error):
-            self._lookups.session.failed_unsure()  # first: an old answer may be cached meanwhile
+            self._lookups.session.failed_unsure()  # first: see ``CachedLookup._store``
             self._drop_changed(call)
 
     def _drop_changed(self, call: _Call) -> None:
-        """Drops the cached answers that a write changed, or may have changed."""
+        """Removes the cached answers that a write changed, or may have changed."""
         self._cache.drop_behind_unknown_links()
         fields = [field for field in ("path", "new_path") if _has(call.request, field)]
         sent = [Path.parse(getattr(call.request, field)) for field in fields]
         for path in (call.path, *sent):
             self._cache.evict_below(path)
-            self._cache.drop_above(path, ROOT)  # made with it and cached as absent, or counted
-            if call.wanted.no_follow:  # a mount may have come, gone or moved
+            self._cache.drop_above(path, ROOT)  # cached as absent, or their counts
+            if call.wanted.no_follow:  # a mount may have been added, removed or moved
                 self._cache.unlearn_below(path)
 
     def call_owner(
@@ -263,11 +268,11 @@ class OwnerCalls:
         patient: bool = False,
         on_failure: Callable[[BaseException], object] | None = None,
     ) -> Any:
-        """Returns the first answer of the equal servers of one cluster, within the deadline.
+        """Calls the servers of one cluster one after another, and returns the first answer.
 
-        ``patient``: give each server all of the remaining time. A write may take long (a topic is
-        waited for), and its server has just answered a resolution; one that is gone fails at once.
-        ``on_failure`` is called with each server's error, also that of a signal's handler.
+        ``patient``: give each server all of the remaining time. A write may take long (it waits for
+        Kafka), and its server has just answered a resolution; a stopped server fails at once.
+        ``on_failure`` is called with each error, also with one that a signal handler raises.
 
         Raises:
             KdirError: the error of the first server that answered, or Unreachable.
@@ -289,7 +294,7 @@ class OwnerCalls:
                 if on_failure is not None:
                     on_failure(error)
                 if not isinstance(error, KdirError):
-                    raise  # of a signal's handler, such as ^C
+                    raise  # from a signal handler, such as ^C
                 attempts.append(f"{endpoint}: {error}")
                 if not can_try_next_server(error):
                     error.attempts = (*attempts, *error.attempts)
@@ -298,7 +303,7 @@ class OwnerCalls:
                     case errors.DeadlineExceeded():
                         self._health.note_slow(endpoint)
                     case errors.TokenFromFuture():
-                        pass  # it answers; it only lags behind its store
+                        pass  # the server is healthy, but lags behind its store
                     case _:
                         self._health.note_failure(endpoint)
                 last = more_informative_error(last, error)
@@ -338,8 +343,8 @@ def is_change(name: str, request: Message) -> bool:
 
 
 def is_same_twice(name: str) -> bool:
-    """True if another server may be asked to make a change of this name, which has no request id,
-    while the first one may still make it.
+    """True if a change of this name, without a request id, may be sent to another server while the
+    first one may still make it.
     """
     return name.partition(".")[2] in _SAME_TWICE
 
@@ -357,7 +362,7 @@ def _copy(rpc: Method, request: Message) -> Any:
 
 
 def _is_refusal(error: BaseException) -> bool:
-    """True if a server that ended a change in this error certainly did not make it."""
+    """True if a change that failed with this error certainly had no effect."""
     match error:
         case errors.NotReady() | errors.Lame() | errors.HandshakeFailed():
             return True
@@ -378,14 +383,14 @@ def can_try_next_server(error: KdirError) -> bool:
         case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
             return True
         case errors.TokenFromFuture():
-            return True  # another server of the cluster may have come there
+            return True  # another server may have reached the revision
         case _:
             return False
 
 
 def more_informative_error(known: KdirError | None, error: KdirError) -> KdirError:
-    """Returns the more informative of two errors: an error after which a write may have happened,
-    else a server's answer rather than a missing one.
+    """Returns the more informative of two errors: one after which a write may have had an effect,
+    else a server's answer rather than a missing answer.
     """
     if known is None:
         return error

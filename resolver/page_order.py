@@ -1,7 +1,8 @@
-"""Order of the rows of a listing, page by page: no row comes twice, so pages that a server repeats
-come to an end. Rows that it invents in order do not (docs/security.md#calls-streams-and-answers).
+"""Checks the order of the rows of a listing: no row comes twice, so a server that repeats its pages
+is noticed.
 
-A page token does not show that: each may be new, and lead to the same rows again.
+A server that invents rows in order is not (docs/security.md#calls-streams-and-answers). Page tokens
+do not show repetition: each may be new and lead to the same rows again.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ __all__ = ["MOST_EMPTY_PAGES", "PageOrder"]
 Row = TypeVar("Row")
 
 MOST_EMPTY_PAGES: Final = 1_000
-"""Most empty pages in a row. A server sends some where most of many past changes are hidden from
-the caller, each after half of the time of a call.
+"""Most empty pages in a row. A server sends an empty page after half of a call's time, if the
+changes that it read until then are all hidden from the caller.
 """
 
 
@@ -25,7 +26,7 @@ class PageOrder(Generic[Row]):
     """Check that each page of one listing begins after the end of the one before.
 
     Args:
-        what: the listing, as errors name it.
+        what: name of the listing in errors.
         key: returns the place of a row in the order of the listing.
     """
 
@@ -33,7 +34,7 @@ class PageOrder(Generic[Row]):
         self._what: Final = what
         self._key: Final = key
         self._end: Any = None
-        """Place of the last row of the last page that had rows."""
+        """Place of the last row of the last page with rows."""
         self._empty_count = 0
 
     def add_page(self, rows: Sequence[Row]) -> None:

@@ -1,7 +1,7 @@
 """Path: the immutable name of an entry, a tuple of segments.
 
-Relations between paths are by segment, never by character: ``/a/b`` is no prefix of ``/a/bc`` (R4;
-as in dnspython's ``dns/name.py``).
+Paths are compared by segment, never by character: ``/a/b`` is no prefix of ``/a/bc`` (R4; as in
+dnspython's ``dns/name.py``).
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ __all__ = [
 ]
 
 MAX_SEGMENT_LENGTH: Final = 249
-"""Characters of one segment; Kafka's own limit for a topic name."""
+"""Most characters in a segment: Kafka's own limit for a topic name."""
 MAX_SEGMENTS: Final = 64
-"""Segments of one path."""
+"""Most segments in a path."""
 MAX_PATH_BYTES: Final = 1024
-"""Bytes of one path, slashes included."""
+"""Most bytes in a path, slashes included."""
 
 ENTRY_PATTERN: Final = r"(?:/[a-zA-Z0-9._-]{1,249})+"
-"""Regular expression of an entry's path, whatever its length, unless it has ``DOTS_PATTERN``."""
+"""Regular expression for an entry's path of any length. A text that ``DOTS_PATTERN`` matches is
+none.
+"""
 DOTS_PATTERN: Final = r"/\.{1,2}(?:/|$)"
 
 _SEGMENT = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
@@ -70,9 +72,9 @@ class Path:
 
     @classmethod
     def of_entry(cls, text: str) -> Path:
-        """Parses the path of an entry that a server reports. It may be beyond the limits of depth
-        and length, up to 16 times the bytes, if its cluster came to a longer mount since the entry
-        was made.
+        """Parses the path of an entry that a server reports. The path may exceed the limits of
+        depth and length (up to 16 times the bytes), if its cluster was moved to a longer mount
+        since the entry was made.
 
         Raises:
             InvalidPath: names the segment and character (counted from 1) and the rule.
@@ -85,7 +87,7 @@ class Path:
 
     @classmethod
     def from_segments(cls, segments: Iterable[str]) -> Path:
-        """Returns the path of these segments, after checking each and the whole.
+        """Returns the path of these segments, after checking them and the whole path.
 
         Raises:
             InvalidPath: as ``parse``.
@@ -148,7 +150,7 @@ class Path:
         """Returns the segments of this path below ``ancestor``.
 
         Raises:
-            ValueError: ``ancestor`` is not a prefix: a bug of the caller.
+            ValueError: ``ancestor`` is not a prefix, which is a bug of the caller.
         """
         if not ancestor.is_prefix_of(self):
             raise ValueError(f"{self} is not at or below {ancestor}")
@@ -164,12 +166,12 @@ ROOT: Final = Path()
 
 
 def is_system(name: str) -> bool:
-    """True if a name is that of a system entry (``__…``), hidden from listings by default."""
+    """True if a name is a system entry's (``__…``); listings hide these by default."""
     return name.startswith("__")
 
 
 def is_segment(text: str) -> bool:
-    """True if a text is one segment of a path."""
+    """True if a text is a valid segment of a path."""
     return _SEGMENT.fullmatch(text) is not None and text not in {".", ".."}
 
 
@@ -189,7 +191,7 @@ def _refusal(message: str, *, segment: str, position: int, rule: str) -> Invalid
 
 
 _MOST_READ_BYTES: Final = 16 * MAX_PATH_BYTES
-"""Bytes of a path whose segments are looked at: a peer may send any text."""
+"""Most bytes of a path whose segments are checked: a peer may send any text."""
 _MOST_SHOWN: Final = 60
 """Most characters that a message quotes: long input must not flood a terminal or a log."""
 
@@ -206,7 +208,8 @@ def _explained(text: str) -> InvalidPath:
     size = len(text.encode("utf-8", "surrogatepass"))
     segments = text[1:].split("/")
     if size <= _MOST_READ_BYTES:
-        # The first bad segment says more than "too long"; a huge path is not worth the look.
+        # The first invalid segment is a better message than "too long"; a huge path is not searched
+        # for one.
         for position, segment in enumerate(segments, start=1):
             if not is_segment(segment):
                 return _explained_segment(segment, position, f"path {shown}")

@@ -1,8 +1,8 @@
-"""Cluster id in a server's certificate, read before a bearer token is sent to the server.
+"""Reads the cluster id in a server's certificate before a bearer token is sent to the server.
 
-gRPC for Python compares a server's certificate with the name that was dialled, and with nothing
-else (grpc/grpc#32635). So the certificate is first read over a separate connection. The connection
-of the calls then trusts exactly that certificate and no CA: a server without the certificate's key
+gRPC for Python compares a server's certificate only with the name that was dialled
+(grpc/grpc#32635). So the certificate is first read over a separate connection. The connection of
+the calls then trusts exactly that certificate and no CA: a server without the certificate's key
 cannot take over between the check and the use.
 """
 
@@ -38,11 +38,13 @@ __all__ = [
 ]
 
 CLUSTER_URI: Final = "kdir://cluster/"
-"""Prefix of the URI in a certificate that names a cluster; the id follows."""
+"""Prefix of the URI that names a cluster in a certificate; the cluster id follows."""
 _READ_SECONDS: Final = 5.0
-"""Time to connect and shake hands, all addresses together; also the longest wait for a slot."""
+"""Time limit to connect and shake hands, for all addresses together; also the longest wait for a
+slot.
+"""
 MOST_READ_AT_ONCE: Final = 64
-"""Most certificates that are read at a time; see ``KeyedSlots``."""
+"""Most certificates that are read at the same time."""
 _MOST_SERVERS: Final = 1000
 _MOST_CERTIFICATES: Final = 16
 """Most certificates of one endpoint: behind a load balancer each server may have its own."""
@@ -50,18 +52,20 @@ _MOST_CERTIFICATES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """CA, certificate and key for TLS, PEM and not in the repr; and the files of the latter two."""
+    """CA, certificate and key for TLS, in PEM, with the files of the certificate and key. The repr
+    shows only the files.
+    """
 
     ca: bytes = field(repr=False)
-    """CA of trusted server certificates."""
+    """Certificates of the CA that issues trusted server certificates."""
     key: bytes | None = field(default=None, repr=False)
     cert: bytes | None = field(default=None, repr=False)
     key_file: str = ""
     cert_file: str = ""
 
     def channel_credentials(self, trusted: bytes = b"") -> grpc.ChannelCredentials:
-        """Returns credentials for connections to servers with one of the ``trusted`` certificates;
-        by default one issued by the CA.
+        """Returns credentials for connections to servers that present one of the ``trusted``
+        certificates (PEM); empty = any certificate of the CA.
         """
         import grpc  # lazy: readers of a config import CLUSTER_URI before gRPC's log is set up
 
@@ -72,11 +76,13 @@ Reader = Callable[[str, str, TlsMaterial], bytes]
 
 
 class PeerCertificates:
-    """Reader and cache of server certificates that name the server's cluster. Thread-safe. For one
-    ``TlsMaterial``: another CA needs another object.
+    """Reader and cache of server certificates that name the server's cluster. Thread-safe.
+
+    An object is for one ``TlsMaterial``: another CA needs another object.
 
     Args:
-        slots: limit of concurrent reads, in all and by caller; default: ``MOST_READ_AT_ONCE`` each.
+        slots: limit of concurrent reads, in total and for each caller; default:
+            ``MOST_READ_AT_ONCE`` each.
     """
 
     def __init__(
@@ -99,8 +105,9 @@ class PeerCertificates:
     def read(
         self, endpoint: str, cluster_id: str, timeout_seconds: float, *, caller: str = ""
     ) -> bytes:
-        """Connects to a server, and returns its known certificates, PEM, with that presented now.
-        Concurrent reads of one endpoint are shared; each other read takes a slot of ``caller``.
+        """Connects to a server, and returns its known certificates, PEM, including the one that it
+        presents now. Concurrent reads of one endpoint and cluster are shared; every other read
+        takes a slot of ``caller``.
 
         Raises:
             HandshakeFailed: the certificate is not trusted, or does not name the cluster.
@@ -144,7 +151,7 @@ class PeerCertificates:
     def _run(self, key: tuple[str, str], reading: Future[bytes], caller: str) -> None:
         try:
             found = self._read(*key, self._material)
-        except BaseException as error:  # noqa: BLE001 - raised by those who wait
+        except BaseException as error:  # noqa: BLE001 - raised in the threads that wait
             self._end(key, caller)
             known = isinstance(error, KdirError)
             reading.set_exception(error if known else Unreachable(f"{key[0]}: {error!r}"))
@@ -189,19 +196,19 @@ def read_certificate(endpoint: str, cluster_id: str, material: TlsMaterial) -> b
 
 
 def try_handshake(endpoint: str, _cluster_id: str, material: TlsMaterial) -> bytes:
-    """Makes a handshake with a server whose name has several addresses: with the first that takes a
-    connection. Returns nothing.
+    """Makes a handshake at the first reachable address of a server whose name has several
+    addresses. Returns empty bytes.
 
-    gRPC reports only why the last address of a name cannot be used, such as a refused connection,
-    although it met the server at another one.
+    gRPC reports only the error of the last address, such as a refused connection, even if the
+    handshake failed at another one.
 
     Raises:
         HandshakeFailed: one side does not take the other's certificate.
         Unreachable: no connection.
     """
     with _handshake(endpoint, material, least_addresses=2) as peer:
-        # With TLS 1.3 a server looks at this side's certificate after the handshake; one that takes
-        # it sends its settings (RFC 9113, section 3.4).
+        # With TLS 1.3 a server checks this side's certificate after the handshake; if it accepts
+        # it, it sends its settings (RFC 9113, section 3.4).
         try:
             received = peer.recv(1)
         except ConnectionResetError:
@@ -215,10 +222,10 @@ def try_handshake(endpoint: str, _cluster_id: str, material: TlsMaterial) -> byt
 def _handshake(
     endpoint: str, material: TlsMaterial, least_addresses: int = 1
 ) -> Iterator[ssl.SSLSocket]:
-    """Opens a connection to a server after a handshake with it, while the block runs.
+    """Connects to a server and makes a handshake; closes the connection at the end of the block.
 
     Raises:
-        HandshakeFailed, Unreachable: also for what the block reads from it.
+        HandshakeFailed, Unreachable: also for errors of the block's reads from the connection.
     """
     import socket
     import ssl
@@ -247,10 +254,10 @@ def _handshake(
 
 
 def _connection(addresses: Sequence[Any], deadline: float) -> socket.socket:
-    """Connects to the first address that answers; each gets its part of the remaining time.
+    """Connects to the first address that answers; each gets an equal part of the remaining time.
 
     Raises:
-        OSError: of the last address, if none did.
+        OSError: no address answered; the error of the last one.
     """
     import socket
 
@@ -281,7 +288,7 @@ def _context(material: TlsMaterial) -> ssl.SSLContext:
     context.load_verify_locations(cadata=material.ca.decode("ascii", "ignore"))
     context.set_alpn_protocols(["h2"])
     if material.cert_file:
-        # Files may be half replaced; with TLS 1.3 a server shows its certificate first.
+        # The files may be half replaced; with TLS 1.3 the server's certificate is received anyway.
         with contextlib.suppress(ssl.SSLError, OSError):
             context.load_cert_chain(material.cert_file, material.key_file, password="")
     return context

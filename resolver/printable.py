@@ -1,4 +1,4 @@
-"""Untrusted text as one line of printable characters; the one rule for what may reach a terminal.
+"""Converts untrusted text to one line of printable characters, for terminals and logs.
 
 Printable is what ``str.isprintable`` accepts: no control characters (C0, DEL, C1), no line or
 paragraph separators, no format characters (such as Unicode's bidirectional overrides), no blanks
@@ -12,7 +12,7 @@ __all__ = ["cut_name", "cut_shown", "first_unprintable", "printable", "shown_cha
 
 def printable(text: str) -> str:
     r"""Returns the text with each unprintable character replaced by a Python escape, such as
-    ``\x1b`` or ``\u202e``: one line, and nothing that a terminal acts on.
+    ``\x1b`` or ``\u202e``: one line without control sequences.
     """
     if text.isprintable():
         return text
@@ -30,16 +30,16 @@ def first_unprintable(text: str) -> str:
 
 
 def shown_character(one: str) -> str:
-    """Returns a character as messages quote it, such as ``'ü' (U+00FC)``: with its code point,
-    since some letters only look like ASCII.
+    """Returns a character as messages quote it, such as ``'ü' (U+00FC)``: non-ASCII with its code
+    point, since some letters look like ASCII ones.
     """
     quoted = printable(repr(one))
     return quoted if one.isascii() or not one.isprintable() else f"{quoted} (U+{ord(one):04X})"
 
 
 def cut_shown(text: object, most: int = 80) -> str:
-    """Returns a value as a message quotes it: printable, and at most ``most`` characters of it."""
-    # Cut first: what was sent may be megabytes.
+    """Returns a value as messages quote it: printable, cut to ``most`` characters."""
+    # Cut first: the text may have megabytes.
     if isinstance(text, str) and len(text) > most:
         return f"{printable(repr(text[:most]))}…"
     try:

@@ -1,5 +1,5 @@
-"""Parses Kafka client settings from files: lines of KEY=VALUE, and comments. Errors contain no
-value, since it may be a secret: only the line's number, or a repeated key.
+"""Parses Kafka client settings from files: lines KEY=VALUE, and comments. Errors have the number of
+the line, and never a value, which may be a secret.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ __all__ = ["parse_settings", "read_settings"]
 
 
 def read_settings(file: str) -> dict[str, str]:
-    """Returns the settings in a file (see ``parse_settings``).
+    """Returns the settings in a file of the form that ``parse_settings`` reads.
 
     Raises:
         OSError: the file cannot be read.
@@ -33,10 +33,11 @@ def parse_settings(text: str) -> dict[str, str]:
     Blanks around key and value are removed. There are no escapes and no continuation lines.
 
     Raises:
-        ValueError: a line is none of these, or a key is repeated; names the line's number.
+        ValueError: a line has another form, or a key is repeated; the message has the number of the
+            line.
     """
     settings: dict[str, str] = {}
-    # Not splitlines: a password may hold what Unicode takes for the end of a line.
+    # Not splitlines: a password may contain other line separators of Unicode.
     for number, raw in enumerate(text.split("\n"), start=1):
         line = raw.strip()
         if not line or line.startswith(("#", "!")):

@@ -1,4 +1,4 @@
-"""Text without secrets, for messages and logs: passwords in addresses, and tokens."""
+"""Removes secrets from text for messages and logs: passwords in addresses, and tokens."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ __all__ = ["redacted", "shown_unknown_address"]
 _PASSWORD: Final = re.compile(
     r"(etcds?://[^/?:…\r\n]*|://[^/?\s:\[]*(?=:(?!\s|\d{1,5}:?\s))):[^/?\r\n]*@"
 )
-"""A password may have blanks and ``@`` in it, and ends at the last ``@`` before the first ``/`` or
-``?``. A port with a sentence after it is none, except in the address of an etcd: that has a ``/``
-after the last port, and messages show an address that cannot be parsed as ``etcd://…``.
+"""Pattern of a password in an address. It may contain blanks and ``@``, and ends at the last ``@``
+before the first ``/`` or ``?``. A port with a sentence after it is no password, except in an
+address of etcd: there a ``/`` follows the last port, and messages show an address that cannot be
+parsed as ``etcd://…``.
 """
 _BEARER: Final = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
 
@@ -26,7 +27,7 @@ def redacted(text: str) -> str:
 
 
 def shown_unknown_address(address: str) -> str:
-    """Returns an address of no known form as messages quote it: whole, or its scheme only where a
-    part of it may be a password.
+    """Returns an address of unknown form as messages quote it: whole, or, if it contains ``@`` and
+    so perhaps a password, only its scheme.
     """
     return f"{address.partition(':')[0]}:…" if "@" in address else address

@@ -1,7 +1,7 @@
-"""Decodes replies of the contract to values of the resolution.
+"""Decodes replies of servers to the values of ``resolver.resolution``.
 
-An undecodable reply (a mount that is not a path, an empty outcome) becomes a ``Lame`` error: the
-reply's sender is no usable directory server.
+An undecodable reply (a mount that is not a path, an empty outcome) becomes a ``Lame`` error: its
+sender is not a usable directory server.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ _WAYS: Final = {
 _MAX_NAME: Final = 256  # characters of ids and names, which are only compared and shown
 _MAX_ENDPOINT: Final = 300
 _REMEMBERED_TOKENS: Final = 256
-"""Most server tokens that stay parsed: a server sends the same one until its tree changes."""
+"""Most parsed tokens that are cached: a server sends the same token until its tree changes."""
 
 
 def decode_reply(response: resolve_pb2.ResolveResponse) -> Reply:
     """Returns the reply to one query.
 
     Raises:
-        Lame: it cannot be decoded.
+        Lame: the reply cannot be decoded.
     """
     return Reply(decode_sender(response.authority), _outcome(response.outcome))
 
@@ -66,7 +66,7 @@ def decode_batch(
     """Yields the replies to ``paths``, in order; the error of one path is its reply.
 
     Raises:
-        Lame: the number of outcomes is not that of the paths.
+        Lame: the numbers of outcomes and paths differ.
     """
     if len(response.outcomes) != len(paths):
         raise errors.Lame(f"gave {len(response.outcomes)} outcomes for {len(paths)} paths")
@@ -87,7 +87,7 @@ def decode_batch(
         index = outcome.resolution.authority_index if kind == "resolution" else None
         who = _whose(senders, path, index)
         if index is None and len(senders) > 1 and isinstance(who, Sender):
-            who = who._replace(behind=everybody)  # unnamed sender: the earliest positions of all
+            who = who._replace(behind=everybody)  # sender not named: earliest positions of all
         try:
             yield who if isinstance(who, errors.Lame) else Reply(who, _outcome(outcome))
         except errors.Lame as error:
@@ -97,8 +97,8 @@ def decode_batch(
 def _whose(
     senders: list[Sender | errors.Lame], path: Path, index: int | None
 ) -> Sender | errors.Lame:
-    """Returns the sender of an outcome. Only a resolution names it; other outcomes count as sent by
-    the sender whose mount is the deepest on the path.
+    """Returns the sender of an outcome. Only a resolution names its sender; for other outcomes it
+    is the one whose mount is the deepest at or above the path.
     """
     if not senders:
         return errors.Lame("answer without authority")
@@ -114,7 +114,7 @@ def decode_sender(authority: resolve_pb2.Authority) -> Sender:
     """Returns the sender of an answer.
 
     Raises:
-        Lame: it is missing or cannot be decoded.
+        Lame: ``authority`` is empty or cannot be decoded.
     """
     cluster = authority.cluster
     if not cluster.cluster_id:
@@ -141,8 +141,8 @@ def decode_sender(authority: resolve_pb2.Authority) -> Sender:
 
 @lru_cache(_REMEMBERED_TOKENS)
 def _read_positions(token: str) -> ReadPositions:
-    """Returns the positions in a server's token: its own, and those of servers that it called on
-    the client's behalf; incomplete if the token is invalid.
+    """Returns the positions in a server's token: its own, and those of the servers that it called
+    for the client; incomplete if the token is invalid.
     """
     try:
         return ReadPositions(Token.parse(token).positions) if token else NOTHING_READ
@@ -217,7 +217,7 @@ def _optional(text: str, what: str) -> Path | None:
 
 
 def _ascii(text: str, field: str) -> str:
-    """Returns an id of which tokens are made; they hold ASCII only."""
+    """Returns an id, which must be ASCII, since tokens contain it."""
     shown = _text(text)
     if not shown.isascii():
         raise errors.Lame(f"{field}: found {cut_shown(text)}; expected ASCII")

@@ -1,8 +1,8 @@
 """Drives resolutions: sends queries over a transport within one deadline.
 
-``resolver/resolution/state_machine.py`` decides what to query and what to accept; this module
-provides time, servers and replies. Used by the client for one path or thousands, and by a server
-that resolves for a client (``recursive``).
+``resolver/resolution/state_machine.py`` decides which server to query and which reply to accept;
+this module sends the queries and measures time. The client uses it for one path or thousands, and a
+server to resolve for a client (``recursive``).
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ __all__ = [
 
 
 MAX_BATCH: Final = 1000
-"""Most paths in one call; by default servers accept 10,000. Answers stay far below 16 MiB."""
+"""Most paths in one call, so that answers stay far below 16 MiB; by default servers accept
+10,000.
+"""
 _MAX_FLYING: Final = 2
-"""Most concurrent calls to one server: while one is answered, the next one is filled."""
+"""Most concurrent calls to one server: while one is answered, queries collect for the next one."""
 
 
 class Server(NamedTuple):
-    """Endpoint to call, with the cluster id that a referral named; empty: none."""
+    """Endpoint to call, with the cluster id in the referral; empty: no referral named a cluster."""
 
     endpoint: str
     cluster_id: str = ""
@@ -63,8 +65,8 @@ def batch_resolve(
     options: Options,
     timeout_seconds: float,
 ) -> list[Reply | KdirError]:
-    """Resolves all paths in one call, or in several if the server's limits require it; the error of
-    a path is its result.
+    """Returns the reply or error of each path, in order, from one call, or from several if the
+    server's limits require it.
 
     Raises:
         KdirError: the call itself failed, or its response is invalid.
@@ -125,8 +127,8 @@ def _send_request(
 
 
 def _is_of_paths(reply: object) -> bool:
-    """True if a call has too many paths, or too large a request or answer, for the server; False if
-    the server has too many calls.
+    """True for the error of a call with too many paths, or with too large a request or answer;
+    False for that of a server with too many calls.
     """
     return isinstance(reply, errors.LimitExceeded) and (
         reply.metadata.get("field") == "paths" or "message larger than max" in reply.message
@@ -144,15 +146,18 @@ class _Waiter:
         self.deadline = time.monotonic() + timeout_seconds
         self.result: Reply | KdirError | None = None
         self.crew: list[_Waiter] = []
-        """Threads whose queries this thread is to send, its own first; else empty."""
+        """Threads whose queries this thread sends in one call, itself included; empty if it sends
+        none.
+        """
         self.gone = False
-        # A held lock is the cheapest thing to wait for; released with a result or a batch to send.
+        # To wait for a held lock is cheapest; it is released when there is a result or a batch to
+        # send.
         self.woken = threading.Lock()
         self.woken.acquire()
 
 
 class RequestBatcher:
-    """Batcher of the queries to one server with the same options. Thread-safe."""
+    """Batcher of concurrent queries to one server with the same options. Thread-safe."""
 
     def __init__(self, transport: Transport, server: Server, options: Options) -> None:
         self._transport = transport
@@ -163,7 +168,8 @@ class RequestBatcher:
         self._flying = 0
 
     def ask(self, path: Path, timeout_seconds: float) -> Reply:
-        """Returns the server's reply, in a batch with other threads' queries.
+        """Returns the server's reply to a query, which is sent in a batch with other threads'
+        queries.
 
         Raises:
             KdirError: the error of this query.
@@ -174,7 +180,7 @@ class RequestBatcher:
                 self._send(me)
         except KdirError:
             raise
-        except BaseException:  # of a signal's handler, such as ^C
+        except BaseException:  # from a signal handler, such as ^C
             self._give_up(me)
             raise
         if isinstance(me.result, KdirError):
@@ -192,7 +198,7 @@ class RequestBatcher:
             return False
 
     def _is_woken_to_send(self, me: _Waiter) -> bool:
-        """Waits; True if this thread is to send the next batch, False if it has a result."""
+        """Waits; True if this thread must send the next batch, False if it has a result."""
         if not me.woken.acquire(timeout=me.timeout_seconds):
             with self._lock:
                 if not me.crew and me.result is None:
@@ -203,7 +209,9 @@ class RequestBatcher:
         return bool(me.crew)
 
     def _give_up(self, me: _Waiter) -> None:
-        """Leaves the queries that this thread was to send to another one: nobody else would."""
+        """Passes the queries that this thread should send on to another thread; otherwise they
+        would never be sent.
+        """
         with self._lock:
             me.gone = True
             crew, me.crew = me.crew, []
@@ -224,7 +232,7 @@ class RequestBatcher:
                 left,
             )
         except KdirError as error:
-            # Each walk adds its own attempts to its error: one object for all would mix them.
+            # Each resolution adds its own attempts to its error: one object for all would mix them.
             results = [error.copy() for _ in crew]
         except BaseException:
             results = [errors.Cancelled("the thread that asked for several was ended")] * len(crew)
@@ -238,8 +246,8 @@ class RequestBatcher:
                     waiter.woken.release()
 
     def _hand_over(self) -> None:
-        """Lets a waiting thread send the next batch: the one with the latest deadline, which can
-        wait for the answer as long as any of the batch.
+        """Lets a waiting thread send the next batch: the one with the latest deadline, since it can
+        wait longest for the answer.
         """
         with self._lock:
             waiting = [waiter for waiter in self._waiting if not waiter.gone]
@@ -259,16 +267,16 @@ _Group = list[tuple[ResolutionStateMachine, Query]]
 
 
 class ResolveRequestOptions(NamedTuple):
-    """Fields, besides the path, of the request to every server on the way."""
+    """Fields, besides the path, of the request to every server of a resolution."""
 
     prefer: int = 0
     """``kdir.v1.EntryKind`` if a topic and a container share the name; 0 = topic first."""
     token: str = ""
-    """Token of the positions that the servers must have reached."""
+    """Token of positions that the servers must have reached before they answer."""
     no_follow: bool = False
     """True: return a link or mount at the path itself."""
     confirm_links: bool = False
-    """True: follow only links that their store has."""
+    """True: follow only links that are read from the store, not from a copy."""
 
     def options(self, ask: Query) -> Options:
         """Returns the options of one query."""
@@ -299,7 +307,9 @@ class ResolutionDriver:
     def resolve(
         self, path: Path, rules: ResolutionOptions, question: ResolveRequestOptions, deadline: float
     ) -> ResolutionStateMachine:
-        """Resolves one path by ``deadline``, a time on the clock; returns the ended resolution."""
+        """Resolves one path by ``deadline``, a time on the clock; returns the finished
+        resolution.
+        """
         walk = ResolutionStateMachine(path, rules)
         while isinstance(step := walk.next_query(), Query):
             left = deadline - self._clock()
@@ -324,7 +334,7 @@ class ResolutionDriver:
         question: ResolveRequestOptions,
         deadline: float,
     ) -> list[ResolutionStateMachine]:
-        """Resolves many paths: those at the same server in one call, different servers
+        """Resolves many paths: those for the same server in one call, different servers
         concurrently. A server that does not answer delays only the paths that need it.
         """
         walks = [ResolutionStateMachine(path, rules) for path in paths]
@@ -356,7 +366,9 @@ class ResolutionDriver:
         question: ResolveRequestOptions,
         deadline: float,
     ) -> list[_Group]:
-        """Returns the next queries by server and options; ends the resolutions if time is up."""
+        """Returns the next queries, grouped by server and options; ends the resolutions if no time
+        is left.
+        """
         late = deadline - self._clock() < LEAST_SECONDS
         groups: dict[tuple[Server, Options, bool], _Group] = {}
         full: list[_Group] = []
@@ -440,7 +452,7 @@ class ResolutionDriver:
         combiner = self._combiners.get(key)
         if combiner is None:
             if len(self._combiners) >= _MOST_COMBINERS:
-                self._combiners.clear()  # callers keep those that they use
+                self._combiners.clear()  # waiting threads keep the objects that they use
             combiner = self._combiners.setdefault(
                 key, RequestBatcher(self._transport, server, options)
             )

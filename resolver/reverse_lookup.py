@@ -1,9 +1,10 @@
-"""Reverse lookup: from a cluster and a physical name to the topic's path, by referrals to clusters.
+"""Reverse lookup: finds the path of a topic by its cluster and physical name, by referrals to
+clusters.
 
-The checks are those of a resolution by path, as far as possible. A referral up leads to a strict
-ancestor, and comes before all others. The answer must come from the cluster referred to. No server
-of an earlier hop is queried again. Within one incarnation of a store no reply older than an earlier
-one is accepted. Only the cluster itself can answer that it has no such topic.
+The checks are those of a resolution by path, where possible. A referral up leads to a strict
+ancestor, and comes before all others. The answer must come from the cluster of the referral. No
+server of an earlier hop is queried again. A reply older than an earlier one of the same store's
+incarnation is not accepted. Only the cluster itself can answer that it has no such topic.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ __all__ = ["ReverseLookup", "unknown_cluster"]
 def unknown_cluster(
     cluster: str, listed: federation_pb2.ListMountsResponse, found: errors.NoRoute
 ) -> KdirError:
-    """Returns the error for a cluster to which nothing led, given the mounts that the root knows.
+    """Returns the error for a cluster to which no referral led; ``listed``: the mounts that the
+    root knows.
 
-    It is ``Absent`` only if the list is complete and every mount linked: clusters below an unlinked
-    one may be unknown.
+    It is ``Absent`` only if the list is complete and every mount is linked: clusters below an
+    unlinked mount may be unknown.
     """
     mounts = listed.rows
     if any(cluster in {row.cluster, row.cluster_id} for row in mounts):
@@ -84,8 +86,8 @@ class ReverseLookup:
         token: str,
         deadline: float,
     ) -> TopicLocation:
-        """Returns the location of a topic; ``cluster`` is a name or an id, empty = the first
-        server's.
+        """Returns the location of a topic; ``cluster`` is a name or an id; empty = the cluster of
+        the first server that answers.
 
         Raises:
             KdirError: as ``Resolver.which``.
@@ -168,7 +170,9 @@ class _Search:
         raise hop.combined_error(ROOT)
 
     def _request_to(self, hop: Hop, endpoint: str) -> resolve_pb2.LocateRequest:
-        """Returns the request to a server; to one whose reply was old, with what to wait for."""
+        """Returns the request to a server; if its reply was old, with a token of the newer
+        position.
+        """
         if endpoint not in hop.again:
             return self._request
         cluster_id, seen = hop.again[endpoint]
@@ -181,8 +185,8 @@ class _Search:
     def _is_old(
         self, hop: Hop, endpoint: str, sender: Sender, floor: Mapping[str, Position]
     ) -> bool:
-        """True if a reply is older than one seen before the query was sent: its server is queried
-        once more after the others of the hop (R17).
+        """True if a reply is older than one that was received before the query was sent; then the
+        server is queried once more, after the others of the hop (R17).
 
         Raises:
             Lame: the sender is not the one that the hop leads to.
@@ -204,8 +208,8 @@ class _Search:
         return True
 
     def _trouble(self, hop: Hop, endpoint: str, error: KdirError) -> ServerFailure:
-        """Returns the failure that an error means for its server; raises the error if all servers
-        would return the same.
+        """Returns the kind of failure that an error is; raises the error if every server would
+        return it.
         """
         match error:
             case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():

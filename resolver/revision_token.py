@@ -1,8 +1,8 @@
-"""Token: opaque (cluster, incarnation, revision) positions for read-your-writes.
+"""Token: opaque positions (cluster, incarnation, revision) for read-your-writes.
 
-Revisions of two incarnations are never compared: they have no common order. A token is text without
-blanks, safe in a shell; callers pass it on without parsing it. Its checksum finds accidents and
-simple forgery. A token is no secret: all that it can do is make a read wait.
+Revisions of two incarnations are never compared, since they have no common order. A token is text
+without blanks, safe in a shell; callers pass it on without parsing it. Its checksum detects
+accidents and simple forgery. A token is no secret: its only effect is that a read waits.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Token:
         """Parses a token; the empty text is the empty token.
 
         Raises:
-            InvalidToken: not a token of a directory server.
+            InvalidToken: the text is not a token of a directory server.
         """
         if not text:
             return cls()
@@ -87,8 +87,8 @@ class Token:
 
     @classmethod
     def merge(cls, tokens: Iterable[Token]) -> Token:
-        """Returns the later position of each cluster; of two incarnations the one later in
-        ``tokens``, since only its store still exists.
+        """Returns the later position of each cluster. If its incarnations differ, the position that
+        is later in ``tokens`` counts, since only that store still exists.
         """
         merged: dict[str, Position] = {}
         for token in tokens:
@@ -106,7 +106,7 @@ class Token:
 class NewestPositions:
     """Newest known position of each cluster, so that no client reads older data later (R17).
 
-    ``current`` is replaced and never changed: a query keeps the mapping of when it was sent.
+    ``current`` is replaced, never changed: a query keeps the mapping from when it was sent.
     """
 
     def __init__(self) -> None:
@@ -119,21 +119,20 @@ class NewestPositions:
         known = self.current.get(cluster_id)
         if known is not None and known.incarnation == incarnation and known.revision >= revision:
             return
-        # Two threads at once may lose one of two notes: the next answer brings it again.
+        # Two threads at once may lose one of two positions: the next answer has it again.
         self.current = {**self.current, cluster_id: Position(incarnation, revision)}
 
 
 class ReadPositions(NamedTuple):
-    """Positions that an answer or a referral was read at, for each cluster on the way.
-
-    The one place where such positions are compared with a token (docs/decisions/0041).
+    """Positions of the clusters that an answer or a referral was read from. Only this class
+    compares such positions with a token (docs/decisions/0041).
     """
 
     positions: Mapping[str, Position] = MappingProxyType({})
-    """By cluster id; the earliest, if a cluster was queried more than once."""
+    """Positions by cluster id; the earliest one, if a cluster was queried more than once."""
     is_complete: bool = True
-    """False if clusters may be missing: a hint led past them, a target of a link could not be
-    queried, or a server resolved on the client's behalf.
+    """False if clusters may be missing: a cached mount led past them, a link's target could not be
+    queried, or a server resolved for the client.
     """
 
     def joined(self, other: ReadPositions) -> ReadPositions:
@@ -148,7 +147,8 @@ class ReadPositions(NamedTuple):
             for cluster_id, place in other.positions.items():
                 known = merged.get(cluster_id)
                 # Revisions of two incarnations cannot be compared: the position that was read first
-                # stays, since the later incarnation may lack what was read in the earlier one.
+                # stays, since the later incarnation may lack changes that were read in the earlier
+                # one.
                 if known is None or (
                     known.incarnation == place.incarnation and place.revision < known.revision
                 ):
@@ -174,8 +174,8 @@ class ReadPositions(NamedTuple):
         return ReadPositions({**self.positions, cluster_id: place}, self.is_complete)
 
     def reaches(self, wanted: Mapping[str, Position]) -> bool:
-        """True if an answer at these positions is valid for a token: every cluster on the way was
-        read at or beyond the token's position, and none that the token names may be missing.
+        """True if an answer at these positions is valid for a token: every cluster that was read is
+        at or beyond the token's position, and none that the token names may be missing.
         """
         for cluster_id, place in wanted.items():
             seen = self.positions.get(cluster_id)
@@ -187,7 +187,9 @@ class ReadPositions(NamedTuple):
         return True
 
     def is_before(self, wanted: Mapping[str, Position]) -> bool:
-        """True if a cluster on the way was read before ``wanted``, in the same incarnation."""
+        """True if a cluster was read at an earlier revision than in ``wanted``, in the same
+        incarnation.
+        """
         for cluster_id, place in wanted.items():
             seen = self.positions.get(cluster_id)
             if (
@@ -200,4 +202,4 @@ class ReadPositions(NamedTuple):
 
 
 NOTHING_READ: Final = ReadPositions()
-"""Positions of what depends on no cluster's answer."""
+"""Positions of an answer that depends on no cluster."""

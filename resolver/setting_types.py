@@ -1,4 +1,4 @@
-"""Types of settings that are stored as text: valid texts, and texts of the same value.
+"""Types of settings that are stored as text: which texts are valid, and which mean the same value.
 
 ``directory.namespace.topic_configs`` and ``resolver.kafka.client_settings`` define the settings.
 Numbers have Kafka's 32 and 64 bits (``org.apache.kafka.common.config.ConfigDef``).
@@ -37,12 +37,14 @@ _MOST_COMPARED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class SettingType:
-    """Type of a setting: ``fits`` tests a text, ``wanted`` describes the valid ones."""
+    """Type of a setting: ``fits`` is true for a valid text; ``wanted`` describes the valid texts,
+    for messages.
+    """
 
     wanted: str
     fits: Callable[[str], bool]
     normal: Callable[[str], str] = str.strip
-    """Returns the canonical text: equal for all texts of one value."""
+    """Returns the canonical text of a value: equal for all texts of the same value."""
 
 
 def _whole(least: int, most: int, *besides: int) -> SettingType:
@@ -95,7 +97,7 @@ def one_of(*choices: str) -> SettingType:
 
 
 def parts(text: str) -> list[str]:
-    """Returns the parts of a text between its commas, without blanks around them."""
+    """Returns the parts of a text that commas separate, without blanks around them."""
     return [part.strip() for part in text.split(",")]
 
 

@@ -6,8 +6,8 @@
         resolver = directory.resolver()
         assert resolver.resolve("/la/tracking/search/clicks").topic == "search.clicks"
 
-Resolving, listing, finding by physical name and the mount table work as with servers, by the same
-contract and checks, but without a socket. Everything else is ``Unimplemented``.
+Resolving, listing, reverse lookups and the mount table work as with servers, with the same contract
+and checks, but without a socket. All other methods raise ``Unimplemented``.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ __all__ = ["Handler", "MemoryCluster", "MemoryDirectory", "MemoryTransport"]
 LIFETIME_SECONDS: Final = 60
 
 Handler = Callable[[str, Any], Any]
-"""Function of a method, such as ``ResolveService.Resolve``, and its request. Returns the response,
-or an iterable of responses for a stream; or raises a ``KdirError``."""
+"""Function that answers calls. Its arguments are the method, such as ``ResolveService.Resolve``,
+and the request; it returns the response, for a stream an iterable of responses, or raises a
+``KdirError``.
+"""
 
 
 class MemoryTransport:
     """A ``resolver.transport.Transport`` to handlers in this process.
 
-    ``calls`` holds every call that was made, as (endpoint, method), in order.
+    ``calls`` has every call that was made, as (endpoint, method), in order.
     """
 
     def __init__(self) -> None:
@@ -47,7 +49,9 @@ class MemoryTransport:
         self.calls: list[tuple[str, str]] = []
 
     def serve(self, endpoint: str, handler: Handler | None) -> None:
-        """Makes ``handler`` answer at ``endpoint`` from now on; None = no server answers there."""
+        """Lets ``handler`` answer the calls to ``endpoint`` from now on; None = no server answers
+        there.
+        """
         if handler is None:
             self._handlers.pop(endpoint, None)
         else:
@@ -90,7 +94,7 @@ class MemoryTransport:
         handler = self._handlers.get(endpoint)
         if handler is None:
             raise errors.Unreachable(f"{endpoint}: nobody listens there")
-        # As bytes and back: neither side may hold on to the other's message.
+        # Converted to bytes and back, so that the two sides do not share a message.
         return handler(name, method.request.FromString(request.SerializeToString()))
 
 
@@ -162,7 +166,7 @@ class MemoryDirectory:
         parent.revision += 1
 
     def topic(self, path: str, physical_name: str = "", *, partitions: int = 1) -> None:
-        """Makes a topic, and the directories above it."""
+        """Creates a topic, and the missing directories above it."""
         parsed = Path.parse(path)
         cluster = self._owner(parsed)
         name = physical_name or ".".join(parsed.below(cluster.mount))
@@ -180,14 +184,14 @@ class MemoryDirectory:
         )
 
     def mkdir(self, path: str) -> None:
-        """Makes a directory, and those above it."""
+        """Creates a directory, and the missing ones above it."""
         parsed = Path.parse(path)
         self._owner(parsed).put(parsed, entry_pb2.Entry(directory=entry_pb2.Directory()))
 
     def link(
         self, path: str, *targets: str, union: bool = False, fall_back_on_absent: bool = False
     ) -> None:
-        """Makes a link, and the directories above it."""
+        """Creates a link, and the missing directories above it."""
         parsed = Path.parse(path)
         mode = entry_pb2.LINK_MODE_UNION if union else entry_pb2.LINK_MODE_FIRST
         link = entry_pb2.Link(targets=targets, mode=mode, fall_back_on_absent=fall_back_on_absent)
@@ -235,7 +239,9 @@ class MemoryDirectory:
         return found
 
     def deepest(self, path: Path, *, strictly_above: bool = False) -> MemoryCluster | None:
-        """Returns the cluster mounted at a path, unless ``strictly_above``, or nearest above it."""
+        """Returns the cluster that is mounted at a path or nearest above it; ``strictly_above``:
+        only above it.
+        """
         for length in range(len(path) - strictly_above, -1, -1):
             found = self._clusters.get(Path(path.segments[:length]))
             if found is not None:
@@ -259,7 +265,7 @@ class MemoryDirectory:
 
 
 class MemoryCluster:
-    """One cluster and its server: ``answer`` is its handler."""
+    """Cluster with one server: ``answer`` is the server's handler."""
 
     def __init__(
         self, whole: MemoryDirectory, mount: Path, name: str, endpoint: str, bootstrap: str
@@ -275,7 +281,7 @@ class MemoryCluster:
         self._counted: tuple[int, frozenset[str]] = (0, frozenset())
         """Revision and mounts for which the counts of the directories were computed."""
         self._entries: dict[tuple[Path, bool], entry_pb2.Entry] = {}
-        """By path and whether it is a topic."""
+        """Entries by path and whether the entry is a topic."""
         self.put(mount, entry_pb2.Entry(directory=entry_pb2.Directory()))
 
     def put(self, path: Path, entry: entry_pb2.Entry) -> None:
@@ -295,11 +301,13 @@ class MemoryCluster:
 
     @property
     def topic_count(self) -> int:
-        """Topics of the cluster."""
+        """Number of topics in the cluster."""
         return sum(is_topic for _, is_topic in self._entries)
 
     def _count_topics(self) -> None:
-        """Updates the counts of each directory, if the tree has changed."""
+        """Updates the topic and container counts of each directory, if the tree or the mounts have
+        changed.
+        """
         mounts = self._whole.mounts
         if self._counted == (self.revision, mounts):
             return
@@ -395,7 +403,7 @@ class MemoryCluster:
         parent.refer(resolve_pb2.REFERRAL_KIND_UP, outcome.referral)
 
     def refer(self, kind: resolve_pb2.ReferralKind, referral: resolve_pb2.Referral) -> None:
-        """Fills in a referral to this cluster."""
+        """Fills ``referral`` with a referral to this cluster."""
         referral.kind = kind
         referral.mount = str(self.mount)
         referral.cluster_id = self.cluster_id
@@ -458,7 +466,7 @@ class MemoryCluster:
         return response
 
     def _mount_table(self) -> federation_pb2.ListMountsResponse:
-        """Returns all mounts; those whose server answers are linked."""
+        """Returns all mounts; a mount is linked if its server is not stopped."""
         response = federation_pb2.ListMountsResponse()
         for one in map(self._whole.at, sorted(self._whole.mounts)):
             if one.mount != ROOT:

@@ -1,4 +1,4 @@
-"""TopicLocation: the answer to a lookup of a path, for programs."""
+"""TopicLocation: the result of a lookup of a path, for programs."""
 
 from __future__ import annotations
 
@@ -20,47 +20,51 @@ __all__ = ["Listener", "TopicLocation", "location_of"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLocation:
-    """Location of a path. An entry that is not a topic has a ``kind``, a cluster and listeners; its
-    ``topic`` and ``bootstrap_servers`` raise InvalidArgument.
+    """Location of a path. If its entry is not a topic, ``topic`` and ``bootstrap_servers`` raise
+    InvalidArgument; ``kind``, the cluster and ``listeners`` are set.
     """
 
     path: str
-    """Canonical path: all links are followed."""
+    """Canonical path, with all links followed."""
     cluster: str
     """The cluster's name, for people."""
     cluster_id: str
     physical_name: str
-    """Topic's name in Kafka; empty for other entries."""
+    """Topic's name in Kafka; empty for an entry of another kind."""
     topic_id: str
     """Kafka's topic id in Kafka's own text form (22 characters); empty while unknown."""
     listeners: tuple[Listener, ...]
     mount: str
     """Path at which the cluster is mounted."""
     token: str
-    """Positions that were read, for read-your-writes; opaque."""
+    """Token of the positions at which the answer was read, for read-your-writes; opaque."""
     stale: bool
-    """True if the owner could not be reached, or its store could not: the answer may be old."""
+    """True if the owner, or its store, could not be reached: the answer may be old."""
     age_seconds: float
-    """Possible age if stale; else the lag of the replica when it answered."""
+    """Seconds: the possible age of a stale answer; otherwise the lag of the replica when it
+    answered.
+    """
     kind: str
     """``topic``, ``directory``, ``link`` or ``mount``."""
     partitions: int
-    """0 = not known, or no topic."""
+    """Number of partitions; 0 = not known, or the entry is not a topic."""
     replication_factor: int
     has_container: bool
     """True if a directory, link or mount of the same name exists, too."""
     unconfirmed_seconds: float | None
-    """Time since the parent last confirmed the mount; None while it does, or without a parent."""
+    """Seconds since the parent last confirmed the mount; None while it is confirmed, or without a
+    parent.
+    """
     stop_reason: str = ""
-    """Why changes in the cluster's Kafka are stopped, so that its topics' records may be old; empty
-    = not stopped.
+    """Reason why changes in the cluster's Kafka are stopped, so that its topics' records may be
+    old; empty = they are not stopped.
     """
     links: tuple[LinkStep, ...] = ()
-    """Links on the way, outermost first."""
+    """Links that were followed, outermost first."""
     resolution: resolve_pb2.Resolution = field(compare=False, repr=False)
-    """Whole answer of the contract. Shared: it must not be changed."""
+    """Whole answer as a message of the contract. It is shared and must not be changed."""
     authority: resolve_pb2.Authority = field(compare=False, repr=False)
-    """Authority of the answer. Shared: it must not be changed."""
+    """Authority of the answer. It is shared and must not be changed."""
 
     @property
     def topic(self) -> str:
@@ -106,7 +110,9 @@ class TopicLocation:
 
     @property
     def is_fallback(self) -> bool:
-        """True if a later target of a link answered, since one before was unreachable or absent."""
+        """True if a link's later target answered, since an earlier one was unreachable or
+        absent.
+        """
         return any(step.fallback for step in self.links)
 
     def listener(self, name: str) -> Listener | None:
@@ -134,10 +140,10 @@ class TopicLocation:
 
 
 def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()) -> TopicLocation:
-    """Returns an owner's answer as a location; both ``payload`` are the contract's messages.
+    """Returns an owner's answer as a location; the ``payload`` of both is a message of the
+    contract.
 
-    Checks what clients are configured with: the listeners and the topic's name in Kafka. No
-    setting, command line or program gets invalid ones.
+    The listeners and the topic's name in Kafka are checked, since clients are configured with them.
 
     Raises:
         Lame: the owner sent an invalid listener, or an invalid topic name; names the field, the

@@ -10,7 +10,7 @@ from resolver.printable import shown_character
 __all__ = ["MAX_NAME_LENGTH", "why_invalid"]
 
 MAX_NAME_LENGTH: Final = 249
-"""Characters of a topic name (``org.apache.kafka.common.internals.Topic#MAX_NAME_LENGTH``)."""
+"""Most characters in a topic name (``org.apache.kafka.common.internals.Topic#MAX_NAME_LENGTH``)."""
 
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]", re.ASCII)
 

@@ -1,11 +1,11 @@
 """Transport: sends requests to servers and returns their responses.
 
-The interface is one method for unary calls and one for streams, over messages of the contract;
-``GrpcTransport`` implements it, and ``resolver.testing`` has one in memory.
+The interface has one method for unary calls and one for streams, with messages of the contract.
+``GrpcTransport`` implements it; ``resolver.testing`` has an implementation in memory.
 
 A gRPC channel does not survive a fork: its threads stay in the parent. So each process opens its
-own channels, on first use (G11). Only some stay open (``ChannelPool``): a server that resolves on
-behalf of its callers is referred to any number of servers, and each channel costs a connection and
+own channels, on first use (G11). Only some stay open (``ChannelPool``): a server that resolves for
+its callers may be referred to any number of servers, and each channel costs a connection and
 memory.
 """
 
@@ -53,7 +53,7 @@ __all__ = [
 BEARER: Final = "authorization"
 """Metadata with the caller's token: ``Bearer …`` (RFC 6750)."""
 MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
-"""Most bytes of one response; kdir's pages and batches are far smaller."""
+"""Most bytes of one request or response; kdir's pages and batches are far smaller."""
 
 _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -64,13 +64,13 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     # across an ocean (two TLS round trips), is never reached (grpc/grpc#33423).
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
-    # More rarely than the least interval that any gRPC server takes by default (5 minutes), and
-    # never while idle: else GOAWAY "too_many_pings" (gRPC's doc/keepalive.md). Streams notice a
-    # silent server by its missing checkpoints, calls by their deadlines.
+    # Less often than the shortest interval that gRPC servers accept by default (5 minutes), and
+    # never while idle: otherwise GOAWAY "too_many_pings" (gRPC's doc/keepalive.md). Streams notice
+    # a silent server by its missing checkpoints, calls by their deadlines.
     ("grpc.keepalive_time_ms", 330_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 0),
-    # Else a channel made after a fork may be given the parent's connection, closed on the fork.
+    # Otherwise a channel made after a fork may share the parent's connection, closed on the fork.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
@@ -80,13 +80,13 @@ _OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 _MOST_CHANNELS: Final = 256
 """Most open channels; beyond it, unused ones are closed, the least recently used first."""
 _MOST_READINGS: Final = 4
-"""Most reads of a server's certificate for one call: behind a load balancer each server may have
-its own.
+"""Most times that a call reads its server's certificate: behind a load balancer each server may
+have another one.
 """
 _ADDRESS: Final = ("ipv4:", "ipv6:")
-"""Begin of gRPC's text for an address to which there is no connection."""
+"""Prefixes of gRPC's text about an address to which it has no connection."""
 _STREAM_SECONDS: Final = 10.0
-"""Time to read a server's certificate before a stream, which has no deadline."""
+"""Time limit to read a server's certificate before a stream, which has no deadline."""
 
 
 class Method:
@@ -123,7 +123,7 @@ def method(name: str) -> Method:
     """Returns the RPC of this name, such as ``DirectoryService.CreateEntry``.
 
     Raises:
-        KeyError: the contract has none of this name.
+        KeyError: the contract has no RPC of this name.
     """
     from importlib import import_module
 
@@ -152,7 +152,7 @@ class Stream(Protocol):
 class Transport(Protocol):
     """Transport of calls, each to one server. Thread-safe. Every failure is a ``KdirError``.
 
-    ``cluster_id``: the server's cluster by the referral; empty if none named it.
+    ``cluster_id``: id of the server's cluster, from the referral; empty = no referral.
     """
 
     def call(
@@ -173,7 +173,7 @@ class Transport(Protocol):
     def stream(
         self, endpoint: str, method: Method, request: Message, *, cluster_id: str = ""
     ) -> Stream:
-        """Returns the stream of responses to a request. Does not wait for the first."""
+        """Returns the stream of responses to a request, without waiting for the first response."""
 
     def close(self) -> None:
         """Releases all resources; calls under way end with ``Cancelled``."""
@@ -187,8 +187,8 @@ class Credentials(Protocol):
     """Credentials of the caller. Thread-safe; their files may change."""
 
     def tls(self) -> tuple[int, TlsMaterial | None]:
-        """Returns a generation number and the material for TLS (None = without TLS). Another
-        generation needs new connections.
+        """Returns a generation number and the material for TLS (None = no TLS). If the generation
+        changes, new connections are needed.
 
         Raises:
             KdirError: the material cannot be used.
@@ -199,14 +199,14 @@ class Credentials(Protocol):
 
 
 class PooledChannel:
-    """Channel in use, or kept for the next use."""
+    """Channel in a pool, with the number of calls that use it now."""
 
     __slots__ = ("channel", "methods", "use_count")
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.channel: Final = channel
         self.methods: Final[dict[str, Any]] = {}
-        """Callables of its RPCs, by name."""
+        """Callables of the channel's RPCs, by name of the RPC."""
         self.use_count = 0
 
 
@@ -229,7 +229,7 @@ class ChannelPool:
             return frozenset(self._channels)
 
     def take(self, key: Hashable, connect: Callable[[], grpc.Channel]) -> PooledChannel:
-        """Returns the channel of a key, for a use that ends with ``give_back``.
+        """Returns the channel of a key; the caller ends its use with ``give_back``.
 
         Raises:
             Closed: the pool is closed.
@@ -243,7 +243,7 @@ class ChannelPool:
                 found = self._channels[key] = PooledChannel(connect())
             self._channels.move_to_end(key)
             found.use_count += 1
-        # Not in ``give_back``: that may run on a thread of gRPC's, for which ``close`` waits.
+        # Not in ``give_back``, which may run in a thread of gRPC for which ``close`` waits.
         self._keep(self._most)
         return found
 
@@ -252,7 +252,7 @@ class ChannelPool:
         self._keep(0)
 
     def _keep(self, most: int) -> None:
-        """Closes channels beyond ``most``: of those not in use, the least recently used first."""
+        """Closes unused channels, the least recently used first, until ``most`` are left."""
         if len(self._channels) <= most:
             return
         with self._lock:
@@ -285,7 +285,7 @@ class GrpcTransport:
     referral (``resolver/peer_certificates.py``).
 
     Args:
-        credentials: the caller's.
+        credentials: credentials of the caller.
         metadata: returns further metadata for every call.
         named: servers that the caller named itself, for which a certificate of the CA is
             sufficient.
@@ -306,7 +306,7 @@ class GrpcTransport:
         self._tls: tuple[int, TlsMaterial | None] = (0, None)
         self._peers: PeerCertificates | None = None
         self._handshakes: PeerCertificates | None = None
-        """Handshakes to find out why a server cannot be reached; None: without TLS."""
+        """Handshakes that find out why a server cannot be reached; None = no TLS."""
         self._pid = os.getpid()
         self._channels = ChannelPool(_MOST_CHANNELS)
         self._is_closed = False
@@ -322,8 +322,8 @@ class GrpcTransport:
         more: Metadata = (),
         caller: str = "",
     ) -> Any:
-        """Calls one server. ``more`` is further metadata, for a server that calls on a caller's
-        behalf; ``caller`` names that caller, for the slots.
+        """Calls one server. ``more`` is further metadata, for a server that calls for a caller;
+        ``caller`` is that caller, whose slots count.
         """
         self._renew()
         metadata = self._with(endpoint, more)
@@ -345,11 +345,11 @@ class GrpcTransport:
             finally:
                 pool.give_back(channel)
             if isinstance(failure, DeadlineExceeded) and "code" in failure.metadata:
-                # gRPC's own, which names neither the server nor the time.
+                # gRPC's own error has neither the server nor the time.
                 late = f"{endpoint}: no answer within {timeout_seconds:.3g} s"
                 failure = DeadlineExceeded(late, metadata=failure.metadata)
             readings += 1
-            # If so, the server has another certificate than before, and nothing was sent.
+            # True if the server's certificate is another than before; then nothing was sent.
             is_other = bool(peer.trusted) and isinstance(failure, HandshakeFailed)
             if not is_other or readings == _MOST_READINGS or time.monotonic() > deadline:
                 raise failure
@@ -359,7 +359,7 @@ class GrpcTransport:
     ) -> Stream:
         self._renew()
         metadata = self._with(endpoint, ())
-        # Always read: a replaced certificate would show only when the stream breaks at once.
+        # The certificate is always read: if it was replaced, the stream would break at once.
         peer = self._peer(endpoint, cluster_id, metadata, _STREAM_SECONDS, again=True)
         pool, channel = self._take(peer)
         try:
@@ -377,8 +377,7 @@ class GrpcTransport:
     def open_channel(
         self, endpoint: str, cluster_id: str, options: Sequence[tuple[str, int]] = ()
     ) -> tuple[grpc.Channel, Metadata]:
-        """Opens a channel for the caller, who closes it, and returns it with the metadata of its
-        calls.
+        """Opens a channel, which the caller closes, and returns it with the metadata for its calls.
 
         Raises:
             KdirError: a token may not be sent there.
@@ -394,8 +393,8 @@ class GrpcTransport:
     def _other_address(
         self, endpoint: str, failure: KdirError, deadline: float, caller: str
     ) -> KdirError:
-        """Returns why the handshake failed at another address of a server's name, where gRPC
-        reports the last one, to which there is no connection; else the given error.
+        """Returns the error of a handshake that failed at one address of a server's name, if gRPC
+        reports only that the last address refused a connection; else ``failure``.
         """
         is_other = failure.message.startswith(_ADDRESS) and endpoint not in failure.message
         if self._handshakes is None or type(failure) is not Unreachable or not is_other:
@@ -406,7 +405,7 @@ class GrpcTransport:
         except HandshakeFailed as found:
             return HandshakeFailed(found.message, metadata=failure.metadata)
         except KdirError:
-            pass  # gRPC's text has more
+            pass  # gRPC's text has more details
         return failure
 
     @property
@@ -445,8 +444,9 @@ class GrpcTransport:
         again: bool,
         caller: str = "",
     ) -> _Peer:
-        """Returns the peer to connect to: if a token goes to a server of a referral, one bound to
-        certificates that name the cluster. ``again``: read the certificate although one is known.
+        """Returns the peer to connect to. If a token is sent to a server of a referral, only
+        certificates that name the cluster are trusted. ``again``: read the certificate even if one
+        is known.
 
         Raises:
             HandshakeFailed: the server's certificate does not name the cluster.
@@ -461,8 +461,8 @@ class GrpcTransport:
         return _Peer(endpoint, generation, trusted)
 
     def _renew(self) -> None:
-        """Prepares a call: after a fork, or if certificates were replaced, new calls get new
-        connections. Calls and streams under way keep theirs.
+        """Prepares a call: after a fork, or if certificates were replaced, new calls use new
+        connections. Running calls and streams keep theirs.
 
         Raises:
             Closed: the transport is closed.
@@ -471,8 +471,9 @@ class GrpcTransport:
         if self._is_closed:
             raise Closed("closed: nothing can be asked any more")
         if self._pid != os.getpid():
-            # After a fork. The parent's channels are left as they are: closing them here would
-            # write to the parent's sockets. No lock: one held at the fork would never be let go.
+            # After a fork. The parent's channels are left open: closing them here would write to
+            # the parent's sockets. No lock is taken: one that was held at the fork is never
+            # released.
             self._channels, self._pid = ChannelPool(_MOST_CHANNELS), os.getpid()
             self._set_tls(self._tls)
         if self._credentials is None:
@@ -505,11 +506,13 @@ class GrpcTransport:
 
 
 class _Peer(NamedTuple):
-    """Server, with the certificates that it may present, PEM; empty: any of the CA."""
+    """Server, with the certificates that it may present, in PEM; empty = any certificate of the
+    CA.
+    """
 
     endpoint: str
     generation: int
-    """Generation of the caller's own certificates; see ``Credentials.tls``."""
+    """Generation of the caller's own certificates, from ``Credentials.tls``."""
     trusted: bytes = b""
 
 

@@ -1,6 +1,4 @@
-"""Reports of an unexpected error, with the traceback in a file, and of an output that cannot be
-written.
-"""
+"""Reports unexpected errors, with the traceback in a file, and outputs that cannot be written."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ __all__ = [
 EXIT_INTERNAL: Final = 70
 """EX_SOFTWARE of sysexits.h: exit code of an unexpected error."""
 EXIT_UNWRITABLE: Final = 74
-"""EX_IOERR of sysexits.h: exit code where stdout takes no more, as on a full disk."""
+"""EX_IOERR of sysexits.h: exit code if the output cannot be written, as on a full disk."""
 _UNWRITABLE: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}  # EBADF: it is closed
 )
@@ -66,8 +64,8 @@ def report_unwritable(error: Exception) -> int:
 
 
 def raise_if_unwritable(error: OSError, file: str) -> None:
-    """Raises an error for ``report_unwritable`` if an output that was opened cannot be written, as
-    on a full disk.
+    """Raises an error that ``report_unwritable`` reports, if the opened output ``file`` cannot be
+    written, as on a full disk.
     """
     if error.errno in _UNWRITABLE:
         raise OSError(error.errno, f"{file}: {error.strerror}") from error
@@ -80,8 +78,8 @@ def drop_output() -> None:
 
 
 def _write_log(text: str) -> str:
-    """Writes an unexpected error to the user's cache, in place of the last one; returns the file's
-    path, empty if it cannot be written.
+    """Writes an unexpected error to the user's cache, in place of the previous one; returns the
+    file's path; empty if it cannot be written.
     """
     path = Path(cache_folder()) / "last-error.log"
     try:

@@ -21,7 +21,7 @@ _LONGEST_SECONDS = 10.0**10
 
 
 def age(seconds: float) -> str:
-    """Returns how long ago, in the largest unit that fits: ``0.2s``, ``6m``, ``3d``."""
+    """Returns an age in its largest whole unit: ``0.2s``, ``6m``, ``3d``."""
     if seconds < 10:
         return f"{max(seconds, 0.0):.1f}s"
     seconds = min(seconds, _LONGEST_SECONDS)
@@ -32,7 +32,7 @@ def age(seconds: float) -> str:
 
 
 def took(seconds: float) -> str:
-    """Returns how long a call took: ``71.4ms``."""
+    """Returns the duration of a call: ``71.4ms``."""
     return f"{seconds * 1000:.1f}ms" if seconds < 10 else f"{seconds:.1f}s"
 
 

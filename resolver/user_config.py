@@ -66,8 +66,8 @@ _KEYS = ("servers", "protected", *_FILES, "token", "allow")
 
 
 class LoginSettings(NamedTuple):
-    """PEM files of the trusted CA and of the user's certificate and key, and the user's token or
-    its file. All empty: no TLS, and an anonymous caller.
+    """Credentials of a user: PEM files of the trusted CA and of the user's certificate and key, and
+    a token or its file. All empty = no TLS and an anonymous caller.
     """
 
     ca: str = ""
@@ -110,7 +110,7 @@ class Context(NamedTuple):
 
 
 class Contexts(NamedTuple):
-    """All contexts by name, and the current one's name ("" = none)."""
+    """All contexts by name, and the name of the current context (empty = none)."""
 
     current: str = ""
     by_name: Mapping[str, Context] = MappingProxyType({})
@@ -119,7 +119,7 @@ class Contexts(NamedTuple):
         """Returns the context of that name.
 
         Raises:
-            InvalidArgument: there is none; names the known ones.
+            InvalidArgument: there is no such context; the message names the known ones.
         """
         found = self.by_name.get(name)
         if found is None:
@@ -137,7 +137,7 @@ NO_CONTEXTS: Final = Contexts()
 def config_file() -> str:
     """Returns the path of the contexts' file, whether or not it exists."""
     base = os.environ.get("XDG_CONFIG_HOME", "")
-    if not os.path.isabs(base):  # the XDG specification: a relative one is to be ignored
+    if not os.path.isabs(base):  # the XDG specification: a relative path is ignored
         base = os.path.join(os.path.expanduser("~"), ".config")
     return os.path.join(base, "kdir", "config.toml")
 
@@ -165,13 +165,11 @@ def choose_context(at: str, name: str, environ: Mapping[str, str]) -> Context | 
 
 
 def choose_servers(at: str, name: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the servers to ask.
-
-    They are ``at``, else those of the context ``name``, else the variable ``KDIR_AT``, else those
-    of the current context, else this machine's own.
+    """Returns the servers to call: those in ``at``, else those of the context ``name``, else those
+    in ``KDIR_AT``, else those of the current context, else the server on this machine.
 
     Raises:
-        InvalidArgument: what was named is no server, or no context.
+        InvalidArgument: ``at`` or ``KDIR_AT`` is invalid, or there is no context ``name``.
     """
     if at:
         return parse_servers(at, "--at")
@@ -218,10 +216,11 @@ def environment_allow(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def _context_meant(at: str, name: str, environ: Mapping[str, str]) -> Context | None:
-    """Returns the named or current context, else one that has a named server; None = none.
+    """Returns the named or current context, else one that has one of the chosen servers; None =
+    there is none.
 
     Raises:
-        InvalidArgument: several have, with different credentials or allow lists.
+        InvalidArgument: several contexts have, with different credentials or allow lists.
     """
     context = choose_context("" if name else at, name, environ)
     if context is not None:
@@ -239,7 +238,9 @@ def _context_meant(at: str, name: str, environ: Mapping[str, str]) -> Context | 
 
 
 def environment_login(environ: Mapping[str, str]) -> LoginSettings:
-    """Returns the credentials in ``KDIR_CA``, ``KDIR_CERT`` and so on; no context is read."""
+    """Returns the credentials in the variables ``KDIR_CA``, ``KDIR_CERT`` etc., without reading a
+    context.
+    """
     return LoginSettings(*(environ.get(name, "") for name in _VARIABLES))
 
 
@@ -247,7 +248,7 @@ def parse_servers(text: str, where: str) -> tuple[str, ...]:
     """Returns the servers in a text ``host:port,host:port``.
 
     Raises:
-        InvalidArgument: not of that form; ``where`` is the source, for the message.
+        InvalidArgument: the text has another form; ``where`` names its source in the message.
     """
     servers = tuple(part.strip() for part in text.split(",") if part.strip())
     if not servers:
@@ -273,7 +274,8 @@ def load_contexts() -> Contexts:
     """Returns the contexts in ``config_file()``; none if the file does not exist.
 
     Raises:
-        InvalidArgument: the file may not be read or is invalid; names the key and what is expected.
+        InvalidArgument: the file may not be read or is invalid; the message names the key and the
+            value expected.
         Unavailable: the file cannot be read now.
     """
     name = config_file()
@@ -296,9 +298,9 @@ _OF_THE_CALLER: Final = frozenset(
 
 
 def unreadable_file_error(error: OSError, file: str, field: str = "") -> KdirError:
-    """Returns the error for a file that was named and cannot be read. A file that is not there, is
-    none or may not be read is the caller's to correct; anything else, such as a failing disk, is no
-    wrong command line, and may pass (docs/reference/errors.md#exit-codes).
+    """Returns the error for a file of the caller that cannot be read: InvalidArgument if it is
+    missing, is no file or may not be read; else, such as for a failing disk, Unavailable, since a
+    retry may succeed (docs/reference/errors.md#exit-codes).
     """
     where = f"{field}: {file}" if field else file
     message = f"{where}: cannot be read: {os.strerror(error.errno or 0)}"
@@ -312,7 +314,7 @@ def _parse(content: bytes, name: str) -> Contexts:
 
     try:
         table = tomllib.loads(content.decode("utf-8"))
-    except (ValueError, RecursionError) as error:  # of an integer of too many digits, too
+    except (ValueError, RecursionError) as error:  # also an integer with too many digits
         raise InvalidArgument(f"{name}: is not TOML: {error}") from error
     _check_keys(table, ("current", "contexts"), name)
     current = table.get("current", "")
@@ -425,7 +427,7 @@ def write_context(context: Context) -> None:
 
 
 def write_current(name: str) -> None:
-    """Makes a context the current one; an empty name: there is no current one.
+    """Makes a context the current one; empty = no context is current.
 
     Raises:
         InvalidArgument: there is none of that name, or the file cannot be written.
@@ -444,7 +446,7 @@ def write_current(name: str) -> None:
 
 
 def remove_context(name: str) -> None:
-    """Removes a context from the file; if it was the current one, there is none then.
+    """Removes a context from the file; if it was the current one, none is current afterwards.
 
     Raises:
         InvalidArgument: there is none of that name, or the file cannot be written.
@@ -534,7 +536,7 @@ def _write(lines: list[str], wanted: Contexts) -> None:
 def _quoted(text: str) -> str:
     import json
 
-    return json.dumps(text)  # a TOML string, but for characters that no file name has
+    return json.dumps(text)  # also a TOML string, except for characters that no file name has
 
 
 def _quoted_list(texts: Sequence[str]) -> str:

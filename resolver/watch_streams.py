@@ -1,10 +1,10 @@
 """Streams of clusters' changes: watched for a caller, or followed to keep cached answers fresh.
 
-An answer stays fresh while its cluster's changes are received and none touched it, but only as long
-as the parent's last confirmation of the cluster's mount is valid. The parent is asked again in
-time; what the child sends never extends the confirmation (R11). When the stream breaks, answers
-fall back to the lifetimes that they came with. Changes are in order within one cluster: a watch
-follows the cluster that owns the path, and reports nothing of clusters mounted below it.
+An answer stays fresh while its cluster's changes are received and none affects it, but only while
+the parent's last confirmation of the cluster's mount is valid. The parent is queried again before
+that ends; no message of the child extends it (R11). If the stream breaks, answers have only the
+lifetimes that they were sent with. A watch reports the changes of the cluster that owns the path,
+in order, and none of the clusters mounted below it.
 """
 
 from __future__ import annotations
@@ -46,46 +46,51 @@ __all__ = [
 ]
 
 MOST_CLUSTERS: Final = 64
-"""Most followed clusters; each has a stream and two threads of its own."""
+"""Most followed clusters; each has its own stream and two threads."""
 _RENEW_SECONDS: Final = 15.0
-"""Time before the end of the parent's confirmation at which the parent is asked again."""
+"""Time before the end of the parent's confirmation at which the parent is queried again."""
 _FIRST_RENEW_PAUSE_SECONDS: Final = 1.0
-"""Pause after the first time that the parent did not answer; each one after it is twice as long."""
+"""Pause after the parent did not answer; each further one is twice as long."""
 _FRESH_SECONDS: Final = 15.0
-"""Time after a message for which answers are fresh without another: three checkpoints."""
+"""Time for which answers are fresh after the last message: three checkpoint intervals."""
 _REFUSED_SECONDS: Final = 60.0
-"""Time after a refused stream for which the cluster's answers have only their lifetimes."""
+"""Time after a refused stream for which its cluster is not followed again."""
 _GRACE_SECONDS: Final = 1.0
-"""Time to wait for the end of a thread, beyond the time for finding an owner."""
+"""Time to wait for the end of a thread, in addition to the time for finding an owner."""
 DELETED: Final = "__deleted"
-"""Where the server keeps removed directories until all in them is removed."""
+"""Name of the directory in which a server keeps removed directories until all their entries are
+removed.
+"""
 CHECKPOINT_SECONDS: Final = 5
-"""An idle server sends a checkpoint this often."""
+"""Interval between the checkpoints that an idle server sends."""
 _SILENCE: Final = 3
-"""Missed checkpoints after which a connection counts as dead."""
+"""Number of missed checkpoints after which a connection counts as broken."""
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedChanges:
-    """The changes of one revision, or a checkpoint with none."""
+    """Set of the changes of one revision; without events, a checkpoint."""
 
     events: tuple[watch_pb2.ChangeEvent, ...]
     token: str
-    """Position up to which all changes were given; a later watch can go on after it."""
+    """Token of the position up to which all changes were returned; a later watch can start after
+    it.
+    """
     authority: resolve_pb2.Authority | None
-    """The server's authority; only in the first changes of each connection."""
+    """Authority of the server; set only in the first changes of each connection."""
 
 
 class Watching:
     """Stream of changes as they come; iterate in one thread, ``close`` from any.
 
-    A broken connection is made again, to any server of the owner, after the last token: no change
-    is lost or given twice. Iteration raises ``Resync`` if the changes after the token are no longer
-    stored, or if the path leads elsewhere now (list again, then watch), ``Lame`` if the cluster
-    reports changes of others (docs/guarantees.md#r5), ``Closed`` if the resolver was closed, and
-    other errors that a retry cannot mend. After ``close`` it ends without an error.
+    After a broken connection it reconnects to any server of the owner and continues after the last
+    token: no change is lost or returned twice. Iteration raises ``Resync`` if the changes after the
+    token are no longer stored, or if the path has another owner or canonical path now (list again,
+    then watch); ``Lame`` if the cluster reports changes of other clusters (docs/guarantees.md#r5);
+    ``Closed`` if the resolver was closed; and other errors that a retry cannot mend. After
+    ``close`` it ends without an error.
     """
 
     def __init__(
@@ -107,8 +112,9 @@ class Watching:
         self._closed = threading.Event()
         self._stream: Stream | None = None
         self._waiting_since: float | None = None
-        """Time on the clock since which the server is waited for; None while the caller handles
-        changes."""
+        """Time on the clock since which it waits for the server; None while the caller handles
+        changes.
+        """
 
     def __iter__(self) -> Iterator[WatchedChanges]:
         for owner, changes in self._received():
@@ -149,13 +155,13 @@ class Watching:
                 failure = error
             if self._closed.is_set():
                 return
-            # A server without a free stream ends no watch that another one has begun.
+            # If a server has no free stream, a watch that has begun goes on to another server.
             is_full = isinstance(failure, errors.LimitExceeded) and not has_answered
             if not (is_full and begun_at) and not _may_come_back(failure):
                 raise failure
             position += 1
             if owner is not None and position % len(owner.endpoints) == 0:
-                owner = None  # all were tried: the path may have another owner by now
+                owner = None  # all were tried: the path may have another owner now
             self._closed.wait(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
@@ -169,7 +175,7 @@ class Watching:
             endpoint, method("WatchService.Watch"), request, cluster_id=owner.cluster_id
         )
         self._stream = stream
-        if self._closed.is_set():  # before there was a stream to cancel
+        if self._closed.is_set():  # ``close`` ran before there was a stream to cancel
             stream.cancel()
             return
         self._waiting_since = self._clock()
@@ -199,7 +205,9 @@ class Watching:
             guard.join()
 
     def _end_when_silent(self, stream: Stream, ended: threading.Event) -> None:
-        """Cancels the stream if checkpoints stay away: a server that vanished closes nothing."""
+        """Cancels the stream if no message is received for three checkpoint intervals: a server
+        that vanished closes no connection.
+        """
         limit = self._checkpoint_seconds * _SILENCE
         while not ended.wait(limit / 4):
             since = self._waiting_since
@@ -216,9 +224,9 @@ class Watching:
 
 
 def clear_former_path(event: watch_pb2.ChangeEvent, mount: Path) -> None:
-    """Clears the previous path of an entry that was below a removed directory, if that path is not
-    below the mount: servers report it of a directory that was removed before its cluster's mount
-    was moved.
+    """Clears ``path_before`` of the removal of an entry in a removed directory, if that path is not
+    below the mount: servers report such a path if the mount was moved after the directory's
+    removal.
     """
     if event.HasField("after") or not event.path_before:
         return
@@ -230,7 +238,7 @@ def clear_former_path(event: watch_pb2.ChangeEvent, mount: Path) -> None:
 
 
 def is_own_change(event: watch_pb2.ChangeEvent, mount: Path) -> bool:
-    """True if a change is at paths of the cluster that is mounted there."""
+    """True if all paths of a change are at or below the cluster's mount."""
     try:
         paths = [Path.of_entry(event.path)]
         if event.path_before:
@@ -252,12 +260,12 @@ def _may_come_back(error: KdirError) -> bool:
         | errors.NotAuthoritative
         | errors.Unmounted
         | errors.NoRoute
-        | errors.TokenFromFuture,  # this server is behind; another may not be
+        | errors.TokenFromFuture,  # this server is behind; another one may not be
     )
 
 
 class WatchStreams:
-    """Factory of watches, each at the owner of a path, and of the refresher. Thread-safe."""
+    """Factory of watches and of the cache refresher. Thread-safe."""
 
     def __init__(
         self,
@@ -269,7 +277,7 @@ class WatchStreams:
         clock: Callable[[], float],
         timeout_seconds: float,
     ) -> None:
-        """``timeout_seconds``: for finding an owner again when a stream reconnects."""
+        """``timeout_seconds``: time limit for finding an owner again when a stream reconnects."""
         self._lookups = lookups
         self._owners = owners
         self._cache = cache
@@ -278,16 +286,16 @@ class WatchStreams:
         self._clock = clock
         self._timeout_seconds = timeout_seconds
         self.following: CacheRefresher | None = None
-        """Refresher of the followed clusters, made when first needed."""
+        """Refresher of the followed clusters, created when first needed."""
 
     def watch(self, path: Path, after: str, checkpoint_seconds: int, deadline: float) -> Watching:
-        """Returns the changes at and below a path; see ``Resolver.watch``."""
+        """Returns the changes at and below a path, for ``Resolver.watch``."""
         owner = self._owners.owner_of(path, LookupOptions(kind_number("directory")), deadline)
-        # From now on is from here: what is changed before the first iteration is not lost.
+        # By default from this position, so that changes before the first iteration are returned.
         return self._watching(path, after or owner.position, checkpoint_seconds)
 
     def follow(self, path: Path, deadline: float) -> None:
-        """Follows the cluster that owns a path; see ``Resolver.follow``."""
+        """Follows the cluster that owns a path, for ``Resolver.follow``."""
         since = self._clock()
         sender, seconds = self._prove(path, deadline)
         self.follow_all(automatic=False).follow(sender, since + seconds, despite_refusal=True)
@@ -303,7 +311,7 @@ class WatchStreams:
                     self._clock,
                     automatic=automatic,
                 )
-                # First what a fork renews: it may come between the two.
+                # First the one that a fork renews, since a fork may happen between the two.
                 self._lookups.freshness = following
                 self.following = following
             return self.following
@@ -328,8 +336,8 @@ class WatchStreams:
         )
 
     def _prove(self, path: Path, deadline: float) -> tuple[Sender, int]:
-        """Returns the owner of a path, resolved without cached referrals, and for how many seconds
-        that is valid.
+        """Returns the owner of a path, resolved without cached referrals, and the number of seconds
+        for which that is valid.
         """
         wanted = LookupOptions(kind_number("directory"))
         rules = self._rules(wanted).by_referrals().without_hints()
@@ -346,7 +354,7 @@ class WatchStreams:
 
 
 class CacheRefresher:
-    """Followed clusters, whose changes keep the answers of one cache fresh. Thread-safe."""
+    """Set of followed clusters, whose changes keep the answers of one cache fresh. Thread-safe."""
 
     def __init__(
         self,
@@ -358,7 +366,7 @@ class CacheRefresher:
         automatic: bool,
     ) -> None:
         """``prove`` resolves a mount without cached referrals: it returns the sender mounted there,
-        and for how many seconds that is valid.
+        and the number of seconds for which that is valid.
         """
         self._cache = cache
         self._open_watch = open_watch
@@ -369,11 +377,11 @@ class CacheRefresher:
         self._clusters: dict[str, FollowedCluster] = {}
         self._threads: dict[FollowedCluster, threading.Thread] = {}
         self._refused_until: dict[str, float] = {}
-        """Time on the clock until which a cluster is not followed, by its id."""
+        """By cluster id, the time on the clock until which the cluster is not followed."""
         self._closed = False
 
     def freshness_of(self, end: AnswerResult | AbsentResult, since: float) -> FreshnessMark | None:
-        """Returns the mark that keeps this answer fresh; None = none for now."""
+        """Returns the mark that keeps this answer fresh; None = its cluster is not followed now."""
         sender = end.sender
         cluster = self._clusters.get(sender.cluster_id)
         if cluster is None:
@@ -387,8 +395,8 @@ class CacheRefresher:
     def follow(
         self, sender: Sender, grounds_until: float, *, despite_refusal: bool = False
     ) -> FollowedCluster | None:
-        """Follows a sender's cluster from its revision on; None = closed, too many clusters, or its
-        stream was refused a short time ago, unless ``despite_refusal``.
+        """Follows a sender's cluster from the sender's revision on; None = closed, too many
+        clusters, or (unless ``despite_refusal``) its stream was refused a short time ago.
         """
         with self._lock:
             known = self._clusters.get(sender.cluster_id)
@@ -443,8 +451,8 @@ class CacheRefresher:
         self._threads = {}
 
     def close(self, timeout_seconds: float) -> None:
-        """Ends all streams, and waits at most ``timeout_seconds`` for each of their threads. To be
-        called before the transport is closed, which ends a thread that is still finding an owner.
+        """Ends all streams, and waits at most ``timeout_seconds`` for each of their threads. Call
+        it before closing the transport, which ends the threads that are still finding an owner.
         """
         with self._lock:
             self._closed = True
@@ -475,7 +483,7 @@ class FollowedCluster:
         """Time on the clock until which the parent's confirmation of the mount is valid."""
         self._renew_pause = _FIRST_RENEW_PAUSE_SECONDS
         self._renew_at = 0.0
-        """Time on the clock before which the parent is not asked again."""
+        """Time on the clock before which the parent is not queried again."""
         self.is_refused = False
         """True if the stream ended with an error that a new stream would meet again."""
         self._listeners = _listeners_of(sender.payload)
@@ -485,15 +493,15 @@ class FollowedCluster:
         self._clock = clock
 
     def taking(self, sender: Sender, grounds_until: float) -> FreshnessMark | None:
-        """Returns the mark for an answer; None when it is of another incarnation of the store, of
-        another mount, or stale, or names other brokers than the cluster's stream.
+        """Returns the mark for an answer; None if the answer is stale, or has another incarnation,
+        mount or listeners than the cluster's stream.
         """
-        followed = self.followed  # before the listeners: with others there is another mark
+        followed = self.followed  # before the listeners: they change together with the mark
         if sender.incarnation != followed.incarnation or sender.mount != self.mount:
             return None
         if sender.stale or _listeners_of(sender.payload) != self._listeners:
             return None
-        # Each resolution brings the parent's confirmation; the one that is valid longest counts.
+        # Each resolution has a confirmation of the parent; the one that is valid longest counts.
         self.grounds_until = max(self.grounds_until, grounds_until)
         return followed
 
@@ -506,10 +514,10 @@ class FollowedCluster:
                     return
         except (errors.Resync, errors.TokenExpired, errors.Absent) as error:
             self._cache.drop_cluster(self.cluster_id)  # cached answers may have missed changes
-            # Whether or not the directory is there again soon: a caller may not be shown it.
+            # Even if the directory is created again, it may be hidden from the caller.
             self.is_refused = isinstance(error, errors.Absent)
         except KdirError:
-            self.is_refused = True  # answers end with the lifetimes that they came with
+            self.is_refused = True  # answers have only the lifetimes that they were sent with
         finally:
             self.followed.until = 0.0
             self.watching.close()
@@ -521,8 +529,8 @@ class FollowedCluster:
         place = Token.parse(changes.token).positions.get(self.cluster_id)
         if place is None or place.incarnation != followed.incarnation:
             raise errors.Resync(f"cluster {self.cluster_id}: its store has a new incarnation")
-        # First the revision, then the answers: one cached between the two is found to be older,
-        # one cached before is dropped (see ``CachedLookup._store``).
+        # First the revision, then the removal: an answer cached between the two is found to be
+        # older, one cached before is removed (``CachedLookup._store``).
         followed.revision = max(followed.revision, place.revision)
         for event in changes.events:
             self._apply(event)
@@ -531,13 +539,13 @@ class FollowedCluster:
         followed.until = min(now + _FRESH_SECONDS, self.grounds_until)
 
     def _note_listeners(self, authority: resolve_pb2.Authority) -> None:
-        """Drops the cluster's answers if they name other listeners: these are of the server's
-        config, so that no change reports them.
+        """Removes the cluster's cached answers if its listeners have changed: they are in the
+        servers' config, so no change event reports them.
         """
         listeners = _listeners_of(authority)
         if listeners != self._listeners:
             self._listeners = listeners
-            # With a new mark, since an answer with the old listeners may be cached after the drop.
+            # A new mark, since an answer with the old listeners may be cached after the removal.
             old = self.followed
             self.followed = FreshnessMark(old.incarnation, old.revision)
             old.until = 0.0
@@ -566,7 +574,9 @@ class FollowedCluster:
                 self._cache.evict_below(Path.of_entry(text))
 
     def _renew(self) -> bool:
-        """Asks the parent again before its confirmation ends; False: stop following the cluster."""
+        """Queries the parent again before its confirmation ends; False = stop following the
+        cluster.
+        """
         since = self._clock()
         if self.grounds_until - since > _RENEW_SECONDS or since < self._renew_at:
             return True
@@ -585,8 +595,9 @@ class FollowedCluster:
         return True
 
     def _postpone(self) -> None:
-        """Puts off the next question to the parent, for at most half of what is left of its
-        confirmation: changes wait meanwhile, and their stream ends if they wait too long.
+        """Delays the next query to the parent, by at most half of the time left of its
+        confirmation. Not more often: changes wait during the query, and their stream ends if they
+        wait too long.
         """
         now = self._clock()
         left = self.grounds_until - now
@@ -595,7 +606,7 @@ class FollowedCluster:
 
 
 def _listeners_of(authority: Any) -> tuple[bytes, ...]:
-    """Returns the listeners of an answer's or a stream's authority, to be compared."""
+    """Returns the serialised listeners of an authority, for comparison."""
     if authority is None:
         return ()
     return tuple(one.SerializeToString(deterministic=True) for one in authority.cluster.listeners)
