@@ -162,7 +162,7 @@ class Path:
 
 
 ROOT: Final = Path()
-"""``/``."""
+"""Path of the root, ``/``."""
 
 
 def is_system(name: str) -> bool:

@@ -1,7 +1,6 @@
 """Finds the history topics of all clusters' change logs, and reads a range of one as Arrow batches.
 
-A ``LogRange`` is a plain value that can be sent to another process; the consumer is created where
-the range is read.
+A ``LogRange`` is a plain value, so that another process can read the range with its own consumer.
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ __all__ = [
 ]
 
 KAFKA_SECONDS: Final = 30.0
-"""Longest time for which brokers may return nothing."""
+"""Time without an answer after which brokers count as unreachable."""
 _EARLIER_MS: Final = 3600 * 1000
-"""Time before the wanted one at which a read begins, since clocks of servers differ."""
+"""A read begins this much before the wanted time, since clocks of servers differ."""
 _BATCH_ROWS: Final = 5_000
 _BATCH_BYTES: Final = 8 * 1024 * 1024
 _MOST_ASKED_AT_ONCE: Final = 16
 _ATTEMPTS: Final = 3
-"""Failed reads of a range, without any record in between, after which it is given up."""
+"""Number of failed reads in a row, without a record, after which a range is given up."""
 
 CHANGE_COLUMNS: Final = (
     Column("cluster_id", Type.TEXT, "the changed cluster"),
@@ -99,7 +98,9 @@ CHANGE_COLUMNS: Final = (
     Column("operation", Type.TEXT, "of scope operated: what was done, for people; else null"),
     Column("cut", Type.TEXTS, "columns that are null because the record was too large"),
 )
-"""A row is one change; (cluster_id, generation, revision, position) is its order."""
+"""Columns of the changes; a row is one change, and rows are ordered by (cluster_id, generation,
+revision, position).
+"""
 
 UNREAD_COLUMNS: Final = (
     Column("cluster_id", Type.TEXT, "a cluster whose changes are missing, or some of them"),
@@ -124,21 +125,23 @@ class LogLocation:
     history: str
     state: str
     registry: str = ""
-    """URL of the schema registry whose ids frame its records; empty = none."""
+    """URL of the schema registry whose ids are in the records' framing; empty = no registry."""
 
     def consumer_properties(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Returns librdkafka's properties; ``own`` are the caller's, such as credentials."""
+        """Returns librdkafka's properties for this log; ``own``: the caller's properties, such as
+        credentials.
+        """
         quiet = {"client.id": "kdir-audit", "log_level": "0"}
         return {**quiet, **own, "bootstrap.servers": ",".join(self.brokers)}
 
     def unread(self, reason: str) -> UnreadLog:
-        """Returns an ``UnreadLog`` of this cluster."""
+        """Returns an ``UnreadLog`` of this cluster with a reason."""
         return UnreadLog(self.cluster_id, self.cluster, self.mount, reason)
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadLog:
-    """Cluster whose changes could not be read, all or some, with the reason."""
+    """Cluster whose changes are missing, all or some, with the reason."""
 
     cluster_id: str
     cluster: str
@@ -157,7 +160,7 @@ class LogRange:
     begin: int
     end: int
     topic_id: str = ""
-    """Kafka's id of the topic; empty = it was not asked for, or Kafka has none."""
+    """Kafka's id of the topic; empty = not requested, or Kafka has none."""
 
     def split(self, most_offsets: int) -> list[LogRange]:
         """Returns the range in parts of at most ``most_offsets`` offsets each."""
@@ -177,11 +180,15 @@ class ChangeFilter:
 
     @property
     def seek_ms(self) -> int | None:
-        """Kafka timestamp (Unix milliseconds) from which a history is read; None = all of it."""
+        """Kafka timestamp (Unix milliseconds) from which a history is read; None = from its
+        beginning.
+        """
         return None if self.since is None else _milliseconds(self.since) - _EARLIER_MS
 
     def matcher(self) -> Callable[[ChangeFields], bool]:
-        """Returns a predicate of wanted changes; a change without a path counts as ``below``."""
+        """Returns a predicate that is true for the wanted changes; a change without a path is
+        wanted by any ``below``.
+        """
         below = "" if self.below.is_root else str(self.below)
         since = None if self.since is None else _milliseconds(self.since)
         until = None if self.until is None else _milliseconds(self.until)
@@ -216,18 +223,17 @@ def find_ranges(
     kafka_seconds: float = KAFKA_SECONDS,
     with_topic_ids: bool = False,
 ) -> tuple[list[LogRange], list[UnreadLog]]:
-    """Finds the change logs of the clusters that are mounted at or below the wanted path, and of
-    the cluster that owns it, from ``servers`` on. Returns the range of each history topic, from the
-    wanted time to its present end, and clusters of which changes are missing (such as those that
-    cannot be published).
+    """Finds the change logs of the cluster that owns the wanted path and of those mounted below it,
+    starting at ``servers``. Returns the range of each history topic, from the wanted time to its
+    present end, and the clusters whose changes are missing, all or some.
 
     Args:
-        properties: the caller's own, for the connection to the brokers.
-        with_topic_ids: ask for the topic ids, too: one more request for each log.
+        properties: librdkafka's properties of the caller, such as credentials.
+        with_topic_ids: also read the topic ids, by one more request for each log.
 
     Raises:
-        NoRoute: no cluster that the servers lead to has this path.
-        InvalidArgument: Kafka's client does not take the properties; or as ``discover_clusters``.
+        NoRoute: no discovered cluster has this path.
+        InvalidArgument: Kafka's client refuses the properties; or as ``discover_clusters``.
         Unreachable: as ``discover_clusters``.
     """
     found = discover_clusters(servers, ask_seconds=ask_seconds)
@@ -271,7 +277,9 @@ def _find_range(
     *,
     with_topic_id: bool,
 ) -> tuple[list[LogRange], list[str]]:
-    """Returns the range of a cluster's history, if it can be read, and why changes are missing."""
+    """Returns the range of a cluster's history (empty list = it cannot be read), and the reasons
+    why changes are missing.
+    """
     try:
         answer = _ask_for_log(one, ask_seconds)
     except KdirError as error:
@@ -296,7 +304,7 @@ def _find_range(
         reasons.append(f"its change log waits, with {waiting}: {answer.state.message}")
     try:
         with closing(_reader(log, log.history, properties, kafka_seconds)) as reader:
-            # Before the bounds: those of a topic that is made again meanwhile are of no older id.
+            # Before the bounds: if the topic is created again meanwhile, the id is the older one.
             topic_id = reader.topic_id() if with_topic_id else ""
             begin, end = reader.bounds()
             if since_ms is not None:
@@ -307,8 +315,8 @@ def _find_range(
 
 
 def _ask_for_log(one: ReachableCluster, ask_seconds: float) -> watch_pb2.GetChangeLogResponse:
-    """Returns the answer of the first endpoint that has a change log configured, else of the last
-    one that answered.
+    """Returns the answer of the first server whose config has a change log, else of the last server
+    that answered.
 
     Raises:
         KdirError: no endpoint of the cluster answered.
@@ -356,11 +364,11 @@ def _reader(
 
 
 class HistoryReading:
-    """Reading of one range of a history. Used by one thread.
+    """Reader of one range of a history. Used by one thread.
 
     Args:
-        properties: the caller's own, for the connection to the brokers.
-        must_read: a registry that does not answer is an error; else its records are left out as
+        properties: librdkafka's properties of the caller, such as credentials.
+        must_read: raise if the registry does not answer; otherwise its records are left out as
             undecodable.
     """
 
@@ -386,8 +394,8 @@ class HistoryReading:
         self._removed = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yields the wanted changes of the range, in order, as ``CHANGE_COLUMNS``. A read that
-        breaks off is continued after its last record, so that none comes twice.
+        """Yields the wanted changes of the range, in order, with the columns ``CHANGE_COLUMNS``. A
+        failed read is continued after its last record, so that no change comes twice.
 
         Raises:
             KafkaUnavailable: the brokers, or with ``must_read`` the registry, do not answer;
@@ -408,7 +416,9 @@ class HistoryReading:
             yield change_batch(rows, self._part.log.cluster)
 
     def problems(self) -> list[UnreadLog]:
-        """Returns why changes of the range, as far as it was read, may be missing in batches."""
+        """Returns the reasons why changes of the range, up to the last record read, may be missing
+        in ``batches``.
+        """
         found = []
         if self._removed:
             count = units.plural(self._removed, "offset")
@@ -483,7 +493,7 @@ class HistoryReading:
         with closing(_reader(log, log.state, self._properties, self._timeout)) as reader:
             for one in reader.read(*reader.bounds()):
                 if one.key is not None and one.key.startswith(prefix) and one.value:
-                    with suppress(UndecodableRecord):  # records that need it are counted
+                    with suppress(UndecodableRecord):  # records that need the schema are counted
                         self._schemas.add(one.value.decode(errors="replace"))
 
 
@@ -491,7 +501,7 @@ class HistoryReading:
 
 
 def change_batch(changes: Sequence[ChangeFields], cluster: str) -> pa.RecordBatch:
-    """Returns changes of one cluster as ``CHANGE_COLUMNS``, column by column."""
+    """Returns changes of one cluster as a batch with the columns ``CHANGE_COLUMNS``."""
     import pyarrow as pa
 
     columns: dict[str, list[Any]] = {"cluster": [cluster] * len(changes)}
@@ -512,7 +522,7 @@ _NULL_IF_EMPTY: Final = ("action", "kind", "path", "principal", "request_id", "o
 
 
 def unread_rows(unread: Iterable[UnreadLog]) -> pa.RecordBatch:
-    """Returns clusters whose changes are missing, as ``UNREAD_COLUMNS``."""
+    """Returns clusters whose changes are missing as a batch with the columns ``UNREAD_COLUMNS``."""
     import pyarrow as pa
 
     rows = [asdict(one) for one in unread]

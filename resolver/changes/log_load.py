@@ -21,7 +21,9 @@ _CLOCK_EVERY: Final = 100
 
 
 def boot_seconds() -> float:
-    """Returns the seconds of a clock that, if there is one, runs while the machine is suspended."""
+    """Returns the seconds of a monotonic clock; where possible, of one that runs while the machine
+    is suspended.
+    """
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -32,17 +34,19 @@ class LoadedLog(NamedTuple):
     first_offset: int
     end: int
     most_pause_seconds: float
-    """``TopicReader.most_pause_seconds`` as of the load."""
+    """Result of ``TopicReader.most_pause_seconds`` before the load."""
     ended_at: float
-    """When the load ended, by its clock."""
+    """Time on the load's clock at which the load ended."""
 
     @property
     def state(self) -> LogState:
-        """The state as of its newest checkpoint."""
+        """State as of the newest checkpoint."""
         return self.fold.state
 
     def why_incomplete(self) -> str:
-        """Returns why the state is not a cluster's whole state, for people; empty = it is."""
+        """Returns why the state is not a cluster's whole state, as text for people; empty = it
+        is.
+        """
         if self.state.checkpoint is None:
             if self.first_offset == self.end:
                 return "the topic is empty"
@@ -69,8 +73,8 @@ def load_log(
     """Reads a state topic from its beginning to its present last stable offset into a new fold.
 
     Raises:
-        KafkaUnavailable: also if the load takes longer than ``seconds`` or than half of
-            ``delete.retention.ms``, or if the registry does not answer.
+        KafkaUnavailable: the brokers or the registry do not answer, or the load takes longer than
+            ``seconds`` or than half of ``delete.retention.ms``.
     """
     begun = clock()
     low, high = reader.bounds()
@@ -83,7 +87,7 @@ def load_log(
             raise KafkaUnavailable(f"reading the change log took longer than {limit:g} s{why}")
         return now
 
-    with no_collector():  # the objects of a load stay, and form no cycles
+    with no_collector():  # the objects of a load stay in memory, and form no cycles
         for number, one in enumerate(reader.read(low, high)):
             fold.add(one.key, one.value)
             if number % _CLOCK_EVERY == 0:

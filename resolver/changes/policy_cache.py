@@ -1,8 +1,7 @@
-"""Effective policies of any path from the change logs of its clusters, without a call for each
-path.
+"""Effective policies of any path from the clusters' change logs, without a call for each path.
 
-A cluster's log is loaded on first use, and closed when it was not used for a while. A log that is
-not loaded is an error, never the absence of policies.
+A cluster's log is loaded on first use, and closed after some time without use. If a log is not
+loaded, the result is an error, never that no policies are set.
 """
 
 from __future__ import annotations
@@ -53,21 +52,23 @@ __all__ = ["EffectivePolicies", "PolicyCache", "PolicyValue", "effective_values"
 _ROOT_ID: Final = 1
 """Entry id of each cluster's root directory."""
 _TIME_BYTES: Final = 8
-"""Size of the time of receipt, which precedes a parent's message in its row."""
+"""Bytes of the time of receipt, with which the row of a parent's message begins."""
 _REMEMBERED: Final = 4_096
 _SLICE_SECONDS: Final = 1.0
 _LEAST_SECONDS: Final = 0.001
 _NO_PARENT_SECONDS: Final = 60.0
-"""Time for which a cluster counts as one without a parent: a config may name one later."""
+"""Time for which a cluster counts as one without a parent; its config may name a parent later."""
 _ASK_AGAIN_SECONDS: Final = 1.0
-"""Longest wait for a server where one has answered before that there is no parent."""
+"""Longest wait for a server's answer if an earlier answer can be used instead."""
 
 _GET_LOG: Final = "WatchService.GetChangeLog"
 _LOG_SECONDS: Final = 60.0
-"""Time for which a cluster's log counts as being where a server answered that it is."""
+"""Time for which a server's answer about the location of a log is valid."""
 
 Levels = Sequence[tuple[str, Mapping[str, "str | None"]]]
-"""Path of a level and the fields that it sets, outermost level first; None = cleared."""
+"""Levels, outermost first: the path of each, and the fields that it sets; None = a cleared
+field.
+"""
 
 
 class PolicyValue(NamedTuple):
@@ -80,21 +81,24 @@ class PolicyValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicies:
-    """Policies that hold for an entry, as of one revision of its cluster."""
+    """Effective policies of an entry, as of one revision of its cluster."""
 
     path: str
     """Canonical path, with links replaced by their targets."""
     values: Mapping[str, PolicyValue]
-    """By the names that ``kdir set`` takes. A missing name is set nowhere, or cleared."""
+    """Values by their keys on ``kdir set``. A missing key is set nowhere, or cleared."""
     cluster_id: str
     revision: int
     trouble: str = ""
-    """Why the values may be outdated or incomplete; empty = the log is published, as a server
-    answered within a minute or so, and followed, and all of it that matters can be read."""
+    """Reason why the values may be outdated or incomplete. Empty = all records that matter can be
+    read, the log is followed, and a server answered within about a minute that it is published.
+    """
 
 
 def effective_values(levels: Levels) -> Mapping[str, PolicyValue]:
-    """Returns the value of each name: that of the nearest level which sets or clears it."""
+    """Returns the value of each name from the nearest level that sets it; a name that this level
+    clears is left out.
+    """
     found: dict[str, PolicyValue | None] = {}
     for path, fields in levels:
         for name, value in fields.items():
@@ -103,7 +107,9 @@ def effective_values(levels: Levels) -> Mapping[str, PolicyValue]:
 
 
 class _Elsewhere(Exception):
-    """Signal that a path is elsewhere: in another cluster, or behind a link or mount."""
+    """Signal that a path is not in this cluster's log: it is in another cluster, or behind a link
+    or mount.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -112,27 +118,27 @@ class _Cluster:
     log: Any
     """Newest answer of ``GetChangeLog``."""
     mount: Path
-    """The cluster's mount when it was found; its checkpoints have the present one."""
+    """Mount of the cluster when it was opened; its checkpoints have the present one."""
     used_at: float
     users: set[object] = field(default_factory=set)
-    """One object for each use."""
+    """One object for each use in progress."""
     no_parent_until: float = 0.0
-    """Time until which a server's answer is valid that nothing is awaited from a parent."""
+    """Time until which a server's answer is valid that the cluster awaits no parent."""
     log_until: float = 0.0
-    """Time until which ``log`` is valid."""
+    """Time on the clock until which ``log`` is valid."""
     is_dropped: bool = False
-    """Whether the last user closes the log."""
+    """True if the cluster was removed from the cache: the last user closes the log."""
     successor: _Cluster | None = None
-    """The log at the brokers that a server answered since; it is used once it is loaded."""
+    """The same log at the brokers of a later answer; it replaces this one once it is loaded."""
 
     def close(self) -> None:
-        """Closes the log, and the one that is to replace it."""
+        """Closes the log, and its successor."""
         self.reader.close()
         if self.successor is not None:
             self.successor.reader.close()
 
     def newest_mount(self) -> Path:
-        """Returns the mount as of the newest checkpoint; without one, that when it was found."""
+        """Returns the mount in the newest checkpoint; without a checkpoint, ``mount``."""
         state = self.reader.state
         return (_mount_of(state) if state is not None else None) or self.mount
 
@@ -148,14 +154,15 @@ class PolicyCache:
     """Cache of effective policies; a context manager. Thread-safe; only the process that made it
     may use it.
 
-    The caller needs the right to read the topics of the logs, which hold whole trees with grants,
-    and to call ``WatchService.GetChangeLog``.
+    The caller needs the rights to read the state topics of the logs, which hold whole trees with
+    grants, and to call ``WatchService.GetChangeLog``.
 
     Args:
         servers: as for ``Resolver``.
-        properties: librdkafka's, for the connection to the brokers, which the servers name.
-        idle_seconds: a cluster's log is closed after this time without a question about it.
-        timeout_seconds: of each call, a load included, unless the call has another timeout.
+        properties: librdkafka's properties for connections to the brokers, without
+            ``bootstrap.servers``.
+        idle_seconds: time without use after which a cluster's log is closed.
+        timeout_seconds: default time limit of a method, the load of a log included.
         resolver_options: further arguments of the ``Resolver``, such as ``credentials``.
     """
 
@@ -190,7 +197,9 @@ class PolicyCache:
         self.close()
 
     def close(self) -> None:
-        """Closes all logs and the ``Resolver``; those of another process are left to that."""
+        """Closes all logs and the ``Resolver``; does nothing in another process than the
+        cache's.
+        """
         if os.getpid() != self._process:
             return
         self._closing.set()
@@ -213,13 +222,14 @@ class PolicyCache:
     def effective(
         self, path: str | Path, *, timeout_seconds: float | None = None
     ) -> EffectivePolicies:
-        """Returns the policies in effect for a topic or directory; the topic's if both are there.
+        """Returns the effective policies of a topic or directory; those of the topic if both have
+        the path.
 
         Raises:
             Absent: the log of the owner has no such entry.
-            NotReady: the log, or what the cluster inherits, is not loaded, or a record that decides
-                the answer cannot be read.
-            Unimplemented: the cluster keeps no change log.
+            NotReady: the log, or the cluster's inherited policies, are not loaded, or a record that
+                decides the answer cannot be read.
+            Unimplemented: the cluster has no change log.
             Closed: this cache was closed.
             InvalidArgument: another process made this cache.
             KdirError: as ``Resolver.owner_of``.
@@ -232,9 +242,9 @@ class PolicyCache:
             try:
                 return self._answer(near, wanted, deadline)
             except (_Elsewhere, Absent):
-                pass  # what is absent here may be behind a site link of the servers
+                pass  # an entry that is absent here may be behind a site link of the servers
             except NotReady as error:
-                failure = error  # the path may be of a cluster below, whose log can answer
+                failure = error  # a cluster below may own the path, and its log may be loaded
         try:
             owner = self._resolver.owner_of(wanted, timeout_seconds=_left(deadline))
         except KdirError:
@@ -251,12 +261,13 @@ class PolicyCache:
             ) from None
 
     def wait_for(self, token: str, *, timeout_seconds: float | None = None) -> None:
-        """Returns once all later answers are at least as new as a token, such as that of a write.
-        For a log that is not loaded yet, each answer waits until the token is reached.
+        """Waits until all later answers are at least as new as a token, such as that of a write.
+
+        Logs that are not loaded are not waited for here, but by the first answer that needs them.
 
         Raises:
-            NotReady: a log did not reach the token within the time. Later answers do not wait,
-                unless an earlier call asked for the same.
+            NotReady: a log did not reach the token within the time limit. Later answers do not wait
+                for the token, unless an earlier call also requires it.
             TokenExpired: the token is of an earlier incarnation of a store.
             InvalidArgument: another process made this cache.
             InvalidToken
@@ -275,7 +286,7 @@ class PolicyCache:
                 continue
             try:
                 with (
-                    suppress(_Elsewhere),  # closed meanwhile: the next answer loads it and waits
+                    suppress(_Elsewhere),  # closed meanwhile: the next answer loads it
                     self._used(cluster_id, None, deadline) as cluster,
                 ):
                     self._state(cluster_id, cluster, deadline)
@@ -318,8 +329,9 @@ class PolicyCache:
     def _refuse_unknown_parent(
         self, state: LogState, cluster: _Cluster, mount: Path, path: Path, deadline: float
     ) -> None:
-        """Raises ``NotReady`` if the cluster is unmounted or awaits what it inherits. A parent that
-        was never connected is not in the log: then a server is asked.
+        """Raises ``NotReady`` if the cluster is unmounted, or awaits its inherited policies. If the
+        log has no parent, a server is queried, since a parent that never connected is only in its
+        config.
         """
         unmounted = _fact(state, b"f/unmounted")
         if unmounted is not None:
@@ -343,7 +355,7 @@ class PolicyCache:
             raise
         except (Unavailable, DeadlineExceeded):
             if not cluster.no_parent_until:
-                raise  # no server has answered yet; else the last answer holds meanwhile
+                raise  # no server has answered yet; otherwise the last answer is used
         cluster.no_parent_until = time.monotonic() + _NO_PARENT_SECONDS
 
     # -- clusters --------------------------------------------------------------------------------
@@ -363,8 +375,8 @@ class PolicyCache:
         return found
 
     def _is_elsewhere(self, cluster_id: str, path: Path) -> bool:
-        """True if a log that a token is awaited for shows now that the path is elsewhere: the
-        cluster there need not wait for the token.
+        """True if the log of a cluster, which has not reached a token yet, already shows that the
+        path is in another cluster: then the answer need not wait for the token.
         """
         with self._lock:
             cluster = self._clusters.get(cluster_id)
@@ -382,7 +394,9 @@ class PolicyCache:
 
     @contextmanager
     def _used(self, cluster_id: str, owner: Owner | None, deadline: float) -> Iterator[_Cluster]:
-        """Yields an open cluster, not evicted meanwhile; opens it if ``owner`` is given."""
+        """Yields an open cluster, which is not closed while the block runs; opens it if ``owner``
+        is given.
+        """
         use, cluster = object(), None
         try:
             with self._lock:
@@ -392,7 +406,7 @@ class PolicyCache:
             if cluster is not None and self._has_left(cluster_id, cluster, deadline):
                 self._release(cluster, use)
                 with self._lock:
-                    # The same log from other brokers, once that is loaded: no server is needed.
+                    # Its successor, if that is loaded: then no server need be queried.
                     cluster = self._clusters.get(cluster_id)
                     if cluster is not None:
                         cluster.users.add(use)
@@ -401,7 +415,7 @@ class PolicyCache:
                     raise _Elsewhere
                 log = self._log_of(owner, deadline)
                 with self._lock:
-                    if self._closing.is_set():  # nobody would close the log
+                    if self._closing.is_set():  # otherwise the log would never be closed
                         raise Closed("this policy cache was closed: make another one")
                     cluster = self._clusters.get(cluster_id)
                     if cluster is None:
@@ -414,7 +428,7 @@ class PolicyCache:
                 self._release(cluster, use)
 
     def _release(self, cluster: _Cluster, use: object) -> None:
-        """Ends one use of a cluster; the last one closes the log of a dropped cluster."""
+        """Ends one use of a cluster; the last use of a dropped cluster closes its log."""
         with self._lock:
             cluster.users.discard(use)
             cluster.used_at = time.monotonic()
@@ -423,11 +437,12 @@ class PolicyCache:
             cluster.reader.close()
 
     def _has_left(self, cluster_id: str, cluster: _Cluster, deadline: float) -> bool:
-        """Asks a server now and then where a cluster's log is. If it is off or elsewhere, or the
-        mount is another cluster's by now, drops the cluster and returns True: no error shows that
-        the log which is followed has ended.
+        """Returns True, and drops the cluster, if its log has ended or moved, or its mount is
+        another cluster's now. At most once a minute a server is queried for this: a log that has
+        ended shows no error.
 
-        Brokers of another list may be the same Kafka's: the log is dropped once it is loaded there.
+        Another list of brokers may be of the same Kafka, so the log is dropped only after its
+        successor is loaded from there.
         """
         now = time.monotonic()
         with self._lock:
@@ -442,7 +457,7 @@ class PolicyCache:
         try:
             found = self._log_now(mount, cluster_id, min(deadline, now + _ASK_AGAIN_SECONDS))
         except KdirError:
-            return False  # the last answer holds meanwhile
+            return False  # the last answer is used
         with self._lock:
             unused = cluster.successor
             if self._clusters.get(cluster_id) is not cluster:
@@ -464,10 +479,10 @@ class PolicyCache:
         return is_dropped
 
     def _log_now(self, mount: Path, cluster_id: str, deadline: float) -> Any:
-        """Returns what ``_ask_for_log`` does; None: the mount is another cluster's by now.
+        """Returns the answer of ``_ask_for_log``; None = the mount is another cluster's now.
 
         Raises:
-            KdirError: neither is known.
+            KdirError: neither could be found out.
         """
         try:
             found = self._ask_for_log(mount, cluster_id, deadline)
@@ -476,7 +491,7 @@ class PolicyCache:
         except (Unavailable, DeadlineExceeded):
             raise
         except KdirError:
-            pass  # such as of servers of another cluster
+            pass  # such as an error of another cluster's servers
         owner = self._resolver.owner_of(mount, timeout_seconds=_left(deadline))
         if owner.cluster_id == cluster_id:
             raise Lame(f"cluster {owner.cluster} did not return the address of its change log")
@@ -511,11 +526,12 @@ class PolicyCache:
         return self._resolver.call(mount, _GET_LOG, request, timeout_seconds=_left(deadline))
 
     def _ask_for_log(self, mount: Path, cluster_id: str, deadline: float) -> Any:
-        """Returns the answer of ``GetChangeLog`` of a server whose config has the change log; where
-        the cluster keeps one, each of its servers is asked.
+        """Returns the answer of ``GetChangeLog`` from a server whose config has ``[change_log]``.
+        If the first server's has not, but the cluster has a log, all its servers are queried.
 
         Raises:
-            KdirError: as ``Resolver.call``, or one that may have it did not answer.
+            KdirError: as ``Resolver.call``; or no configured server was found, and one did not
+                answer.
         """
         answer = self._ask(mount, cluster_id, deadline)
         is_kept = answer.publisher or answer.HasField("state")
@@ -566,11 +582,12 @@ class PolicyCache:
             else:
                 self._forget(cluster_id, wanted)
                 return state
-            # A revision without a record is reached once all commits before it are published.
+            # A revision without a record counts as reached once all commits before it are
+            # published.
             try:
                 answer = self._ask(cluster.newest_mount(), cluster_id, deadline)
             except KdirError:
-                continue  # the log may come to have the revision, whatever a directory answers
+                continue  # the log may reach the revision even if no server answers
             noted = answer.state
             is_same = noted.incarnation == wanted.incarnation == answer.authority.incarnation
             is_there = answer.authority.revision >= wanted.revision and not answer.waiting_commits
@@ -579,7 +596,7 @@ class PolicyCache:
                 reached = partial(_has_reached, position=Position(wanted.incarnation, revision))
 
     def _forget(self, cluster_id: str, wanted: Position) -> None:
-        """Removes a position that is waited for, unless another replaced it meanwhile."""
+        """Removes the awaited position of a cluster, unless another one replaced it meanwhile."""
         with self._lock:
             if self._wanted.get(cluster_id) == wanted:
                 del self._wanted[cluster_id]
@@ -603,21 +620,21 @@ def _log_request(cluster_id: str) -> watch_pb2.GetChangeLogRequest:
 
 
 def _is_same_log(one: Any, other: Any) -> bool:
-    """True if two answers of ``GetChangeLog`` are about the same log. Lists of the same brokers may
-    differ between servers.
+    """True if two answers of ``GetChangeLog`` name the same log. One shared broker suffices, since
+    servers may list different brokers of one Kafka.
     """
     is_shared = not set(one.bootstrap_servers).isdisjoint(other.bootstrap_servers)
     return is_shared and _is_same_topic(one, other)
 
 
 def _is_same_topic(one: Any, other: Any) -> bool:
-    """True if two answers of ``GetChangeLog`` are about logs that differ in their brokers only."""
+    """True if two answers of ``GetChangeLog`` differ in their brokers only."""
     same = [(found.configured, found.state_topic, found.schema_registry) for found in (one, other)]
     return same[0] == same[1]
 
 
 def _waiting_text(log: Any) -> str:
-    """Returns why what is committed is not published, as text; empty = it is."""
+    """Returns why commits wait to be published, as text; empty = they do not."""
     if not log.state.message:
         return ""
     waiting = f"{units.plural(log.waiting_commits, 'commit')} to be published"
@@ -653,7 +670,8 @@ def _own_levels(state: LogState, mount: Path, path: Path) -> Levels:
 
     Raises:
         Absent, _Elsewhere
-        NotReady: a record of the way cannot be read, or one that may be of the way.
+        NotReady: the record of one of these entries cannot be read, or an unreadable record may be
+            one of them.
     """
     levels = []
     root = state.find_entry(0, is_topic=False, name="")
@@ -669,7 +687,7 @@ def _own_levels(state: LogState, mount: Path, path: Path) -> Levels:
             row = state.find_entry(parent_id, is_topic=True, name=name)
         row = row or state.find_entry(parent_id, is_topic=False, name=name)
         if row is None:
-            # An entry of any id may be the missing one: its name is in the record.
+            # Any unreadable entry may be the missing one: the name is only in the record.
             for key in state.unreadable:
                 if key.startswith(f"{state.cluster_id}/e/"):
                     _refuse_unreadable(state, key, f"{path}, or of another entry,")
@@ -690,7 +708,9 @@ def _refuse_unreadable(state: LogState, key: str, whose: str) -> None:
 
 
 def _unreadable_text(state: LogState) -> str:
-    """Returns that records which may matter to policies cannot be read, as text; empty = none."""
+    """Returns the number of unreadable records that may matter to policies, as text; empty = there
+    are none.
+    """
     found = [key for key in state.unreadable if not key.startswith(f"{state.cluster_id}/g/")]
     if not found:
         return ""
@@ -707,7 +727,7 @@ def _read_entry(state: LogState, row: StateRow, at: Path) -> _Entry:
     """Returns the entry of a row.
 
     Raises:
-        NotReady: the row cannot be read, or its newest record.
+        NotReady: the row, or the entry's newest record, cannot be read.
     """
     _refuse_unreadable(state, entry_key(state.cluster_id, row.entry_id), str(at))
     try:
@@ -726,10 +746,10 @@ def _entry(record: bytes) -> _Entry:
 
 
 def _inherited_levels(state: LogState) -> Levels:
-    """Returns the levels above the mount, as a parent sent them last.
+    """Returns the levels above the mount, as the parent sent them last.
 
     Raises:
-        NotReady: they cannot be read, or are of another mount.
+        NotReady: they cannot be read, or are for another mount.
     """
     row = _inherited_row(state)
     if row is None:

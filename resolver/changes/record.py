@@ -1,12 +1,12 @@
 """Records of a change log: one Avro schema (``change.avsc``), its framing, and the keys.
 
-A record begins with the fingerprint of its writer's schema (Avro's single-object encoding):
-``C3 01`` and eight bytes of CRC-64-AVRO. The state topic holds each schema under ``s/``, so that a
-reader can decode records of an older or newer kdir. Fields that are unknown to the reader are
-dropped; those that were unknown to the writer have their defaults.
+A record begins with the fingerprint of its writer's schema (Avro's single-object encoding): ``C3
+01`` and eight bytes of CRC-64-AVRO. The state topic holds each schema under a key with ``s/``, so
+that a reader can decode records of an older or newer kdir. Fields that the reader does not know are
+dropped; fields that the writer did not know have their defaults.
 
-Where a schema registry is in use, the framing is Confluent's: ``00`` and the four bytes of the id
-that the registry has for the schema. A log may hold records of both framings.
+With a schema registry the framing is Confluent's: ``00`` and the registry's id of the schema in
+four bytes. A log may hold records of both framings.
 """
 
 from __future__ import annotations
@@ -59,13 +59,17 @@ _REGISTRY_MAGIC: Final = b"\0"
 _ID_BYTES: Final = 4
 _INT_LIMIT: Final = 2**31
 _FIRST_MS: Final = -62_135_596_800_000
-"""The years 1 to 9999, as a ``google.protobuf.Timestamp``, and ``datetime``, have them."""
+"""First millisecond of the year 1, from which ``google.protobuf.Timestamp`` and ``datetime`` are
+valid; ``_LAST_MS`` is the last one of 9999.
+"""
 _LAST_MS: Final = 253_402_300_799_999
 CHECKPOINT: Final = "c"
 INHERITED: Final = "i"
 
 Fields = Mapping[str, "str | None"]
-"""Fields of an entry by name. A missing name is unset, None cleared, and "" empty."""
+"""Fields of an entry by name. A missing name is an unset field, None a cleared one, "" an empty
+value.
+"""
 
 _ACTIONS: Final = {0: "", 1: "insert", 2: "update", 3: "delete"}
 _SCOPES: Final = {0: "entry", 1: "grants", 2: "inherited", 3: "operated"}
@@ -73,14 +77,16 @@ KINDS: Final = {1: "dir", 2: "topic", 3: "link", 4: "mount"}
 
 
 class UndecodableRecord(Exception):
-    """Error, in one sentence, of a record that cannot be decoded: it is damaged, or its framing or
-    schema is unknown.
+    """Error of a record that cannot be decoded: it is damaged, or its framing or schema is unknown.
+    Its message is one sentence.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Mark that a log has all changes up to its record's revision; fields as in ``change.avsc``."""
+    """Part of a record which marks that the log has all changes up to the record's revision; fields
+    as in ``change.avsc``.
+    """
 
     incarnation: str
     incarnations: tuple[str, ...]
@@ -140,12 +146,14 @@ def grants_key(cluster_id: str, entry_id: int) -> str:
 
 
 def fact_key(cluster_id: str, key: bytes) -> str:
-    """Returns the key of any other row of the store: the row's key, percent-encoded."""
+    """Returns the key of a row that is neither an entry nor grants: the row's key,
+    percent-encoded.
+    """
     return f"{cluster_id}/r/{quote_from_bytes(key)}"
 
 
 def inherited_key(cluster_id: str) -> str:
-    """Returns the key of what the cluster inherits from above its mount."""
+    """Returns the key of the policies and grants that the cluster inherits."""
     return f"{cluster_id}/{INHERITED}"
 
 
@@ -164,13 +172,13 @@ def checkpoint_key(cluster_id: str) -> str:
 
 @cache
 def schema_text() -> str:
-    """Returns the schema of this kdir, as JSON."""
+    """Returns the schema of this version of kdir, as JSON."""
     return files("resolver.changes").joinpath("change.avsc").read_text()
 
 
 @cache
 def fingerprint() -> bytes:
-    """Returns the fingerprint of ``schema_text``, as it is in front of a record."""
+    """Returns the fingerprint of ``schema_text``, as a record begins with it."""
     return _fingerprint_of(json.loads(schema_text()))
 
 
@@ -189,8 +197,8 @@ def _own_schema() -> Any:
 @cache
 def _row_schema() -> Any:
     """Returns the schema without the fields after ``record``: enough for a row of the store and its
-    order among the changes. Later fields need not be read, since Avro writes fields in order.
-    Strings are read as bytes, since a row needs none of them.
+    order among the changes. Avro writes fields in order, so later fields need not be read. Strings
+    are read as bytes, since a row has none.
     """
     schema = json.loads(schema_text().replace('"string"', '"bytes"'))
     names = [one["name"] for one in schema["fields"]]
@@ -219,7 +227,7 @@ def registry_framing(schema_id: int) -> bytes:
 
 
 def encode(change: Change, framing: bytes = b"") -> bytes:
-    """Returns the bytes of a record after ``framing``; empty = that of the fingerprint."""
+    """Returns ``framing`` followed by the bytes of a record; empty = the framing by fingerprint."""
     return (framing or _MAGIC + fingerprint()) + _own_encoder()(change)
 
 
@@ -229,8 +237,8 @@ def _own_encoder() -> _Encoder:
 
 
 _Encoder = Callable[[Any], bytes]
-"""Function that returns the Avro bytes of one value. For records whose fields are mostly empty it
-takes half of fastavro's time, which counts: the publisher shares the interpreter with writers.
+"""Function that returns the Avro bytes of one value. For records with mostly empty fields it takes
+half of fastavro's time; the publisher shares the interpreter with writers.
 """
 
 
@@ -269,7 +277,7 @@ def _encoder_of(schema: Any) -> _Encoder:
 
 
 def _encode_long(value: int) -> bytes:
-    """Returns the bytes of an int or a long: zigzag, seven bits a byte."""
+    """Returns the Avro bytes of an int or a long: zigzag, seven bits in each byte."""
     left = (value << 1) ^ (value >> 63)
     if left < 128:
         return _ONE_BYTE[left]
@@ -296,16 +304,16 @@ def _encode_text(value: str) -> bytes:
 
 
 def _encode_block(items: list[bytes]) -> bytes:
-    """Returns the bytes of a map or an array, as one block."""
+    """Returns the Avro bytes of a map or an array, as one block."""
     return b"".join((_encode_long(len(items)), *items, b"\0")) if items else b"\0"
 
 
 class Schemas:
-    """Schemas by which a reader decodes records: its own, those that a topic holds, and those that
-    a registry returns.
+    """Schemas by which a reader decodes records: its own, those in a topic, and those of a
+    registry.
 
     Args:
-        registry: asked for the schemas of ids; None: records framed by an id are undecodable.
+        registry: returns the schemas of ids; None = records framed by an id are undecodable.
     """
 
     def __init__(self, registry: SchemaRegistry | None = None) -> None:
@@ -313,15 +321,17 @@ class Schemas:
 
         self._own: Final = _own_schema()
         self._known: dict[bytes, Any] = {_MAGIC + fingerprint(): self._own}
-        """By the framing of their records."""
+        """Schemas by the framing of their records."""
         self._by_id: dict[bytes, Any] = {}
-        """By the bytes of the id; an error where the registry did not answer: it is asked once."""
+        """Schemas by the bytes of their id; the error, if the registry did not answer, so that it
+        is queried once.
+        """
         self._registry: Final = registry
         self._read_value: Final = schemaless_reader
 
     @property
     def count(self) -> int:
-        """Number of schemas; once it has grown, more records may be decodable."""
+        """Number of known schemas; if it has grown, more records may be decodable."""
         return len(self._known)
 
     def add(self, text: str) -> bytes:
@@ -361,8 +371,8 @@ class Schemas:
             raise UndecodableRecord(f"{type(error).__name__}: {error}") from None
 
     def decode_fields(self, value: bytes) -> dict[str, Any]:
-        """Returns the fields of a record by their names in ``change.avsc``: for many records, since
-        this takes half the time of ``decode``.
+        """Returns the fields of a record by their names in ``change.avsc``, in half the time of
+        ``decode``.
 
         Raises:
             UndecodableRecord, RegistryUnavailable
@@ -379,8 +389,8 @@ class Schemas:
         return self._read(value, _row_schema())
 
     def _read(self, value: bytes, wanted: Any) -> dict[str, Any]:
-        """Returns the fields of a record by the schema ``wanted``: this kdir's, or its first
-        fields.
+        """Returns the fields of a record that the schema ``wanted`` has: this version's, or its
+        first fields.
         """
         schema, end = self._schema_of(value)
         written, read_as = (wanted, None) if schema is self._own else (schema, wanted)
@@ -395,7 +405,9 @@ class Schemas:
         return found  # type: ignore[no-any-return]
 
     def _schema_of(self, value: bytes) -> tuple[Any, int]:
-        """Returns the schema that a record is framed by, and the length of the framing in bytes."""
+        """Returns the schema that a record's framing names, and the length of the framing in
+        bytes.
+        """
         end = len(_MAGIC) + _FINGERPRINT_BYTES
         schema = self._known.get(value[:end])
         if schema is not None:
@@ -428,7 +440,7 @@ class Schemas:
 
 
 def is_framed_by_another(value: bytes) -> bool:
-    """True if a record is framed by the fingerprint of another schema than this kdir's."""
+    """True if a record is framed by the fingerprint of a schema of another version of kdir."""
     return value.startswith(_MAGIC) and not value.startswith(_MAGIC + fingerprint())
 
 
@@ -446,7 +458,7 @@ def _change_of(value: Any) -> Change:
 
 
 def change_of_event(event: watch_pb2.ChangeEvent, generation: int) -> Change:
-    """Returns the record of a change event for the history topic."""
+    """Returns the change of a change event, for the history topic."""
     return Change(
         cluster_id=event.cluster_id,
         generation=generation,

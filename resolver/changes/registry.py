@@ -1,4 +1,4 @@
-"""Client of a Confluent schema registry: the two calls of its REST API that records need.
+"""Client of a Confluent schema registry, with the two calls of its REST API that records need.
 
 Certificates of https are checked against the system's authorities; the calls are anonymous.
 """
@@ -31,7 +31,7 @@ _TIMEOUT_SECONDS: Final = 10.0
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _PAUSE_SECONDS: Final = 0.5
 _REFUSED_SECONDS: Final = 30.0
-"""Time for which the registry is not asked again for an id that it refused."""
+"""Time for which the registry is not queried again for an id that it refused."""
 _MOST_TEXT: Final = 300
 _EXPECTED: Final = "expected a URL such as http://host:8081"
 _SERVER_ERROR: Final = 500
@@ -45,11 +45,13 @@ class RegistryUnavailable(KafkaUnavailable):
 
 
 class RegistryRefused(Exception):
-    """Error, in one sentence, of a registry that answers, but lacks or refuses a schema."""
+    """Error of a registry that answers, but lacks or refuses a schema. Its message is one
+    sentence.
+    """
 
 
 def why_no_registry(url: str) -> str:
-    """Returns why a URL cannot be that of a registry, by its form; empty = it can."""
+    """Returns why a URL has not the form of a registry's; empty = it has."""
     try:
         parts = urlsplit(url)
         is_whole = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -70,18 +72,18 @@ def shown_url(url: str) -> str:
 
 
 class _NoRedirects(HTTPRedirectHandler):
-    """Handler that follows no redirect: a redirect is an error."""
+    """Handler that follows no redirect, so that a redirect is an error."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
 
 
 class SchemaRegistry:
-    """Client of one registry. Thread-safe; a schema that was received is not asked for again.
+    """Client of one registry. Thread-safe; received schemas are cached.
 
     Args:
-        url: http or https, see ``why_no_registry``.
-        timeout_seconds: to connect, of each wait for bytes, and of an answer's body as a whole.
+        url: URL of the registry, http or https; ``why_no_registry`` checks its form.
+        timeout_seconds: time limit to connect, for each wait for bytes, and for a whole body.
     """
 
     def __init__(
@@ -109,7 +111,7 @@ class SchemaRegistry:
         """Returns the client of a registry; None if the URL is empty.
 
         Raises:
-            InvalidArgument: the URL cannot be that of a registry.
+            InvalidArgument: the URL has not the form of a registry's.
         """
         return cls(url) if url else None
 
@@ -126,7 +128,7 @@ class SchemaRegistry:
         return found
 
     def schema(self, schema_id: int) -> str:
-        """Returns the text of a schema. After a failure the registry is asked once more.
+        """Returns the text of a schema. After a failure the registry is queried once more.
 
         Raises:
             RegistryUnavailable, RegistryRefused
@@ -186,7 +188,7 @@ class SchemaRegistry:
         return found
 
     def _read(self, answer: Any) -> bytes:
-        """Returns the whole body; the time limit also ends one that keeps coming slowly."""
+        """Returns the whole body; the time limit also ends a body that arrives slowly."""
         until = self._clock() + self._timeout
         body = bytearray()
         while part := answer.read1(65_536):

@@ -1,8 +1,8 @@
 """State of a cluster, computed from the records of its state topic; no I/O.
 
-A record counts only once a checkpoint follows it, and only if it is not older than the checkpoint
-before. Age is compared by (generation, revision), since a new incarnation of the store counts its
-revisions from the start. Unreadable records are skipped, and tried again when schemas are added.
+A record counts only after the next checkpoint, and only if it is not older than the previous one.
+Ages are compared by (generation, revision), since revisions begin again with each incarnation of
+the store. Unreadable records are skipped, and tried again when schemas are added.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ __all__ = [
 _GONE: Final = b""
 _ROW: Final = b"r"
 _UNREADABLE: Final = b"u"
-"""``_ROW`` or ``_UNREADABLE`` is the first byte of a pending value; a removed row is ``_GONE``."""
+"""First byte of a pending value, as is ``_ROW``; the pending value of a removed row is
+``_GONE``.
+"""
 _ORDER: Final = Struct(">QQI")
 _WHOLE_ORDER: Final = slice(1, 1 + _ORDER.size)
 _HEAD: Final = Struct(">cQQIQ10s")
@@ -52,23 +54,25 @@ _KEY_SIZE: Final = slice(_HEAD.size - 10, _HEAD.size)
 SQL_KEY_SIZE: Final = f"CAST(substr(value, {_KEY_SIZE.start + 1}, 10) AS INTEGER)"
 SQL_KEY: Final = f"substr(value, {_HEAD.size + 1}, {SQL_KEY_SIZE})"
 SQL_RECORD: Final = f"substr(value, {_HEAD.size + 1} + {SQL_KEY_SIZE})"
-"""SQL for the parts of a packed row in the column ``value``. The size of the row's key is in
-decimal digits, since SQL does not read binary numbers."""
+"""SQL for the record of a packed row in the column ``value``, as ``SQL_KEY`` is for its key. The
+size of the key is in decimal digits, since SQL cannot read binary numbers.
+"""
 _PLACE: Final = Struct(">2sQc")
 _REMEMBERED: Final = 4_096
 
 
 class StateRow(NamedTuple):
-    """One row of the store, as the newest record of its state key holds it.
+    """One row of the store, as in the newest record of its state key.
 
-    A state holds rows packed (``pack_row``): a million objects take twice the memory of their
+    A state holds packed rows (``pack_row``): a million objects take twice the memory of their
     bytes, and the cycle collector visits each.
     """
 
     entry_id: int
     key: bytes | None
-    """Key of the row in the store (of an entry: ``place_of``). None for grants, whose key follows
-    from that of their entry."""
+    """Key of the row in the store; for an entry, that of ``place_of``. None for grants, whose key
+    follows from their entry's.
+    """
     record: bytes
 
     @classmethod
@@ -80,8 +84,8 @@ class StateRow(NamedTuple):
 
 
 def pack_row(change: Mapping[str, Any]) -> bytes:
-    """Returns the packed row of a change that ``Schemas.decode_row`` returned. Its first bytes hold
-    the change's order, so packed rows compare in the order of changes.
+    """Returns the packed row of a change from ``Schemas.decode_row``. It begins with the change's
+    order, so packed rows compare in the order of changes.
 
     Raises:
         struct.error: a number is negative or too large.
@@ -95,14 +99,14 @@ _unpack_often: Final = lru_cache(_REMEMBERED)(StateRow.unpack)
 
 
 def place_of(parent_id: int, *, is_topic: bool, name: str) -> bytes:
-    """Returns the key of an entry in the store. Those of a topic and of a container (any other
-    entry) differ, since both may have one name. The root directory has parent 0 and no name.
+    """Returns the key of an entry in the store. A topic and a container (any other entry) have
+    different keys, since they may have the same name. The root directory has parent 0 and no name.
     """
     return _PLACE.pack(b"e/", parent_id, b"t" if is_topic else b"c") + name.encode()
 
 
 class StateRows(Mapping[str, StateRow]):
-    """Rows by key of the state topic; schemas and the checkpoint are left out."""
+    """Rows by key of the state topic, without schemas and checkpoints."""
 
     def __init__(self, packed: Mapping[str, bytes]) -> None:
         self._packed: Final = packed
@@ -119,7 +123,9 @@ class StateRows(Mapping[str, StateRow]):
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """State at a checkpoint. Immutable, but for the rows of a ``StateFold`` with ``new_table``."""
+    """State at a checkpoint. Immutable, except for the rows of a ``StateFold`` with
+    ``new_table``.
+    """
 
     cluster_id: str = ""
     checkpoint: Change | None = None
@@ -130,14 +136,15 @@ class LogState:
     unreadable: immutables.Map[str, str] = field(default_factory=immutables.Map)
     """Keys whose newest record cannot be read, with the reason."""
     skipped: int = 0
-    """Number of records that were left out: without a key, of an unknown kind or another cluster,
-    not decodable, or older than what was known."""
+    """Number of skipped records: without a key, of an unknown kind or another cluster, undecodable,
+    or older than the known record.
+    """
     other_clusters: frozenset[str] = frozenset()
     """Ids of other clusters that have records in the topic."""
 
     @property
     def rows(self) -> StateRows:
-        """All rows."""
+        """All rows, unpacked on access."""
         return StateRows(self.rows_by_key)
 
     def find_entry(self, parent_id: int, *, is_topic: bool, name: str) -> StateRow | None:
@@ -152,13 +159,13 @@ class _Unreadable(NamedTuple):
 
 
 class StateFold:
-    """State that is computed by adding records in the order of their offsets.
+    """State that is computed from records, added in the order of their offsets.
 
     Args:
-        cluster_id: that of the cluster; empty = the one of the first record.
+        cluster_id: id of the cluster; empty = the cluster of the first record.
         registry: has the schemas of records that are framed by an id.
-        new_table: returns an empty mapping outside memory, for large states. Such a mapping holds
-            the rows of ``state`` and changes with each checkpoint; ``find_entry`` finds none.
+        new_table: returns an empty mapping outside memory, for large states. It then holds the rows
+            of ``state`` and changes with each checkpoint; ``find_entry`` finds nothing.
     """
 
     def __init__(
@@ -170,19 +177,21 @@ class StateFold:
         self._table = None if new_table is None else new_table()
         rows: Mapping[str, bytes] = immutables.Map() if self._table is None else self._table
         self.state = LogState(cluster_id, rows_by_key=rows)
-        """As of the newest checkpoint."""
+        """State as of the newest checkpoint."""
         self.has_older_checkpoint = False
-        """True if a checkpoint was older than the one before: it was published twice, or the log
-        was started again."""
+        """True if a checkpoint was older than the previous one: it was published twice, or the log
+        was started again.
+        """
         self.unreadable_checkpoint = ""
-        """Why the newest checkpoint cannot be read; empty = it was read."""
+        """Reason why the newest checkpoint cannot be read; empty = it can."""
         self.is_checkpoint_removed = False
         """True if the cluster's newest checkpoint was removed."""
         self.newest_checkpoint_of = ""
-        """Id of the cluster, this or another, that the newest checkpoint is of; empty = there is
-        none."""
+        """Id of the cluster, this or another one, to which the newest checkpoint belongs; empty =
+        there is no checkpoint.
+        """
         self.cluster_id = cluster_id
-        """That of the cluster; empty = no record was added."""
+        """Id of the cluster; empty = not known, since no record was added."""
         self._schemas: Final = Schemas(registry)
         self._pending = {} if new_table is None else new_table()
         self._has_unreadable = False
@@ -249,7 +258,7 @@ class StateFold:
             return
         order = found[_WHOLE_ORDER]
         if order >= self._newest:
-            self._newest = order  # so what is pending for the key is not newer
+            self._newest = order  # so the pending record of the key is not newer
         else:
             before = self._pending.get(key, _GONE)
             if before[:1] == _ROW and order < before[_WHOLE_ORDER]:
@@ -288,7 +297,7 @@ class StateFold:
             self.has_older_checkpoint = True
             return False
         if self._table is not None and held is None and not self._has_unreadable:
-            # The pending rows become the first state: none of a million is written again.
+            # The table of pending rows becomes the first state, without a copy.
             self._table, self._pending = self._pending, self._table
             self.state = replace(self.state, rows_by_key=self._table)
         else:
@@ -305,7 +314,7 @@ class StateFold:
 
     def _apply(self, since: tuple[int, ...]) -> None:
         """Applies the pending records. ``since``: (generation, revision) of the state so far."""
-        late: dict[str, bytes] = {}  # unreadable so far; they may be older than ``since``
+        late: dict[str, bytes] = {}  # unreadable until now; they may be older than ``since``
         if self._schema_count != self._schemas.count:
             late = {
                 key: _UNREADABLE + one.value
@@ -353,5 +362,5 @@ class StateFold:
 
 
 def _packed_key(packed: bytes) -> bytes:
-    """Returns the store's key of a packed row; empty = grants."""
+    """Returns the store's key in a packed row; empty for grants."""
     return packed[_HEAD.size : _HEAD.size + int(packed[_KEY_SIZE])]

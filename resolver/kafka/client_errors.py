@@ -21,16 +21,16 @@ _STATE: Final = re.compile(r" \(after \d+ms in state (?:[^()]|\(s\))*\)")
 
 
 class LastReason:
-    """Last reason why a client could not use a broker, as it reported it to its ``error_cb``."""
+    """Last reason why a client could not use a broker, from its ``error_cb``."""
 
     def __init__(self) -> None:
         self.text = ""
-        """That reason; empty: none."""
+        """The reason; empty = none was reported."""
         self.is_all_down = False
-        """All brokers have become unreachable; the caller resets it."""
+        """True if all brokers have become unreachable; the caller resets it."""
 
     def on_error(self, error: KafkaError) -> None:
-        """Keeps the reason; call it by ``error_cb``."""
+        """Stores the reason of an error; to be called by ``error_cb``."""
         # "All brokers are down" says less than the reason that came before it.
         if error.name() == "_ALL_BROKERS_DOWN":
             self.is_all_down = True
@@ -39,7 +39,7 @@ class LastReason:
 
     def text_after(self, text: str) -> str:
         """Returns the reason as the end of a sentence that begins with ``text``; empty if there is
-        none, or if ``text`` has it.
+        none, or if ``text`` contains it.
         """
         return f": {self.text}" if self.text and self.text not in _STATE.sub("", text) else ""
 
@@ -57,9 +57,9 @@ def client_error(
     KafkaUnavailable for a local or retriable error, else KafkaRejected.
 
     Args:
-        settings: the client's; the message names its user, group and transactional id.
-        operation: the denied operation, if not read or write.
-        reason: the end of the message of a local error that may pass.
+        settings: settings of the client; the message names its user, group and transactional id.
+        operation: the denied operation, if it is neither read nor write.
+        reason: text added to the message of a local error that may pass.
     """
     own = operation or ("write" if for_writes else "read")
     missing = _missing(error.code(), settings, own, for_writes=for_writes)
@@ -87,7 +87,7 @@ def client_error(
 def _missing(
     code: int, settings: Mapping[str, str], own: str, *, for_writes: bool
 ) -> tuple[str, tuple[str, ...]] | None:
-    """Returns what Kafka denied, and the arguments of ``kdir check`` that explain it; None if the
+    """Returns the denied right, and the arguments of ``kdir check`` that explain it; None if the
     code is no denial.
 
     Codes are those of Kafka's protocol (org.apache.kafka.common.protocol.Errors).

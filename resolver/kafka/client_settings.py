@@ -1,10 +1,10 @@
-"""Settings of Kafka's producers and consumers: which of them a path may have as defaults, valid
-values, and a client's effective settings from kdir's defaults, policies and its program.
+"""Settings of Kafka's producers and consumers: those that policies may set as defaults, their valid
+values, and a client's effective settings from kdir's defaults, policies and the program.
 
 Names are Kafka's (``ProducerConfig`` and ``ConsumerConfig`` of Apache Kafka 4.1) and librdkafka's
-2.x. Settings that name brokers, a principal or a group, or that load code, come only from the
-program: the right to set policies must not be a right to redirect producers. Producers are
-idempotent by default (KIP-679).
+2.x. Settings that name brokers, a principal or a group, or that load code, are set only by the
+program: the right to set policies must not allow to redirect producers. Producers are idempotent by
+default (KIP-679).
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ __all__ = [
 
 PROGRAM: Final = "the program"
 COMMAND_LINE: Final = "-X or --properties"
-"""Origin of the settings that the program gives to its client."""
+"""Origin of settings from the command line; ``PROGRAM`` is that of settings which a program gives
+to its client.
+"""
 _IDEMPOTENCE: Final = "enable.idempotence"
 _IN_FLIGHT: Final = "max.in.flight.requests.per.connection"
 _MOST_IN_FLIGHT: Final = 5
@@ -51,12 +53,13 @@ _TRANSACTION: Final = "transactional.id"
 _ASSIGNORS: Final = "partition.assignment.strategy"
 _COOPERATIVE: Final = "cooperative-sticky"
 _CLASSIC: Final = ("heartbeat.interval.ms", _ASSIGNORS, "session.timeout.ms")
-"""Settings of a consumer that the brokers have where its protocol is ``consumer`` (KIP-848); a
-client with one of them does not start."""
+"""Settings that the brokers have for a consumer with ``group.protocol=consumer`` (KIP-848); a
+client with one of them does not start.
+"""
 
 
 class Client(StrEnum):
-    """Kind of Kafka client that the settings are for."""
+    """Kind of Kafka client."""
 
     PRODUCER = "producer"
     CONSUMER = "consumer"
@@ -67,7 +70,7 @@ class SettingLayer:
     """Settings of one origin. A later layer overrides an earlier one."""
 
     origin: str
-    """For people: ``the policies of /la/tracking``."""
+    """Text for people, such as ``the policies of /la/tracking``."""
     settings: Mapping[str, object]
 
 
@@ -130,7 +133,9 @@ _PRODUCER: Final[Mapping[str, SettingType]] = {
     "transaction.timeout.ms": int_of(1),
 }  # fmt: skip
 _TRANSACTIONAL: Final = SettingType("a name that is not empty", bool, str)
-"""Kafka's producer refuses an empty id; librdkafka would ignore it and use no transactions."""
+"""Type of a transactional id. Kafka's producer refuses an empty id; librdkafka would use no
+transactions.
+"""
 _CONSUMER: Final[Mapping[str, SettingType]] = {
     "auto.commit.interval.ms": int_of(0),
     "auto.offset.reset": one_of("earliest", "latest", "none", "error"),
@@ -162,7 +167,7 @@ _DEFINITIONS: Final[Mapping[Client, Mapping[str, SettingType]]] = {
     Client.CONSUMER: {**_BOTH, **_CONSUMER},
 }
 _ALIASES: Final[Mapping[str, str]] = {
-    # librdkafka has two names for each of these; kdir uses Kafka's.
+    # librdkafka has two names for each of these settings; kdir uses Kafka's name.
     "compression.codec": "compression.type",
     "fetch.message.max.bytes": "max.partition.fetch.bytes",
     "max.in.flight": _IN_FLIGHT,
@@ -178,7 +183,7 @@ _THE_PROGRAMS: Final = (
 )  # fmt: skip
 """Prefixes of the names of settings that only a program may set."""
 _NOT_LIBRDKAFKAS: Final[Mapping[str, str]] = {
-    # Kafka's Java client has these; librdkafka has them by another name, or (empty) not at all.
+    # Settings of Kafka's Java client that librdkafka has by another name, or (empty) not at all.
     "buffer.memory": "",
     "compression.gzip.level": "",
     "compression.lz4.level": "",
@@ -202,14 +207,14 @@ _SYNONYMS: Final[Mapping[str, str]] = {
     for one, other in (pair, pair[::-1])
     if one and other
 }
-"""Kafka's name of a setting by librdkafka's, and the other way round."""
+"""Kafka's name of a setting by librdkafka's name, and the reverse."""
 _OTHER_VALUES: Final[Mapping[tuple[str, str], str]] = {
     ("auto.offset.reset", "none"): "error",
     ("connections.max.idle.ms", "-1"): "0",
     ("socket.receive.buffer.bytes", "-1"): "0",
     ("socket.send.buffer.bytes", "-1"): "0",
 }
-"""librdkafka's value for one of Kafka's, by librdkafka's name of the setting."""
+"""librdkafka's values by its name of the setting and Kafka's value; others are the same."""
 _INT_MAX: Final = 2**31 - 1
 _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "auto.commit.interval.ms": (0, 86_400_000),
@@ -235,33 +240,35 @@ _RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "socket.connection.setup.timeout.ms": (1_000, _INT_MAX),
     "socket.receive.buffer.bytes": (0, 100_000_000),
     "socket.send.buffer.bytes": (0, 100_000_000),
-    # librdkafka adds 100 to it, in 32 bits, to compare it with `socket.timeout.ms`.
+    # librdkafka adds 100 to this, in 32 bits, to compare it with `socket.timeout.ms`.
     "transaction.timeout.ms": (1_000, _INT_MAX - 100),
 }
-"""Least and most of librdkafka's settings of which Kafka has a wider range, by librdkafka's name: a
-value that is valid in Kafka must not keep a client from starting."""
+"""Least and greatest values in librdkafka, by its name, of settings with a wider range in Kafka: a
+value that is valid in Kafka must not keep a client from starting.
+"""
 _AT_LEAST: Final[Mapping[str, tuple[int, str, int, int]]] = {
     "delivery.timeout.ms": (300_000, "linger.ms", 5, 1),
     "fetch.max.bytes": (52_428_800, "message.max.bytes", 1_000_000, 0),
     "max.poll.interval.ms": (300_000, "session.timeout.ms", 45_000, 0),
     "reconnect.backoff.max.ms": (10_000, "reconnect.backoff.ms", 100, 0),
 }
-"""librdkafka's settings that must be as large as another one: their default, the other setting, its
-default, and by how much they must be larger."""
+"""Settings of librdkafka that must be at least as large as another one: their default, the other
+setting, its default, and the least difference.
+"""
 
 _NO_TOPICS: Final = {"allow.auto.create.topics": "false"}
-"""Default of both clients: a topic that is missing in Kafka is not created by asking for it."""
+"""Default of producers and consumers: a request for a missing topic does not create it."""
 _SAFE: Final = SettingLayer(
     "kdir", MappingProxyType({"acks": "all", "retries": "2147483647", **_NO_TOPICS})
 )
-"""Defaults of a producer; for the default of idempotence see ``_idempotent``."""
+"""Defaults of a producer; ``_idempotent`` computes the default of idempotence."""
 
 
 # -- defaults for a path ---------------------------------------------------------------------------
 
 
 def problem_with(client: Client, name: str, value: str) -> str:
-    """Returns what is wrong with a default that a policy sets, as text; empty = nothing is."""
+    """Returns why a policy may not set a default to this value, as text; empty = it may."""
     known = _DEFINITIONS[client]
     own = _ALIASES.get(name, name)
     if own.startswith(_THE_PROGRAMS):
@@ -278,7 +285,9 @@ def problem_with(client: Client, name: str, value: str) -> str:
 
 
 def conflict_in(client: Client, settings: Mapping[str, str | None]) -> str:
-    """Returns defaults that no producer could have together (KIP-679), as text; empty = none."""
+    """Returns the conflict between defaults that no producer can have together (KIP-679), as text;
+    empty = none.
+    """
     if client is not Client.PRODUCER:
         return ""
     sourced = {key: value for key, value in settings.items() if value is not None}
@@ -312,7 +321,8 @@ def producer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
     by ``enable.idempotence=true`` or a transactional id: then the conflict is an error.
 
     Raises:
-        InvalidArgument: two settings conflict (names both), or one of these has an invalid value.
+        InvalidArgument: two settings conflict (the message names both), or a checked setting has an
+            invalid value.
     """
     sourced = _put_together([_SAFE, *layers])
     for name in ("acks", "retries", _IN_FLIGHT, _IDEMPOTENCE):
@@ -326,8 +336,8 @@ def producer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
 
 
 def consumer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
-    """Returns the settings of a consumer, by Kafka's names; by default it creates no topics. What
-    its group protocol does not allow is left out, unless the program sets it.
+    """Returns the settings of a consumer, by Kafka's names; by default it creates no topics.
+    Settings that its group protocol does not allow are left out, unless the program sets them.
     """
     sourced = _put_together([SettingLayer("kdir", _NO_TOPICS), *layers])
     protocol = sourced.get("group.protocol")
@@ -339,8 +349,8 @@ def consumer_settings(layers: Sequence[SettingLayer]) -> dict[str, str]:
 
 
 def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings by librdkafka's names and with its values, without those that it does
-    not have. A number that only Kafka's Java client has becomes the nearest one of librdkafka.
+    """Returns the settings with librdkafka's names and values; settings that it does not have are
+    left out. A number outside librdkafka's range becomes the nearest one in it.
     """
     named = ((_NOT_LIBRDKAFKAS.get(name, name), value) for name, value in settings.items())
     found = {name: _librdkafkas(name, value) for name, value in named if name}
@@ -348,7 +358,7 @@ def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
         if name in found or other in found:
             value = _number(found.get(name, ""), default)
             least = _number(found.get(other, ""), others_default) + more
-            # A delivery timeout of 0 is an endless one.
+            # A delivery timeout of 0 means no limit.
             if value < least and not (more and value == 0):
                 found[name] = str(least)
     if found.get(_TRANSACTION):
@@ -359,8 +369,9 @@ def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _of_one_protocol(assignors: str) -> str:
-    """Returns the assignors of the first one's protocol, without blanks: librdkafka refuses a list
-    of both, which in Kafka is a step from the eager to the cooperative protocol (KIP-429).
+    """Returns only the assignors of the same protocol as the first one: librdkafka refuses a list
+    with both protocols, by which Kafka's clients change from the eager to the cooperative one
+    (KIP-429).
     """
     named = parts(assignors)
     is_cooperative = named[0] == _COOPERATIVE
@@ -368,7 +379,7 @@ def _of_one_protocol(assignors: str) -> str:
 
 
 def _fit_transaction(found: dict[str, str]) -> None:
-    """Lowers the times that librdkafka refuses for a transaction that ends before them."""
+    """Lowers the timeouts that librdkafka refuses because they exceed the transaction's."""
     most = _number(found.get("transaction.timeout.ms", ""), 60_000)
     limits = {
         "socket.timeout.ms": most + 100,
@@ -432,7 +443,7 @@ def _idempotent(sourced: Mapping[str, _SourcedValue]) -> _SourcedValue:
 
 
 def _against(sourced: Mapping[str, _SourcedValue]) -> str:
-    """Returns the first setting that an idempotent producer cannot have, as text; empty = none."""
+    """Returns the first setting that conflicts with idempotence, as text; empty = none."""
     acks, retries, flying = sourced["acks"], sourced["retries"], sourced.get(_IN_FLIGHT)
     if acks.value not in {"all", "-1"}:
         return f"{acks.reported('acks')}, where all is needed,"

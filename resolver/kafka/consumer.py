@@ -1,9 +1,9 @@
 """Kafka consumer with paths: confluent-kafka's interface, with a path instead of a topic.
 
-A subscription may have paths of several clusters: it has a client of the library for each cluster,
-polled in rotation. Messages are ordered within a partition, as in Kafka. A consumer creates no
-topics by default, and does not follow a path that moves to another cluster after ``subscribe``.
-Only the process that created a consumer may use it.
+A subscription may have paths of several clusters: there is a client of confluent-kafka for each
+cluster, and they are polled in rotation. Messages are ordered within a partition, as in Kafka. A
+consumer creates no topics by default, and does not follow a path that moves to another cluster
+after ``subscribe``. Only the process that created a consumer may use it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Consumer"]
 
 Assigned = Callable[[list[TopicPartition]], None]
-"""Callback that gets partitions, with a path as the ``topic`` of each."""
+"""Callback whose argument is a list of partitions, with a path as the ``topic`` of each."""
 
 _BROKERS: Final = "bootstrap.servers"
 _NO_OFFSET: Final = -168
@@ -51,7 +51,9 @@ _POLL_SECONDS: Final = 0.05
 
 @dataclass(slots=True)
 class _Source:
-    """Client of one cluster, and the path of each topic that it consumes, by the topic's name."""
+    """Client of one cluster; ``paths`` has the path of each topic that it consumes, by the topic's
+    name.
+    """
 
     client: KafkaConsumer
     cluster: str
@@ -59,14 +61,14 @@ class _Source:
     paths: dict[str, str] = field(default_factory=dict)
 
     def by_path(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Returns the partitions with paths in the place of Kafka's topic names."""
+        """Returns the partitions with paths instead of Kafka's topic names."""
         return [
             TopicPartition(self.paths.get(one.topic, one.topic), one.partition, one.offset)
             for one in partitions
         ]
 
     def checked(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Returns the partitions with paths.
+        """Returns the partitions with paths instead of Kafka's topic names.
 
         Raises:
             KdirError: one of the partitions has an error of Kafka.
@@ -83,7 +85,7 @@ class _Source:
         method: Callable[[KafkaConsumer], Callable[..., list[TopicPartition]]],
         timeout: float,
     ) -> list[TopicPartition]:
-        """Calls ``method`` of the client for partitions; returns its answer with paths.
+        """Calls the client's ``method`` with partitions; returns its result with paths.
 
         Raises:
             KdirError: Kafka refused, or did not answer.
@@ -94,7 +96,7 @@ class _Source:
             raise self.error(error.args[0], partitions[0].topic) from error
 
     def error(self, error: KafkaError, topic: str) -> KdirError:
-        """Returns the error to raise for what Kafka answered about a topic."""
+        """Returns the error to raise for Kafka's error about a topic."""
         return client_error(error, self.paths.get(topic, topic), self.settings, for_writes=False)
 
 
@@ -104,10 +106,9 @@ class Consumer:
     Args:
         resolver: resolves the paths; ``close`` leaves it open.
         settings: Kafka's (or librdkafka's) consumer settings, with a ``group.id`` and without
-            ``bootstrap.servers``. They override the policies of a path.
-            Callbacks (``oauth_cb``, …) and ``logger`` are those of confluent-kafka: each client
-            calls them.
-        listener: name of the listener by which to connect to a cluster; empty = its first.
+            ``bootstrap.servers``. They override the policies of a path. Callbacks (``oauth_cb``, …)
+            and ``logger`` are those of confluent-kafka: each client calls them.
+        listener: name of the listener by which to connect to a cluster; empty = its first one.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Consumer:
         on_assign: Assigned | None = None,
         on_revoke: Assigned | None = None,
     ) -> None:
-        """Subscribes to these paths, in place of the former ones.
+        """Subscribes to these paths, instead of the former ones.
 
         Raises:
             KdirError: a path cannot be resolved; the subscription stays as it was.
@@ -143,7 +144,7 @@ class Consumer:
             raise TypeError(f"paths: found one path, {str(paths)!r}; expected several: [path, …]")
         sources: dict[str, _Source] = {}
         resolved = [(self._resolver.resolve(path), self._asked_at(path)) for path in paths]
-        # The answers of one cluster may be of different times: a cached one has the former brokers.
+        # Answers of one cluster may have different ages: an old cached one may have former brokers.
         brokers = {
             found.cluster_id: {_BROKERS: connection(found, self._listener)[_BROKERS]}
             for found, _ in sorted(resolved, key=lambda one: one[1])
@@ -198,8 +199,8 @@ class Consumer:
             raise Closed("this consumer was closed: make another one")
 
     def poll(self, timeout: float = 1.0) -> ReceivedMessage | None:
-        """Returns the next message of any path, or an error in its place; None = none came within
-        ``timeout`` seconds (negative: no limit), or there is no subscription.
+        """Returns the next message of any path, or an error in its place; None = no message within
+        ``timeout`` seconds (negative: no limit), or no subscription.
 
         Raises:
             Closed: this consumer was closed.
@@ -224,8 +225,8 @@ class Consumer:
                 return one
 
     def consume(self, num_messages: int = 1, timeout: float = 1.0) -> list[ReceivedMessage]:
-        """Returns the messages that come within ``timeout`` seconds (negative: no limit), at most
-        ``num_messages``.
+        """Returns the messages that are received within ``timeout`` seconds (negative: no limit),
+        at most ``num_messages``.
         """
         deadline = deadline_after(timeout)
         found: list[ReceivedMessage] = []
@@ -242,8 +243,8 @@ class Consumer:
         Raises:
             Closed: this consumer was closed; nothing was committed.
             InvalidArgument: the message is of an earlier subscription.
-            KafkaException: a cluster did not commit; the others did. Or none had an offset to
-                commit. Only with ``asynchronous=False`` are the answers of the brokers known.
+            KafkaException: a cluster did not commit, while the others may have; or there was no
+                offset to commit. Answers of the brokers are known only with ``asynchronous=False``.
         """
         sources = self._sources
         if not sources:
@@ -259,7 +260,7 @@ class Consumer:
         what = {} if message is None else {"message": message.message}
         failures: list[KafkaException] = []
         for source in sources:
-            commit: Any = source.client.commit  # the stubs know literal flags only
+            commit: Any = source.client.commit  # the type stubs allow literal flags only
             try:
                 done = commit(asynchronous=asynchronous, **what)
             except KafkaException as error:
@@ -283,11 +284,11 @@ class Consumer:
         ]
 
     def seek(self, partition: TopicPartition) -> None:
-        """Moves an assigned partition to ``partition.offset``, where ``poll`` goes on.
+        """Moves an assigned partition to ``partition.offset``, from which ``poll`` continues.
 
         Raises:
             InvalidArgument: its path was not subscribed to.
-            KafkaException: it is not assigned, or has not been fetched yet: poll first.
+            KafkaException: the partition is not assigned, or was not fetched yet: poll first.
         """
         ((source, found),) = self._by_source([partition])
         source.client.seek(*found)
@@ -311,7 +312,7 @@ class Consumer:
             source.client.resume(found)
 
     def position(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Returns the next offset of each partition; -1001 = nothing of it was polled.
+        """Returns the next offset of each partition; -1001 = no message of it was polled.
 
         Raises:
             InvalidArgument: a path was not subscribed to.
@@ -325,7 +326,7 @@ class Consumer:
     def committed(
         self, partitions: Iterable[TopicPartition], timeout: float = 30.0
     ) -> list[TopicPartition]:
-        """Returns the offset of each partition that the group has committed; -1001 = none.
+        """Returns the committed offset of the group in each partition; -1001 = none.
 
         Raises:
             InvalidArgument: a path was not subscribed to.
@@ -340,8 +341,8 @@ class Consumer:
     def offsets_for_times(
         self, partitions: Iterable[TopicPartition], timeout: float = 30.0
     ) -> list[TopicPartition]:
-        """Returns the first offset of each partition at or after a time; -1 = the end. The time, in
-        Unix milliseconds, is given as the ``offset`` of the partition.
+        """Returns the first offset of each partition at or after a time; -1 = no message is so new.
+        The time is the ``offset`` of each given partition, in Unix milliseconds.
 
         Raises:
             InvalidArgument: a path was not subscribed to.
@@ -372,7 +373,7 @@ class Consumer:
     def _by_source(
         self, partitions: Iterable[TopicPartition]
     ) -> list[tuple[_Source, list[TopicPartition]]]:
-        """Returns the partitions with Kafka's topic names, grouped by the client that has them."""
+        """Returns the partitions with Kafka's topic names, grouped by client."""
         self._same_process()
         places = {
             path: (source, topic)
@@ -402,7 +403,9 @@ class Consumer:
         return ReceivedMessage(message, source.cluster, path, source.client, source.settings)
 
     def _asked_at(self, path: Path | str) -> float:
-        """Returns when the resolver asked for its answer about a path, by its clock."""
+        """Returns the time, on the resolver's clock, at which it queried its cached answer about a
+        path; infinity = it has none.
+        """
         kept = self._resolver.cache.answers.get(str(path))
         return math.inf if kept is None else kept.asked_at
 

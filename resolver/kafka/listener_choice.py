@@ -1,5 +1,5 @@
-"""Settings of a Kafka client for a path: those that connect it to the path's cluster, and the
-layers of all others.
+"""Settings of a Kafka client for a path: those of the connection to its cluster, and the layers of
+all others.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def connection(found: TopicLocation, listener: str = "") -> dict[str, str]:
 
 
 def split_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns a copy of a program's settings, which may not name brokers, without its callbacks and
-    logger, and these: confluent-kafka takes them as objects, all else is text.
+    """Returns a program's settings in two parts: those with text or numbers, and the callbacks and
+    the logger, which confluent-kafka takes as objects.
 
     Raises:
         InvalidArgument: a setting names brokers.

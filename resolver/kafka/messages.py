@@ -19,16 +19,18 @@ __all__ = ["PathMessage", "ReceivedMessage"]
 
 @dataclass(frozen=True, slots=True)
 class PathMessage:
-    """Message of confluent-kafka with its path: consumed, or of a delivery report."""
+    """Message of confluent-kafka with its path; a consumed message, or that of a delivery
+    report.
+    """
 
     message: Message
     cluster: str
     """The cluster's name, for people."""
     path: str
-    """Canonical: behind the links. Empty for an error that concerns no topic."""
+    """Canonical path, with all links followed; empty for an error that concerns no topic."""
 
     def topic(self) -> str:
-        """Returns the path, which takes the place of confluent-kafka's topic."""
+        """Returns the path, instead of confluent-kafka's topic name."""
         return self.path
 
     def physical_name(self) -> str | None:
@@ -77,8 +79,8 @@ class ReceivedMessage(PathMessage):
     """Settings of ``client``."""
 
     def explained(self) -> KdirError | None:
-        """Returns kdir's error for ``error()``; after a denial it names the missing right and the
-        command that explains it. None if this is a message.
+        """Returns kdir's error for ``error()``; for a denial its message has the missing right and
+        the command that explains it. None if this is a message.
         """
         error = self.message.error()
         if error is None:

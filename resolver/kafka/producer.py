@@ -1,8 +1,9 @@
 """Kafka producer with paths: confluent-kafka's interface, with a path instead of a topic.
 
-A producer has a client of the library for each cluster and set of settings, created by the first
-message. A path in the resolver's cache costs no call. A link's fallback is used only if the link
-allows it. Only the process that created a producer may use it.
+A producer has a client of confluent-kafka for each cluster and set of settings, created by the
+first message. A path in the resolver's cache costs no call. If a link's first target is
+unreachable, its later ones are used only if the link allows that for writes. Only the process that
+created a producer may use it.
 """
 
 from __future__ import annotations
@@ -45,24 +46,31 @@ the message, whose ``topic()`` is the path."""
 
 _TRANSACTION: Final = "transactional.id"
 _SWITCH_SECONDS: Final = 30.0
-"""How long messages sent with former settings may take, before a path's new settings are used."""
+"""Longest wait for messages that were sent with a path's former settings, before its new settings
+are used.
+"""
 _LOOK_SECONDS: Final = 0.5
-"""Longest time for asking, after a commit, which settings the paths have: in it another producer
-could get the transactional id, which a client with new settings would fence."""
+"""Longest time, after a commit, to look up the paths' settings: meanwhile another producer could
+take the transactional id, and a client with new settings would fence that one.
+"""
 _LEAST_SECONDS: Final = 1.0
-"""With less time left after a commit, no client is replaced: Kafka may still take up a request that
-the new one has given up, which fences the former one."""
+"""With less time left after a commit, no client is replaced: Kafka may still execute a request
+after the new client's timeout, which would fence the former client.
+"""
 _REPORT_SECONDS: Final = 1.0
-"""How long a client after a fatal error may take to report on its messages."""
+"""Longest wait for the delivery reports of a client after a fatal error."""
 
 _ABORT_SECONDS: Final = 1.0
 """Least time for the abort of an open transaction, when the producer is closed."""
 
 _POLL_SECONDS: Final = 0.05
-"""How long ``poll`` waits for one client, while it has several, none, or no limit."""
+"""Time for which ``poll`` waits for one client, if there are several clients, none, or no time
+limit.
+"""
 _FLUSH_SECONDS: Final = 0.1
-"""How long one call of ``flush`` may take. confluent-kafka splits a longer call into rounds, and
-goes on after the round with a fatal error: delivery reports would be lost."""
+"""Longest time of one call of ``flush``. confluent-kafka splits a longer call into rounds and
+continues after a fatal error, by which delivery reports would be lost.
+"""
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 """Cluster id and settings of a client."""
@@ -89,21 +97,23 @@ class Producer:
     ) -> None:
         self._resolver = resolver
         self._settings, self._callbacks = split_settings(settings or {})
-        producer_settings(setting_layers(self._settings, None))  # refuses wrong settings at once
+        producer_settings(setting_layers(self._settings, None))  # raises at once for wrong settings
         self._listener = listener
         self._process = os.getpid()
         self._clients: dict[_Key, KafkaProducer] = {}
         self._last: dict[str, _Key] = {}
-        """By path, the client of its last message."""
+        """Key of the client of the last message, by path."""
         self._transactional = _TRANSACTION in self._settings
         self._open_transaction = False
         self._in_transaction: KafkaProducer | None = None
         self._has_sent = False
-        """Whether the open transaction has a message."""
+        """True if the open transaction has a message."""
         self._has_former = False
-        """Whether a path of the open transaction has other settings by now than its client."""
+        """True if a path of the open transaction has other settings now than its client."""
         self._refused: _Key | None = None
-        """The settings of a replacement that Kafka refused; not tried again until they change."""
+        """Key of a replacement client that Kafka refused; not tried again until the settings
+        change.
+        """
         self._is_closed = False
 
     # -- messages ------------------------------------------------------------------------------
@@ -142,18 +152,18 @@ class Producer:
             more["on_delivery"] = _with_path(found, on_delivery)
         client.produce(found.topic, value=value, key=key, partition=partition, **more)
         self._has_sent = True
-        # Another thread may drop it meanwhile; with the client, its messages would be lost.
+        # Another thread may drop the client meanwhile, by which its messages would be lost.
         is_dropped = self._clients.get(client_key) is not client
         if is_dropped and flush_deliveries(client, _SWITCH_SECONDS):
             self._clients.setdefault(client_key, client)
 
     def poll(self, timeout: float = 0.0) -> int:
-        """Calls the callbacks of deliveries; waits up to ``timeout`` seconds for the first
-        (negative: until ``close``). Returns how many events were handled.
+        """Calls the callbacks of deliveries; waits up to ``timeout`` seconds for the first one
+        (negative: until ``close``). Returns the number of handled events.
 
         Raises:
             PermissionDenied, KafkaRejected: a client had a fatal error; its messages were reported
-                as failed. Unless it is transactional, the next message gets a new client.
+                as failed. Unless the producer is transactional, the next message gets a new client.
         """
         self._same_process()
         reported = self._poll(0.0)
@@ -170,7 +180,7 @@ class Producer:
 
     def flush(self, timeout: float = 30.0) -> int:
         """Waits up to ``timeout`` seconds for all deliveries (negative: without a limit). Returns
-        how many messages are left: it is not known whether these have arrived.
+        the number of messages whose delivery is still unknown.
 
         Raises:
             PermissionDenied, KafkaRejected: as ``poll``, after the wait for the other clients.
@@ -189,15 +199,15 @@ class Producer:
         return count
 
     def explained(self, error: KafkaError, path: Path | str) -> KdirError:
-        """Returns kdir's error for the error of a delivery; after a denial it names the missing
-        right and the command that explains it.
+        """Returns kdir's error for the error of a delivery; for a denial its message has the
+        missing right and the command that explains it.
         """
         settings = dict(self._last.get(str(path), ("", ()))[1]) or self._settings
         return client_error(error, str(path), settings, for_writes=True)
 
     def purge(self) -> None:
         """Drops all messages that are queued or in flight. The next ``poll`` reports each as
-        failed, though one that was in flight may have arrived.
+        failed, although a message in flight may have been delivered.
         """
         for client in self._clients.values():
             client.purge()
@@ -253,18 +263,19 @@ class Producer:
     def send_offsets_to_transaction(
         self, positions: Any, group_metadata: Any, timeout: float = 30.0
     ) -> None:
-        """Commits a consumer's offsets with the transaction. ``positions`` are of the transaction's
-        cluster and have Kafka's topic names, not paths.
+        """Commits a consumer's offsets with the transaction. ``positions`` have Kafka's topic
+        names, not paths, and must be in the transaction's cluster.
         """
         if self._in_transaction is None:
             raise InvalidArgument("nothing was produced yet: nobody knows in which cluster")
         self._in_transaction.send_offsets_to_transaction(positions, group_metadata, timeout)
 
     def commit_transaction(self, timeout: float = 30.0) -> None:
-        """Commits the transaction; a KafkaException has whether to retry or to abort.
+        """Commits the transaction; the error in a KafkaException shows whether to retry or to
+        abort.
 
-        If policies changed meanwhile, a client with the new settings then replaces the cluster's,
-        within the same time. A negative ``timeout`` is no limit, as for Kafka's client.
+        If policies changed meanwhile, a client with the new settings then replaces the cluster's
+        client, within the same timeout in seconds. Negative = no limit, as for Kafka's client.
         """
         deadline = deadline_after(timeout)
         former = self._in_transaction
@@ -318,13 +329,14 @@ class Producer:
         mixed = {**where, **for_librdkafka(settings)}
         named = dict(mixed)
         if self._transactional:
-            # An id has one client in a cluster, which finds other brokers by itself.
+            # A transactional id has one client in a cluster, which finds other brokers by itself.
             del named["bootstrap.servers"]
         return (found.cluster_id, tuple(sorted(named.items()))), mixed
 
     def _key_in_cluster(self, found: TopicLocation, key: _Key) -> _Key:
-        """Returns the key of the one client of a transactional id in the path's cluster: two would
-        fence each other. Paths that had it before keep it while their settings differ from it.
+        """Returns the key of the only client that a transactional id has in the path's cluster: two
+        would fence each other. A path that used this client before keeps it even if its settings
+        differ now.
         """
         former_key = next((one for one in list(self._clients) if one[0] == key[0]), key)
         if former_key == key:
@@ -342,9 +354,10 @@ class Producer:
     def _changed_settings(
         self, former: KafkaProducer, seconds_left: float
     ) -> tuple[TopicLocation, _Key, Mapping[str, str]] | None:
-        """Returns the settings, with their key and one of the paths, that all paths of a client's
-        cluster have now; None if they differ, or are the client's. A path that is not found soon
-        does not count: nothing can be produced to it for now.
+        """Returns the settings that all paths of a client's cluster have now, with their key and
+        the location of one path; None if the paths' settings differ, or the client has them
+        already. A path that cannot be resolved in time is ignored: nothing can be produced to it
+        now.
         """
         if seconds_left <= 0:
             return None
@@ -377,13 +390,13 @@ class Producer:
         settings: Mapping[str, str],
         seconds: float,
     ) -> None:
-        """Replaces the client whose transaction Kafka has just committed. At any other time another
-        producer could have its id by now, and the new client would fence that one.
+        """Replaces a client right after the commit of its transaction. At another time another
+        producer could have its transactional id, and the new client would fence that one.
         """
         try:
             self._open(found, key, settings, seconds)
         except KafkaUnavailable:
-            return  # the transaction is committed; the former client goes on until the next one
+            return  # the transaction is committed; the former client is used for the next one, too
         except KdirError as error:
             self._refused = key
             _log.warning(
@@ -436,16 +449,17 @@ class Producer:
             )
 
     def _drop_unused(self, key: _Key) -> None:
-        """Drops a former client that no path has any more, unless it has messages or the open
-        transaction: else each change of a listener or policy would leave its threads behind.
+        """Drops a former client that no path uses any more, unless it has messages or the open
+        transaction. Otherwise each change of a listener or policy would leave the client's threads
+        behind.
         """
         client = self._clients.get(key)
         if client is None or client is self._in_transaction or len(client):
             return
         if key not in self._last.values():
             self._clients.pop(key, None)
-            # A message that another thread sends from now on, that thread waits for; one that it
-            # has sent is seen here.
+            # Another thread may have sent a message meanwhile; for later ones it waits itself
+            # (``produce``).
             if len(client):
                 self._clients.setdefault(key, client)
 
@@ -459,7 +473,9 @@ class Producer:
         return reported
 
     def _ended(self, key: _Key, client: KafkaProducer, error: KafkaException) -> KdirError:
-        """Returns the error to raise for a fatal error; drops the client unless transactional."""
+        """Returns the error to raise for a client's fatal error; drops the client unless it is
+        transactional.
+        """
         paths = [path for path, one in self._last.items() if one == key]
         if not self._transactional and self._clients.get(key) is client:
             # A transactional one stays: a new one would fence the producer that has the id now.
@@ -500,10 +516,11 @@ def _with_path(
 
 def flush_deliveries(client: KafkaProducer, seconds: float) -> int:
     """Flushes a client for at most ``seconds`` (infinity: no limit until a fatal error); returns
-    how many messages are left.
+    the number of messages left.
 
     Raises:
-        KafkaException: the client had a fatal error; it has reported what it could until then.
+        KafkaException: the client had a fatal error; the delivery reports that it could make were
+            made.
     """
     deadline = time.monotonic() + seconds
     ended: KafkaException | None = None

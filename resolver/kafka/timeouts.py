@@ -1,4 +1,4 @@
-"""Timeouts of a producer and a consumer by path, which mean what those of Kafka's clients mean."""
+"""Timeouts of a producer and a consumer by path, with the meaning of those of Kafka's clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["deadline_after"]
 
 
 def deadline_after(timeout: float) -> float:
-    """Returns the monotonic time at which ``timeout`` seconds are over; a negative ``timeout`` is
-    no limit (infinity).
+    """Returns the monotonic time in ``timeout`` seconds; infinity, for no limit, if ``timeout`` is
+    negative.
     """
     return math.inf if timeout < 0 else time.monotonic() + timeout

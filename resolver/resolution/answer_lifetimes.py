@@ -1,8 +1,8 @@
-"""Lifetimes of answers, absences and referrals: the caps, and what is left of one.
+"""Lifetimes of answers, absences and referrals: their caps, and their remaining time.
 
-A lifetime that a server names is capped (R18). The lifetime of an answer is at most that of the
+A lifetime that a server sets is capped (R18). The lifetime of an answer is at most that of the
 replies that led to it: no answer of a child extends the lifetime of its parent's referral (R11).
-``resolver/watch_streams.py`` keeps to the same end for answers whose cluster is watched.
+``resolver/watch_streams.py`` limits answers of watched clusters by the same rule.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_LIFETIME_SECONDS: Final = 3600
 MAX_NEGATIVE_SECONDS: Final = 30
 """Longest lifetime of an absence: a topic that was just created must appear soon (R18)."""
 UNLIMITED_SECONDS: Final = 2**31
-"""Lifetime of what no referral or link led to: the start servers were configured."""
+"""Lifetime of replies to which no referral or link led, since the start servers are configured."""
 
 
 # -- caps (R18) ----------------------------------------------------------------------------
@@ -44,8 +44,8 @@ def cap_negative_lifetime(seconds: int) -> int:
 
 
 def saved_seconds_left(seconds: float, elapsed_seconds: float) -> float:
-    """Returns what is left of a lifetime of which ``seconds`` were left when it was saved. A file
-    is capped like a server's reply.
+    """Returns the seconds left of a lifetime that had ``seconds`` left when it was saved. A saved
+    lifetime is capped like a server's.
     """
     return max(min(seconds, MAX_LIFETIME_SECONDS) - elapsed_seconds, 0.0)
 
@@ -54,13 +54,13 @@ def saved_seconds_left(seconds: float, elapsed_seconds: float) -> float:
 
 
 def shortest_lifetime(parts: Iterable[int | None]) -> int | None:
-    """Returns the shortest lifetime of the replies that led here; None = unlimited."""
+    """Returns the shortest of some lifetimes in seconds; None = unlimited."""
     return min((part for part in parts if part is not None), default=None)
 
 
 def basis_lifetime(referral_seconds: int, answer_seconds: int, *, recursive: bool) -> int:
-    """Returns the remaining lifetime of the replies that led to an answer. That of a recursive
-    answer covers the referrals that its server followed.
+    """Returns the remaining seconds of the replies that led to an answer. The lifetime of a
+    recursive answer also covers the referrals that its server followed.
     """
     return min(referral_seconds, answer_seconds) if recursive else referral_seconds
 

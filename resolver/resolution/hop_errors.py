@@ -1,4 +1,4 @@
-"""The servers of one hop of a resolution, and the error if all of them fail. Pure.
+"""Servers of one hop of a resolution, and the error if all of them fail. Pure.
 
 The servers of a hop are queried until one gives a usable answer. If none does, the error is the
 first of these that applies: NotReady, then StoreUnavailable or TokenFromFuture (the owner was
@@ -22,8 +22,8 @@ __all__ = ["Hop", "ServerFailure", "classify_error"]
 
 
 class ServerFailure(enum.IntEnum):
-    """Reason why a server of a hop gave no usable answer; the highest of a hop decides
-    its error.
+    """Reason why a server of a hop sent no usable answer; the highest value decides the error of
+    the hop.
     """
 
     LAME = 1
@@ -43,28 +43,30 @@ class Hop:
     path: Path
     referral: Referral | None = None
     endpoints: tuple[str, ...] = ()
-    """Those of the servers that may be called."""
+    """Endpoints of the servers that may be called."""
     queue: list[str] = field(default_factory=list)
-    """Servers to query next, in order; a postponed one is in it again."""
+    """Endpoints to query next, in order; a postponed server is in it again."""
     slow: set[str] = field(default_factory=set)
     """Servers that were postponed once, since they did not answer quickly."""
     again: dict[str, tuple[str, Position]] = field(default_factory=dict)
-    """By endpoint: cluster id and known position that the server's reply was older than."""
+    """Servers whose reply was old, by endpoint: cluster id and the newer position that was
+    known.
+    """
     troubles: list[tuple[ServerFailure, KdirError]] = field(default_factory=list)
 
     @property
     def mount(self) -> Path | None:
-        """Mount of these servers' cluster, by the referral."""
+        """Mount of these servers' cluster, from the referral; None = not known."""
         return self.referral.mount if self.referral is not None else None
 
     @property
     def cluster_id(self) -> str:
-        """Cluster id, by the referral."""
+        """Cluster id, from the referral; empty = not known."""
         return self.referral.cluster_id if self.referral is not None else ""
 
     @property
     def cluster(self) -> str:
-        """Cluster name, for people."""
+        """Cluster name, for people; empty = not known."""
         return self.referral.cluster if self.referral is not None else ""
 
     @property
@@ -89,11 +91,11 @@ class Hop:
 
     @property
     def only_lame(self) -> bool:
-        """True if every server answered "not mine", or was another than expected."""
+        """True if every server answered "not mine", or is not of the expected cluster."""
         return bool(self.troubles) and all(t is ServerFailure.LAME for t, _ in self.troubles)
 
     def combined_error(self, asked: Path) -> KdirError:
-        """Returns the hop's error when ``asked`` is resolved: the worst failure decides."""
+        """Returns the hop's error in the resolution of ``asked``; the worst failure decides."""
         facts = {"path": str(asked)}
         if self.mount is not None:
             facts["mount"] = str(self.mount)
@@ -103,7 +105,7 @@ class Hop:
             return errors.Unreachable(f"no servers known for {self.label}", metadata=facts)
         worst = max(trouble for trouble, _ in self.troubles)
         causes = [error for trouble, error in self.troubles if trouble is worst]
-        # A server that is loading will answer soon; one whose store is away may not.
+        # A server that is loading will answer soon; one whose store does not answer may not.
         last = next((one for one in causes if isinstance(one, errors.NotReady)), causes[0])
         match worst:
             case ServerFailure.NOT_READY if isinstance(last, errors.NotReady):
@@ -131,8 +133,8 @@ class Hop:
 def classify_error(
     error: KdirError, way: AskedBecause, *, recursive: bool
 ) -> tuple[ServerFailure | None, AnswerStatus]:
-    """Returns what an error of a server that was queried by ``way`` means: its failure, and the
-    status for its health. Failure None: other servers would return the same error.
+    """Returns the failure that an error of a server queried by ``way`` is, and the status for the
+    server's health. Failure None = other servers would return the same error.
     """
     match error:
         case errors.NotReady() | errors.StoreUnavailable() | errors.TokenFromFuture():
@@ -147,13 +149,13 @@ def classify_error(
             | errors.Unimplemented()
             | errors.NoRoute()
             | errors.Lame()
-            # A path is absent only by an outcome, which names its sender.
+            # Only an outcome, which names its sender, makes a path absent.
             | errors.Absent()
             | errors.InvalidNamespace()
         ):
             return ServerFailure.LAME, AnswerStatus.LAME
         case errors.Closed():
-            return None, AnswerStatus.ACCEPTED  # no server can be asked any more
+            return None, AnswerStatus.ACCEPTED  # no server can be queried any more
         case errors.Unavailable() | errors.DeadlineExceeded() | errors.Cancelled():
             return ServerFailure.UNREACHABLE, AnswerStatus.FAILED
         case errors.UnreadableRecord():  # perhaps a newer server can read it

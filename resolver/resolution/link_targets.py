@@ -1,9 +1,9 @@
-"""Targets of a link that is being followed: which is next, and the effect of each result. Pure.
+"""Targets of a link that is being followed: the next target, and the effect of each result. Pure.
 
-``first``: a later target is queried if an earlier one could not be; after an absent one only if the
-link allows it. ``union``: the first target that has the path answers, and none does if an earlier
-one could not be queried; a resolution that gathers unions queries all targets. A link is never
-absent while one of its targets could not be queried.
+``first``: a later target is queried if the earlier ones could not be; after an absent one, only if
+the link allows it. ``union``: the first target that has the path is the answer; if a target before
+it could not be queried, that error is the result. A resolution that gathers unions queries all
+targets. A link is never absent while one of its targets could not be queried.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from resolver.resolution.values import (
 __all__ = ["FALLBACK_SECONDS", "LinkTargets", "Result", "enclosing_links", "is_unreachable_error"]
 
 FALLBACK_SECONDS: Final = 5
-"""Longest lifetime of an answer if an earlier target could not be queried: it may be back."""
+"""Longest lifetime in seconds of an answer if an earlier target could not be queried, since that
+may answer again soon.
+"""
 
 Result = AnswerResult | AbsentResult | United | KdirError
 
 
 @dataclass(slots=True)
 class LinkTargets:
-    """Targets of one link that is being followed. ``outer``: the link whose target led to it."""
+    """Targets of one link that is being followed; ``outer``: the followed link that led to it."""
 
     asked: Path
     rewrite: Rewrite
@@ -44,25 +46,25 @@ class LinkTargets:
     outer: LinkTargets | None
     for_writes: bool
     here: Referral
-    """Servers that sent the link: queried first for targets below their mount."""
+    """Servers that returned the link; they are queried first for targets below their mount."""
     gathers: bool = False
-    """True if all targets of a union are wanted."""
+    """True if all targets of a union are queried."""
     index: int = 0
     trouble: KdirError | None = None
-    """Error of the first target that could not be queried; None if an earlier one has the path. In
-    a gathered union, another failure replaces an earlier NotReady.
+    """Error of the first target that could not be queried. In a gathered union, None if an earlier
+    target has the path, and another failure replaces an earlier NotReady.
     """
     absent: AbsentResult | None = None
     partial: United | None = None
-    """For a ``first`` link: result of a target that is a union whose first targets failed."""
+    """Result of a target of a ``first`` link, which is a union whose first targets failed."""
     parts: list[AnswerResult] = field(default_factory=list)
     """Results of a gathered union."""
     missing: list[tuple[Path, KdirError]] = field(default_factory=list)
-    """Targets of a gathered union that ended with an error."""
+    """Targets of a gathered union that failed, with their errors."""
 
     @property
     def target(self) -> Path:
-        """Current target."""
+        """Path of the current target."""
         return self.rewrite.paths[self.index]
 
     @property
@@ -89,7 +91,9 @@ class LinkTargets:
         return hint
 
     def on_result(self, result: Result) -> Result | None:
-        """Processes the current target's result; returns the link's, None = query the next one."""
+        """Processes the result of the current target; returns the link's result; None = query the
+        next target.
+        """
         rewrite = self.rewrite
         union = rewrite.mode is LinkMode.UNION
         if union and self.gathers:
@@ -129,7 +133,7 @@ class LinkTargets:
     def _after_trouble(self, trouble: KdirError) -> Result | None:
         self.trouble = self.trouble or trouble
         self.remaining_seconds = min(self.remaining_seconds, FALLBACK_SECONDS)
-        # An outage must not move data.
+        # An outage must not redirect writes.
         if self.left and (self.rewrite.writes_follow or not self.for_writes):
             self.index += 1
             return None

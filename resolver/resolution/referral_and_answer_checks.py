@@ -1,5 +1,7 @@
-"""Checks of a referral or an answer by itself: whether it leads nearer, how many of its endpoints
-count, whether it comes from the server referred to, and is about its sender's own mount. Pure.
+"""Checks of single referrals and answers. Pure.
+
+A referral must lead nearer to the path, and only its first endpoints count. An answer must come
+from the cluster of the referral, and be about its sender's own mount.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ __all__ = [
 def referral_error(path: Path, sender: Path, referral: Referral, *, went_down: bool) -> str:
     """Returns why a server mounted at ``sender`` may not refer ``path`` like this; empty = it may.
 
-    R3: down leads strictly deeper, to a prefix of the path. Up leads to a strict ancestor of the
-    sender's mount, never after a step down or for a path in that mount. Direct leads to a prefix of
-    the path; for a path in the sender's mount also strictly deeper.
+    The rules (R3): *down* leads to a prefix of the path, strictly below the sender's mount. *Up*
+    leads to a strict ancestor of the sender's mount, but not after a step down, and not for a path
+    in that mount. *Direct* leads to a prefix of the path; for a path in the sender's mount also
+    strictly below that mount.
     """
     mount = referral.mount
     inside = sender.is_prefix_of(path)
@@ -64,14 +67,14 @@ def first_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
 
 
 def sender_mismatch(referral: Referral | None, sender: Sender) -> str:
-    """Returns why the sender of a reply is not the server that was referred to; empty = it is
-    (R12, R16).
+    """Returns why the sender of a reply is not a server of the referral; empty = it is one (R12,
+    R16).
     """
     if referral is None:
         return ""
     if referral.cluster_id and sender.cluster_id != referral.cluster_id:
         return f"is cluster {sender.cluster_id}, not {referral.cluster_id}"
-    # A server that was never linked can only guess its parent's mount, and names no cluster id.
+    # A server that was never linked can only guess its parent's mount, and sends no cluster id.
     guessed = referral.way is AskedBecause.UP and not referral.cluster_id
     if not guessed and referral.mount is not None and sender.mount != referral.mount:
         return f"is mounted at {sender.mount}, not {referral.mount}"
@@ -82,7 +85,8 @@ def sender_mismatch(referral: Referral | None, sender: Sender) -> str:
 
 def out_of_bailiwick(ask: Query, reply: Reply, *, site_links: bool) -> str:
     """Returns why a reply is about a path outside the sender's mount; empty = it is not (R6).
-    ``site_links``: site links are exempt, since the sender's apply to this client.
+    ``site_links``: site links outside the mount are allowed, since the sender's apply to this
+    client.
     """
     mount = reply.sender.mount
     match reply.outcome:
@@ -102,5 +106,5 @@ def out_of_bailiwick(ask: Query, reply: Reply, *, site_links: bool) -> str:
 
 
 def is_above(upper: Path, lower: Path) -> bool:
-    """True if ``upper`` is a strict ancestor."""
+    """True if ``upper`` is a strict ancestor of ``lower``."""
     return upper != lower and upper.is_prefix_of(lower)

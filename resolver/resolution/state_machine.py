@@ -1,19 +1,18 @@
 """Resolution of a path to its owner as a state machine, without I/O or a clock.
 
-``next_query`` returns the next query or the result; the driver reports replies (``on_answer``) and
-errors (``on_error``, ``on_slow``). The driver owns sockets, clocks and caches
-(``resolver/resolution_driver.py``); tests use plain values instead. The design is that of
-dnspython's ``_Resolution``.
+``next_query`` returns the next query or the result. The driver (``resolver/resolution_driver.py``)
+passes in replies (``on_answer``) and errors (``on_error``, ``on_slow``), and has the sockets,
+clocks and caches; tests pass plain values. The design is that of dnspython's ``_Resolution``.
 
-``Trail`` has the way so far: a referral that leads in a circle is not followed, and more than
-``MAX_HOPS`` hops end the resolution. ``resolver/resolution/referral_and_answer_checks.py`` decides
-what makes a referral or a reply wrong by itself: referrals must lead nearer, answers must come from
-the servers referred to and be about their own mount.
+``Trail`` has the servers whose referrals were followed: a referral back to one of them is not
+followed, and more than ``MAX_HOPS`` hops end the resolution.
+``resolver/resolution/referral_and_answer_checks.py`` checks each referral and reply: referrals must
+lead nearer to the path; answers must come from the referral's servers and be about their own mount.
 
-Within one incarnation of a store no reply older than an earlier one is accepted. A cached referral
-that fails is replaced by the start servers, a direct one by the way through the tree. If all
-servers of a child or parent are lame, the resolution restarts once, since a mount may have moved
-meanwhile. ``resolver/resolution/link_targets.py`` handles links,
+A reply older than an earlier one of the same store's incarnation is not accepted. After a failed
+cached referral the start servers are queried, after a failed direct one the mounts above its
+target. If all servers of a child or parent are lame, the resolution restarts once, since a mount
+may have moved meanwhile. ``resolver/resolution/link_targets.py`` handles links,
 ``resolver/resolution/answer_lifetimes.py`` lifetimes.
 """
 
@@ -83,7 +82,7 @@ MAX_TARGETS: Final = 20
 
 
 class VisitedServer(NamedTuple):
-    """Server whose referral was followed."""
+    """Server whose referral was followed, with its hop."""
 
     endpoint: str
     sender: Sender
@@ -92,21 +91,21 @@ class VisitedServer(NamedTuple):
 
 @dataclass(slots=True)
 class Trail:
-    """Servers whose referrals were followed, in order. Emptied for a link's target and for a
-    restart, while the limits of the whole resolution go on counting.
+    """Servers whose referrals were followed, in order. Each link target and the restart begin with
+    none, but the hops of the whole resolution stay counted.
     """
 
     asked: Path
-    """Path of the whole resolution."""
+    """Path that the whole resolution is for."""
     stops: list[VisitedServer] = field(default_factory=list)
     hops: int = 0
     went_down: bool = False
     read: ReadPositions = NOTHING_READ
-    """Positions of the servers whose referrals led here."""
+    """Positions of the servers whose referrals were followed."""
 
     @property
     def last(self) -> VisitedServer:
-        """Server whose referral is followed now."""
+        """Last server whose referral was followed."""
         return self.stops[-1]
 
     @property
@@ -115,8 +114,8 @@ class Trail:
         return self.hops > MAX_HOPS
 
     def begin(self, hops: int, read: ReadPositions = NOTHING_READ) -> None:
-        """Starts again after ``hops`` hops; ``read``: positions of the cached referral that the
-        trail starts with, if any.
+        """Removes all servers and sets the number of hops to ``hops``; ``read``: positions of the
+        cached referral that is followed first, if any.
         """
         self.stops.clear()
         self.read = read
@@ -130,15 +129,15 @@ class Trail:
         self.hops += 1
 
     def remaining_seconds(self, hop: Hop) -> int | None:
-        """Returns the shortest lifetime of the referrals on the way and of the one to ``hop``; None
-        = unlimited.
+        """Returns the shortest remaining seconds of the followed referrals, including the one to
+        ``hop``; None = unlimited.
         """
         parts = [stop.hop.remaining_seconds for stop in self.stops]
         parts.append(hop.remaining_seconds)
         return shortest_lifetime(parts)
 
     def distrust(self, ask: Query, reply: Reply, hop: Hop) -> str:
-        """Returns why a reply is ignored, by its sender and the path; empty = it is not."""
+        """Returns why a reply is ignored, judged by its sender and path; empty = it is accepted."""
         sender = reply.sender
         if not ask.recursive:  # a recursive answer may come from any server
             if hop.way is AskedBecause.TREE:
@@ -155,7 +154,9 @@ class Trail:
     def refusal(
         self, ask: Query, sender: Sender, referral: Referral, hop: Hop
     ) -> tuple[ServerFailure, KdirError] | None:
-        """Returns why a referral is not followed; None = it is."""
+        """Returns the failure and the error of a referral that must not be followed; None = it may
+        be.
+        """
         why = referral_error(ask.path, sender.mount, referral, went_down=self.went_down)
         if not why and hop.way is AskedBecause.TREE and referral.way is AskedBecause.DOWN:
             why = "down, after it was hinted elsewhere"
@@ -189,7 +190,7 @@ class Trail:
 
 
 class ResolutionStateMachine:
-    """Resolution of one path. Not thread-safe: one driver drives it."""
+    """Resolution of one path. Not thread-safe."""
 
     __slots__ = (
         "_attempts",
@@ -213,9 +214,11 @@ class ResolutionStateMachine:
     def __init__(self, path: Path, rules: ResolutionOptions) -> None:
         self.path = path
         self.is_in_ones_name = False
-        """True if a server resolved on the client's behalf: the links on its way are not known."""
+        """True if a server resolved for the client; then the links that it followed are not
+        known.
+        """
         self.bad_hints: list[Path] = []
-        """Mounts whose cached referral failed."""
+        """Mounts whose cached referrals failed."""
         self._rules = rules
         self._attempts: list[Attempt] = []
         self._calls = 0
@@ -227,7 +230,7 @@ class ResolutionStateMachine:
         self._restarted = False
         self._verified: list[tuple[Referral, int]] = []
         self._read = NOTHING_READ
-        # Both are of the current walk: a link's target and a restart begin another.
+        # Both are replaced at each link target and at the restart.
         self._trail = Trail(path)
         self._hop = Hop(AskedBecause.START, path)
         self._begin(path, hops=0, hint=rules.hint(path))
@@ -246,9 +249,9 @@ class ResolutionStateMachine:
 
     @property
     def learned(self) -> tuple[tuple[Referral, int], ...]:
-        """Confirmed referrals, each with its remaining seconds and the positions it was read at.
-        Empty if the resolution failed by a fault in the tree: nothing of a dishonest server is
-        cached (R1).
+        """Confirmed referrals, each with its positions, and its remaining seconds. Empty if the
+        resolution failed by a fault in the tree: referrals of a dishonest server are not cached
+        (R1).
         """
         if isinstance(self._end, FailedResult) and isinstance(self._end.error, errors.WalkFailed):
             return ()
@@ -268,10 +271,10 @@ class ResolutionStateMachine:
     def on_answer(
         self, reply: Reply, floor: Mapping[str, Position], elapsed_seconds: float = 0.0
     ) -> AnswerStatus:
-        """Processes a reply to the current query; returns the verdict for the server's health.
+        """Processes a reply to the current query; returns the status for the server's health.
 
-        ``floor`` has the known position of each cluster *when the query was sent*: a reply that was
-        overtaken on its way does not count as old (R17).
+        ``floor`` has the known position of each cluster *when the query was sent*, so that a reply
+        does not count as old because of answers that were received meanwhile (R17).
         """
         ask = self._require_query()
         sender = reply.sender
@@ -296,7 +299,9 @@ class ResolutionStateMachine:
         return self._follow(ask, reply, elapsed_seconds)
 
     def on_error(self, error: KdirError, elapsed_seconds: float = 0.0) -> AnswerStatus:
-        """Processes the failure of the current query: no reply, or an error status."""
+        """Processes the failure of the current query (no reply, or an error status); returns the
+        status for the server's health.
+        """
         ask = self._require_query()
         self._note(ask, f"{error.message} ({error.reason})", elapsed_seconds)
         return self._classify(ask, error)
@@ -340,10 +345,10 @@ class ResolutionStateMachine:
         )
 
     def _servers_left(self) -> int:
-        """Returns the number of servers that may have to be queried in the remaining time."""
+        """Returns the number of queries that the remaining time must suffice for."""
         others = len(self._hop.queue) + 1
         if self._hop.way in (AskedBecause.DIRECT, AskedBecause.CACHE):
-            others += 1  # what is queried if the hint fails
+            others += 1  # the next servers, if the hint fails
         links = enclosing_links(self._fork)
         others += sum(
             fork.left for fork in links if fork.gathers or fork.rewrite.mode is LinkMode.FIRST
@@ -362,7 +367,9 @@ class ResolutionStateMachine:
         self._attempts.append(Attempt(ask, verdict, elapsed_seconds, reply))
 
     def _begin(self, path: Path, *, hops: int, hint: Referral | None = None) -> None:
-        """Starts at the hint if it may be used, else at the start servers; limits count on."""
+        """Starts at the hint if it may be used, else at the start servers; the limits stay
+        counted.
+        """
         if hint is not None and hint.endpoints and hint.is_good_for(self._rules.wanted):
             self._read = self._read.joined(hint.read)
             self._trail.begin(hops, hint.read)
@@ -394,7 +401,7 @@ class ResolutionStateMachine:
 
     def _ask_again(self, ask: Query, sender: Sender, seen: Position) -> None:
         """Handles an old reply: its server is queried once more after the others of the hop, with
-        the position to wait for; a second old reply counts as not ready.
+        the position to wait for. A second old reply counts as *not ready*.
         """
         hop = self._hop
         if ask.endpoint not in hop.again:
@@ -426,7 +433,7 @@ class ResolutionStateMachine:
             case ErrorAnswer():
                 raise AssertionError("an earlier reply should have ended the walk")
             case _ if hop.way is AskedBecause.TREE:
-                # The hint's sender owns the path above it: there is no other way than the hint.
+                # The hint's sender owns the path above the mount: only the hint leads further.
                 self._note(ask, "no referral further up", elapsed_seconds, reply)
                 self._reject(
                     ServerFailure.LAME, errors.Lame(f"{ask.endpoint} knows no way by the tree")
@@ -449,8 +456,8 @@ class ResolutionStateMachine:
     def _by_owner(
         self, ask: Query, sender: Sender, answered: Answer | Absent
     ) -> AnswerResult | AbsentResult:
-        """Returns the owner's answer, with a lifetime of at most that of the replies that led to
-        it.
+        """Returns the result for an owner's answer; its lifetime is at most that of the replies
+        that led to the owner.
         """
         owners, links = self._owner_first(ask.endpoint), self._links()
         own = answered.lifetime_seconds
@@ -463,7 +470,7 @@ class ResolutionStateMachine:
     def _refer(
         self, ask: Query, reply: Reply, referral: Referral, elapsed_seconds: float
     ) -> AnswerStatus:
-        """Continues at the mount of a referral."""
+        """Checks a referral and continues at its servers."""
         hop, trail = self._hop, self._trail
         if refused := trail.refusal(ask, reply.sender, referral, hop):
             self._note(ask, refused[1].message, elapsed_seconds, reply)
@@ -484,14 +491,14 @@ class ResolutionStateMachine:
         return AnswerStatus.ACCEPTED
 
     def _go_to(self, referral: Referral, path: Path) -> None:
-        """Continues at the servers of a referral. A direct referral that may be older than the
-        caller's token is replaced by the way through the tree.
+        """Continues at the servers of a referral. Instead of a direct referral that may be older
+        than the caller's token, the mounts above its target are queried.
         """
         mount = referral.mount
         if referral.way is not AskedBecause.DIRECT or mount is None:
             self._enter(referral, referral.way, path)
             return
-        # The mounts between are not queried: they may lead elsewhere by now.
+        # The mounts between are not queried, and may lead elsewhere now.
         read = self._trail.read.incomplete()
         if mount.is_root or referral._replace(read=read).is_good_for(self._rules.wanted):
             self._trail.read = read
@@ -501,7 +508,9 @@ class ResolutionStateMachine:
             self._by_tree(Hop(AskedBecause.DIRECT, path, referral), mount)
 
     def _rewrite(self, ask: Query, rewrite: Rewrite, sender: Sender) -> None:
-        """Continues with a link's first target that leads in no circle; an error if all do."""
+        """Continues with the first target of a link that does not lead in a circle; fails if all
+        do.
+        """
         before = [ask.path, *(fork.asked for fork in enclosing_links(self._fork))]
         paths = tuple(path for path in rewrite.paths[:MAX_TARGETS] if path not in before)
         if not paths:
@@ -558,10 +567,10 @@ class ResolutionStateMachine:
                 self._settle(self._verdict(hop))
 
     def _by_tree(self, hop: Hop, mount: Path) -> None:
-        """Queries the sender of a direct referral for the parent of the referral's mount.
+        """Queries the sender of a direct referral for the parent path of the referral's mount.
 
         The contract has no option to exclude hints. But the owner of the parent path refers down to
-        the mount, and the sender has a route to that owner, as to any path.
+        the mount, and the sender can refer to that owner, as for any path.
         """
         sender = self._trail.last.endpoint
         self._hop = Hop(
@@ -576,13 +585,15 @@ class ResolutionStateMachine:
     def _verdict(self, hop: Hop) -> KdirError:
         error = hop.combined_error(self.path)
         if self._hint_failed is not None and isinstance(error, errors.Unavailable):
-            # Neither the hinted owner nor the way through the tree could be queried: an error with
-            # the owner's name is of more use than one of some cluster far above.
+            # Neither the hinted owner nor a cluster above could be queried: an error with the
+            # owner's name is more useful than one with the other cluster's.
             return self._hint_failed.combined_error(self.path)
         return error
 
     def _gave_up(self) -> KdirError:
-        """Returns the error of a resolution that spent all calls: the failure so far, if any."""
+        """Returns the error of a resolution that has made ``MAX_CALLS`` queries: its failure so
+        far, if any, else TooManyHops.
+        """
         error: KdirError | None = self._verdict(self._hop) if self._hop.troubles else None
         for fork in enclosing_links(self._fork):
             error = fork.trouble or error
@@ -599,7 +610,7 @@ class ResolutionStateMachine:
         while fork is not None:
             outcome = fork.on_result(result)
             if outcome is None:
-                if isinstance(result, KdirError):  # that target's clusters are missing
+                if isinstance(result, KdirError):  # its clusters' positions are missing
                     self._read = self._read.incomplete()
                 self._fork = fork
                 self._begin(fork.target, hops=fork.hops, hint=fork.first(self._rules.hint))
@@ -608,7 +619,7 @@ class ResolutionStateMachine:
         self._finish(result)
 
     def _cut_short(self, error: KdirError) -> None:
-        """Ends the resolution, since no more queries are allowed, with the results so far."""
+        """Ends the resolution with the results so far, since no more queries are allowed."""
         result: Result = error
         for fork in enclosing_links(self._fork):
             result = fork.cut_short(result)
@@ -633,13 +644,15 @@ class ResolutionStateMachine:
     # -- referrals, lifetimes, links -------------------------------------------------------
 
     def _verify(self, hop: Hop) -> None:
-        """Records a down or direct referral as confirmed by its target: it may be cached."""
+        """Records a down or direct referral as confirmed by its target, so that it may be
+        cached.
+        """
         if hop.referral is not None and hop.way in (AskedBecause.DOWN, AskedBecause.DIRECT):
             referral = hop.referral._replace(read=self._trail.read)
             self._verified.append((referral, self._remaining_seconds()))
 
     def _remaining_seconds(self) -> int:
-        """Returns the remaining lifetime of the replies that this resolution depends on."""
+        """Returns the remaining seconds of the replies that this resolution depends on."""
         parts = [self._trail.remaining_seconds(self._hop)]
         if self._fork is not None:
             parts.append(self._fork.remaining_seconds)

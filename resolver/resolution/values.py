@@ -1,9 +1,9 @@
 """Queries, answers, referrals and options of a resolution, as plain values.
 
-``resolver/resolution/state_machine.py`` decides by these; ``resolver/reply_decoding.py`` makes them
-from the contract's messages, which are carried as ``payload`` and never read here. The values are
-named tuples, not dataclasses: defining a dataclass costs most of a millisecond, which every
-``kdir ls`` would pay, and creating an instance costs several times that of a tuple.
+``resolver/reply_decoding.py`` makes them from messages of the contract, which are in ``payload``
+and never read here; ``resolver/resolution/state_machine.py`` uses them. They are named tuples, not
+dataclasses: to define a dataclass takes almost a millisecond in every ``kdir ls``, and to create an
+instance several times as long as a tuple.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class AskedBecause(enum.Enum):
-    """Reason why servers are queried: as start servers, or by which referral."""
+    """Reason why servers are queried: the kind of referral that named them, or ``START``."""
 
     START = "start"
     CACHE = "cache"
@@ -51,18 +51,22 @@ class AskedBecause(enum.Enum):
     UP = "up"
     DIRECT = "direct"
     TREE = "tree"
-    """A direct referral failed or may be old: its sender is queried for a path above the mount."""
+    """A direct referral failed or may be old, so its sender is queried for a path above the
+    mount.
+    """
 
 
 class LinkMode(enum.Enum):
-    """Rule for a link with several targets: the first that can be queried, or the union of all."""
+    """Rule for a link with several targets: the first one that can be queried, or the union of
+    all.
+    """
 
     FIRST = "first"
     UNION = "union"
 
 
 class AnswerStatus(enum.Enum):
-    """Verdict on a reply; all but ``OLD`` change the server's health."""
+    """Status of a reply; all but ``OLD`` change the server's health."""
 
     ACCEPTED = "accepted"
     OLD = "old"
@@ -83,12 +87,12 @@ class Sender(NamedTuple):
     stale: bool = False
     age_seconds: float = 0.0
     sealed: bool = False
-    """True if it is stale because its store takes no changes."""
+    """True if the answer is stale because the sender's store is sealed and takes no changes."""
     payload: object = None
-    """The driver's own form; never read here."""
+    """Message of the contract, for the driver; never read here."""
     behind: ReadPositions = NOTHING_READ
-    """Positions by the sender's token: its own, and with ``recursive`` those of the clusters that
-    it queried on the client's behalf.
+    """Positions in the sender's token: its own, and with ``recursive`` those of the clusters that
+    it queried for the client.
     """
 
     @property
@@ -100,7 +104,7 @@ class Sender(NamedTuple):
         return ReadPositions(own).joined(self.behind)
 
     def is_before(self, seen: Position | None) -> bool:
-        """True if the sender's position is before ``seen``, within one incarnation."""
+        """True if the sender's position is before ``seen``, in the same incarnation."""
         return (
             seen is not None
             and self.incarnation == seen.incarnation
@@ -114,12 +118,12 @@ class Answer(NamedTuple):
     path: Path
     lifetime_seconds: int = 0
     payload: object = None
-    """The driver's own form; never read here."""
+    """Message of the contract, for the driver; never read here."""
 
 
 class Referral(NamedTuple):
-    """Answer that names other servers to query: those of the cluster at ``mount``. ``mount`` None:
-    those of the parent, whose mount is not known (only ``UP``).
+    """Answer that names other servers to query: those of the cluster at ``mount``. None (only with
+    ``UP``): those of the parent, whose mount is not known.
     """
 
     way: AskedBecause
@@ -131,7 +135,7 @@ class Referral(NamedTuple):
     lifetime_seconds: int = 0
     age_seconds: int = 0
     read: ReadPositions = NOTHING_READ
-    """For a cached referral: positions of the servers whose replies led to it."""
+    """Positions of the servers whose replies led to the referral; only in a cached one."""
 
     @property
     def shown(self) -> str:
@@ -139,19 +143,19 @@ class Referral(NamedTuple):
         return f"{self.way.value} → {self.mount if self.mount is not None else 'the parent'}"
 
     def is_good_for(self, wanted: Mapping[str, Position]) -> bool:
-        """True if the replies that led to the referral were read at the positions ``wanted``, or
-        later. The target cluster does not count, since it is queried itself.
+        """True if the replies that led to the referral are at least as new as ``wanted``. The
+        position of the target cluster is not compared, since that is queried itself.
         """
         return self.read.reaches({one: wanted[one] for one in wanted if one != self.cluster_id})
 
     @property
     def remaining_seconds(self) -> int:
-        """Lifetime that was left when the referral was received."""
+        """Seconds of the lifetime that were left when the referral was received."""
         return max(0, self.lifetime_seconds - self.age_seconds)
 
 
 class Rewrite(NamedTuple):
-    """Answer that the path leads through a link: ``paths`` are to be tried instead, in order."""
+    """Answer that the path goes through a link: ``paths`` are resolved instead, in order."""
 
     link: Path
     paths: tuple[Path, ...]
@@ -186,7 +190,7 @@ class Reply(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Next query of a resolution."""
+    """One query of a resolution."""
 
     endpoint: str
     path: Path
@@ -194,7 +198,7 @@ class Query(NamedTuple):
     mount: Path | None
     cluster: str
     share: float
-    """Part of the remaining time that this query may take, 0 < share <= 1."""
+    """Fraction of the remaining time that this query may take, 0 < share <= 1."""
     recursive: bool = False
     after: Position | None = None
     """Position that the server must reach first, since its last reply was older; None = any."""
@@ -204,17 +208,17 @@ class Query(NamedTuple):
     postponed (``ResolutionStateMachine.on_slow``).
     """
     cluster_id: str = ""
-    """Cluster id of the server, by the referral; empty if no referral named it."""
+    """Cluster id of the server, from the referral; empty = not known."""
 
 
 class LinkStep(NamedTuple):
-    """Link on the way to the answer."""
+    """Link that was followed, and its target that led to the answer."""
 
     link: Path
     target: Path
     mode: LinkMode
     fallback: bool
-    """True if the link is ``first`` and earlier targets failed, or do not have the path."""
+    """True if the link's mode is ``first`` and earlier targets failed or do not have the path."""
     writes_follow: bool
 
 
@@ -241,12 +245,12 @@ class AnswerResult(NamedTuple):
     endpoints: tuple[str, ...]
     """Endpoints of the owner, beginning with the one that answered."""
     lifetime_seconds: int
-    """Lifetime of the answer: at most that of each referral and link on the way."""
+    """Lifetime of the answer: at most that of each referral and link that was followed."""
     links: tuple[LinkStep, ...] = ()
     basis_ttl_seconds: int = 0
     """Remaining lifetime of the replies that led to the owner."""
     read: ReadPositions = NOTHING_READ
-    """Positions of every cluster on the way, including the owner's."""
+    """Positions of all queried clusters, including the owner's."""
 
 
 class AbsentResult(NamedTuple):
@@ -267,12 +271,12 @@ class United(NamedTuple):
     """Results of all targets of a union link (``ResolutionOptions.gathers_unions``)."""
 
     parts: tuple[AnswerResult, ...]
-    """In the order of the targets; at least one."""
+    """Results in the order of the targets; at least one."""
     missing: tuple[tuple[Path, KdirError], ...]
-    """Targets that ended with an error."""
+    """Targets that failed, with their errors."""
     trouble: KdirError | None = None
-    """Error of a missing target that comes before all ``parts``: a resolution that wants one answer
-    ends with it.
+    """Error of a missing target that comes before all ``parts``: without ``gathers_unions`` it is
+    the result.
     """
 
 
@@ -289,11 +293,11 @@ class Chooser(Protocol):
     """Order in which equal servers are queried."""
 
     def __call__(self, endpoints: Sequence[str], /) -> Sequence[str]:
-        """Returns the same endpoints, best first."""
+        """Returns the same endpoints, in the order in which to query them."""
 
 
 class ResolutionOptions(NamedTuple):
-    """Options of a resolution: what it may do, and which servers it may query."""
+    """Options of a resolution, with the servers that it starts at and may query."""
 
     start: tuple[str, ...]
     """Start servers, all equal."""
@@ -303,31 +307,35 @@ class ResolutionOptions(NamedTuple):
     """Returns why an endpoint of a referral may not be queried; empty = it may."""
     choose: Chooser = tuple
     recursive: bool = False
-    """Let the start servers resolve on the client's behalf."""
+    """Ask the start servers to resolve for the client."""
     for_writes: bool = False
-    """Stay with a link's target that cannot be queried, unless it has ``writes = follow``."""
+    """Do not go on to a link's next target if one cannot be queried, unless the link has ``writes =
+    follow``.
+    """
     gathers_unions: bool = False
     """Query all targets of a union link, and end with ``United``; otherwise the first target that
     has the path counts.
     """
     wanted: Mapping[str, Position] = MappingProxyType({})
-    """Positions of the caller's token: a hint that may depend on older ones is not followed."""
+    """Positions of the caller's token: a hint that may depend on older positions is not
+    followed.
+    """
 
     def without_hints(self) -> ResolutionOptions:
         """Returns the options without hints."""
         return self._replace(hint=lambda _: None)
 
     def for_token(self, token: str) -> ResolutionOptions:
-        """Returns the options for a caller that wants to read at least this token.
+        """Returns the options with ``wanted`` from a token.
 
         Raises:
-            InvalidToken: not a token of a directory server.
+            InvalidToken: the text is not a token of a directory server.
         """
         return self._replace(wanted=Token.parse(token).positions) if token else self
 
     def by_referrals(self) -> ResolutionOptions:
-        """Returns the options for a caller that then calls the owner: a recursive server returns
-        the owner's answer, but neither its address nor the links on the way.
+        """Returns the options without ``recursive``, for a caller that then calls the owner: a
+        recursive answer has neither the owner's endpoints nor the links that were followed.
         """
         return self._replace(recursive=False)
 
