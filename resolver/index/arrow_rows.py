@@ -1,7 +1,7 @@
 """Converts a page of a scan to an Arrow batch.
 
-Column by column, since row by row costs several times as much: a page's entries are listed once,
-and each column is one comprehension over them.
+The batch is made column by column, which is several times as fast as row by row: each column is one
+comprehension over the page's entries.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _UUID_LENGTHS: Final = frozenset({0, len(_NO_UUID)})
 
 
 def topic_batch(page: scan_pb2.ScanTopicsResponse) -> pa.RecordBatch:
-    """Returns the topics of a page, as ``TOPIC_COLUMNS``."""
+    """Returns the topics of a page as a batch with the columns ``TOPIC_COLUMNS``."""
     import pyarrow as pa
 
     with no_collector():
@@ -72,8 +72,8 @@ def _columns(page: scan_pb2.ScanTopicsResponse) -> dict[str, pa.Array | Sequence
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Stops Python's cycle collector while the block runs. A page makes tens of thousands of
-    objects, none in a cycle; the collector's checks of them took a fifth of the time.
+    """Stops Python's cycle collector while the block runs. A page has tens of thousands of objects,
+    none in a cycle; the collector's checks of them would take a fifth of the time.
     """
     running = gc.isenabled()
     gc.disable()
@@ -85,7 +85,9 @@ def no_collector() -> Iterator[None]:
 
 
 def with_cluster(batch: pa.RecordBatch, state: ClusterState) -> pa.RecordBatch:
-    """Returns the batch with its cluster's columns appended, the same in each row."""
+    """Returns the batch with the columns of its cluster appended, whose values are the same in each
+    row.
+    """
     import pyarrow as pa
 
     schema, scalars = _cluster_scalars(state)
@@ -126,8 +128,8 @@ def _topic_schema() -> pa.Schema:
 
 
 def unread_batch(state: ClusterState) -> pa.RecordBatch:
-    """Returns the one row of a cluster that could not be read: its mount as path, and the
-    cluster's columns.
+    """Returns the single row for a cluster that could not be read: its path is the mount, and it
+    has the cluster's columns.
     """
     import pyarrow as pa
 
@@ -137,13 +139,13 @@ def unread_batch(state: ClusterState) -> pa.RecordBatch:
 
 
 def _split(paths: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Returns the directory of each path, and the last segment."""
+    """Returns two arrays: the directory of each path, and its last segment."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     parts = pc.split_pattern(paths, "/", max_splits=1, reverse=True).flatten()
     if len(parts) != 2 * len(paths):
-        # A text without a slash is no path: no server of kdir sends it.
+        # A text without a slash, which no server of kdir sends.
         heads = [path.rpartition("/")[::2] for path in paths.to_pylist()]
         return pa.array([head or "/" for head, _ in heads]), pa.array([name for _, name in heads])
     even = pa.array(range(0, len(parts), 2), pa.int64())
@@ -160,10 +162,11 @@ def _signed(entries: Sequence[entry_pb2.Entry]) -> pa.Array:
 
 
 def _uuid_texts(raws: Sequence[bytes]) -> pa.Array:
-    """Returns Kafka's text form of its Uuid (KIP-516): base64 for URLs, no padding; null for none.
+    """Returns topic ids in Kafka's text form (KIP-516): URL-safe base64 without padding; null for
+    an empty id.
 
-    All are encoded at once: 16 bytes and two zero bytes make 24 characters without padding, and
-    the first 22 of them are those of the 16 bytes alone.
+    All are encoded at once: 16 bytes and two zero bytes make 24 characters without padding, of
+    which the first 22 are the text of the 16 bytes.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -205,7 +208,9 @@ def _changed(entries: Sequence[entry_pb2.Entry]) -> pa.Array:
 
 
 def _tags(entries: Sequence[entry_pb2.Entry]) -> pa.Array:
-    """Returns the own tags of each topic, built from offsets since most topics have none."""
+    """Returns the tags set on each topic itself. The array is built from offsets, since most topics
+    have no tags.
+    """
     import pyarrow as pa
 
     counts, keys, values = [0] * len(entries), [], []

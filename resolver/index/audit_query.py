@@ -26,29 +26,34 @@ _ROWS: Final = 1_000
 _FENCES: Final = {
     "autoinstall_known_extensions": "false",
     "autoload_known_extensions": "false",
-    # Else DuckDB looks up a name that is no table among the variables of this program.
+    # Otherwise DuckDB would search this program's variables for an unknown table.
     "python_enable_replacements": "false",
 }
 _MEMORY: Final = "512MB"
 """DuckDB's memory limit; one change may have 8 MiB."""
 _BOUNDS: Final = {
     "memory_limit": _MEMORY,
-    # Row groups that wait in memory to be written together; DuckDB's default is 5.
+    # Number of row groups that are written together; DuckDB's default is 5.
     "write_buffer_row_group_count": "1",
 }
 _ROW_GROUP: Final = 16_384
-"""Rows that wait in memory until they are written; DuckDB's default is 122,880."""
+"""Number of rows in a row group, which stay in memory until they are written; DuckDB's default is
+122,880.
+"""
 _DROP_ROWS: Final = 50_000
-"""Number of rows after which written ones are dropped from memory; DuckDB would keep them."""
+"""Number of added rows after which written rows are dropped from memory; DuckDB alone would keep
+them.
+"""
 _KEPT: Final = "16MB"
-"""DuckDB's memory limit while it drops them."""
+"""DuckDB's memory limit while written rows are dropped from memory."""
 
 
 def check_query(sql: str) -> None:
     """Checks a query on empty tables, so that a wrong one is refused before anything is read.
 
     Raises:
-        InvalidArgument: DuckDB refuses it (has DuckDB's message), or it is not one statement.
+        InvalidArgument: DuckDB refuses the query (the error has DuckDB's message), or it is not one
+            statement.
     """
     import duckdb
 
@@ -120,17 +125,17 @@ class AuditDatabase:
             self._drop_written()
 
     def _drop_written(self) -> None:
-        """Drops from memory what is on disk."""
+        """Drops the rows from memory that are written to disk."""
         import duckdb
 
         with closing(self._open.cursor()) as beside:  # an error would end the transaction
-            with suppress(duckdb.OutOfMemoryException):  # it needs more now
+            with suppress(duckdb.OutOfMemoryException):  # more memory is in use
                 beside.execute(f"SET memory_limit = '{_KEPT}'")
             beside.execute(f"SET memory_limit = '{_MEMORY}'")
         self._rows_since_drop = 0
 
     def add_unread(self, unread: list[UnreadLog]) -> None:
-        """Adds rows of ``unread``; raises as ``add_changes``."""
+        """Adds rows of ``unread``; raises the same errors as ``add_changes``."""
         self._add("unread", unread_rows(unread))
 
     def _add(self, table: str, batch: pa.RecordBatch) -> None:
@@ -155,12 +160,12 @@ class AuditDatabase:
 
     def query(self, sql: str) -> Iterator[tuple[list[str], list[dict[str, Any]]]]:
         """Yields pairs of column names and a page of rows; the first page is empty. A statement
-        without an answer yields nothing. Rows must be added before the first query.
+        without a result yields nothing. Rows must be added before the first query.
 
         Columns of the same name are numbered.
 
         Raises:
-            InvalidArgument: DuckDB refuses the query, or fails; has DuckDB's message.
+            InvalidArgument: DuckDB refuses the query, or fails; the error has DuckDB's message.
         """
         if not self._is_fenced:
             with self._disk_errors():

@@ -1,10 +1,9 @@
-"""``kdir index build``: updates the Delta table to the current state of all clusters; one commit a
-run.
+"""``kdir index build``: updates the Delta table to the current state of all clusters, by one
+commit.
 
-A build asks every cluster for its revision, reads the changed ones with Spark, and publishes all of
-it at once. If nothing has changed, Spark is not started. The table is in a folder that the driver
-and all workers see: a shared file system, or a URL such as ``s3://…``, which ``deltalake`` reaches
-from both.
+A build queries the revision of every cluster, reads the changed clusters with Spark, and publishes
+all results at once. If nothing has changed, Spark is not started. The table is in a folder that the
+driver and all workers can access: on a shared file system, or at a URL such as ``s3://…``.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """Result of a task: one file, with the lowest and highest revision of its pages, or an
-    error.
+    """Result of a task for one shard: a file, with the lowest and highest revision of its pages, or
+    an error.
     """
 
     cluster_id: str
@@ -78,9 +77,9 @@ class ShardResult:
     high: int = 0
     error: str = ""
     table_error: str = ""
-    """Why the table's storage did not take the file; empty = it did."""
+    """Reason why the table's storage refused the file; empty = it did not."""
     unreadable_count: int = 0
-    """Entries that the file lacks, since their records cannot be read."""
+    """Number of entries that the file lacks, since their records cannot be read."""
 
 
 def crawl(
@@ -95,8 +94,8 @@ def crawl(
     torn = [one for one in clusters if _is_torn(results[one.state.cluster_id])]
     if torn:
         # Shards of one cluster were read at different revisions: a topic that moved from one shard
-        # to another may be there twice, or not at all. A single shard is read at one revision, or
-        # in name order.
+        # to another may be in both files, or in none. A single shard is read at one revision, or in
+        # name order.
         for one in torn:
             _discard(index, results.pop(one.state.cluster_id))
         whole = [replace(shards_of(one)[0], number=0, count=1) for one in torn]
@@ -105,8 +104,8 @@ def crawl(
 
 
 def read_shard(index: IndexTable, shard: Shard) -> ShardResult:
-    """Reads a shard into a new file of the table; runs in an executor. An error is in the result:
-    one that is raised would be a failure of Spark's job, which does not keep its type.
+    """Reads a shard into a new file of the table; runs in an executor. An error is returned in the
+    result: if it were raised, Spark's job would fail with an error of another type.
     """
     cluster_id = shard.state.cluster_id
     revisions: list[int] = []
@@ -132,10 +131,10 @@ def read_shard(index: IndexTable, shard: Shard) -> ShardResult:
 def _run(
     spark: SparkSession, index: IndexTable, shards: Sequence[Shard]
 ) -> dict[str, list[ShardResult]]:
-    """Returns the results by cluster id.
+    """Reads the shards with Spark; returns the results by cluster id.
 
     Raises:
-        Unreachable: the table's storage did not take a file.
+        Unreachable: the table's storage refused a file.
     """
     task = functools.partial(read_shard, index)
     # One slice per shard: shards differ in size, and an idle worker takes the next one.
@@ -159,12 +158,12 @@ def _finding(index: IndexTable, one: ReachableCluster, results: Sequence[ShardRe
     error = next((result.error for result in results if result.error), "")
     if error:
         _discard(index, results)
-        # As of the cluster's answer: another build that reads the cluster after that wins.
+        # At the time of the cluster's answer: a later read by another build counts instead.
         return NoAnswer(state.cluster_id, state.cluster, state.mount, error, one.asked_at)
     files = [result.file for result in results if result.file is not None]
     kept = [file for file in files if file.rows] or files[:1]
     index.discard(file for file in files if file not in kept)
-    # All files hold the lowest revision; the next build reads the changes after it.
+    # All files include the changes up to the lowest revision; the next build compares with it.
     low = min(result.low for result in results)
     if unreadable := sum(result.unreadable_count for result in results):
         why = UnreadableRecord.of_entries(state.mount, unreadable).message
@@ -181,24 +180,24 @@ _MOST_COMMITS = 20
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """Report of a build."""
+    """Result of a build, for its report."""
 
     table: str
     version: int
-    """The first version of the table that has the build's result."""
+    """First version of the table that has the build's result."""
     lines: tuple[ClusterLine, ...]
-    """One for each cluster that was to be updated, by mount point."""
+    """One line for each cluster that the build covered, in order of mount points."""
     seconds: float
 
     @property
     def rows(self) -> int:
-        """Topics in the table now, of the clusters in ``lines``."""
+        """Number of topics in the table now, of the clusters in ``lines``."""
         return sum(line.rows for line in self.lines if line.outcome is not Outcome.REMOVED)
 
     @property
     def unread(self) -> tuple[ClusterLine, ...]:
-        """The clusters that this build could not read, or only in part, or only from a server that
-        cannot reach its store: their rows are stale or incomplete, or there are none.
+        """Clusters that this build could not read, or only in part, or only from a server that
+        cannot reach its store: their rows are stale, incomplete or missing.
         """
         return tuple(
             line
@@ -226,12 +225,12 @@ def build(
     by several tasks. Each endpoint has ``ask_seconds`` to return its cluster's identity.
 
     Raises:
-        InvalidArgument: no servers; no such cluster; ``table`` is something else; pyspark, pyarrow,
-            deltalake or Java is missing.
-        Unreachable: no server answered, Spark did not start, or the table cannot be reached, or not
-            be written by a task.
-        Internal: the job on Spark failed; as after any error, the table is as it was.
-        WriteConflict: other builds were quicker again and again; nothing was written.
+        InvalidArgument: ``servers`` is empty; there is no such cluster; ``table`` is no index;
+            pyspark, pyarrow, deltalake or Java is missing.
+        Unreachable: no server answered, Spark did not start, or the table cannot be reached or
+            written.
+        Internal: the job on Spark failed. After this and any other error the table is unchanged.
+        WriteConflict: other builds committed first at every attempt; nothing was written.
     """
     require("pyarrow", "deltalake")
     began = time.monotonic()
@@ -269,7 +268,7 @@ def _sorted_out(
     for cluster_id, one in found_clusters.answered.items():
         held = before.clusters.get(cluster_id)
         if held is not None and one.state.stale and is_later(held.state, one.state.as_of):
-            # Another server of it answered since this one lost its store: no newer rows are here.
+            # The table has newer rows, from another server of the cluster, than this stale answer.
             reason = one.state.stale_reason
             known.append(
                 NoAnswer(cluster_id, one.state.cluster, one.state.mount, reason, one.asked_at)
@@ -287,7 +286,8 @@ def _only(
     changed: Sequence[ReachableCluster],
     before: TableState,
 ) -> tuple[list[Finding], list[ReachableCluster]]:
-    """Returns the findings, and the clusters to read, of one name or id.
+    """Returns those of the findings, and of the clusters to read, that are for one cluster, by name
+    or id.
 
     Raises:
         InvalidArgument: no cluster has this name or id.
@@ -312,7 +312,7 @@ def _only(
 
 
 def _unanswered(found_clusters: FederationClusters) -> Iterator[Finding]:
-    """Yields a finding for each cluster that is mounted and could not be asked."""
+    """Yields a finding for each mounted cluster that did not answer."""
     for one in found_clusters.silent.values():
         yield NoAnswer(
             one.cluster_id, one.cluster, str(one.mount), one.reason, found_clusters.started_at
@@ -320,10 +320,11 @@ def _unanswered(found_clusters: FederationClusters) -> Iterator[Finding]:
 
 
 def _missing(found_clusters: FederationClusters, before: TableState) -> Iterator[Finding]:
-    """Yields a finding for each cluster of the table that no server named: removed if the owner of
-    its mount answered, else without an answer.
+    """Yields a finding for each cluster of the table that no server listed: *removed* if the owner
+    of its mount answered, else *no answer*.
 
-    Goes from the top of the tree down, since a cluster that is kept may own the mounts below it.
+    The order is from the top of the tree down, since a cluster that is kept may own the mounts
+    below it.
     """
     kept: list[Path] = []
     missing = [
@@ -361,10 +362,11 @@ def _why_gone(
 def _commit(
     index: IndexTable, before: TableState, findings: Sequence[Finding]
 ) -> tuple[int, TableCommit]:
-    """Merges and commits; after a conflict again, on top of the other build's commit.
+    """Merges the findings into the table and commits; after a conflict, again on top of the other
+    build's commit. Returns the version and the commit.
 
     Raises:
-        WriteConflict: after too many conflicts.
+        WriteConflict: there were too many conflicts.
         Unreachable: the table cannot be reached.
     """
 

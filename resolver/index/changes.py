@@ -3,14 +3,14 @@ logs; as a table and as a stream.
 
     spark.read.format("kdir.changes").option("servers", "la-1:7420,ny-1:7420").load("/la")
 
-The driver asks the clusters for their logs, and Kafka for the first and last offsets; each executor
-reads a range of offsets of one history. A cluster or a part of a history that cannot be read is a
-row of scope ``unread`` with the reason (``failures=row``), left out (``failures=skip``), or an
-error (``failures=raise``).
+The driver finds the clusters' logs and their first and last offsets; each executor reads a range of
+offsets of one history. A cluster or a part of a history that cannot be read becomes a row of scope
+``unread`` with the reason (``failures=row``), is left out (``failures=skip``), or is an error
+(``failures=raise``).
 
-A stream's position is an offset and the topic's id for each cluster, by cluster id. If the brokers
-or the schema registry do not answer, a stream fails, whatever ``failures`` is: its position moves
-on, and the changes would be lost.
+A stream's position has an offset and the topic's id for each cluster, by cluster id. If the brokers
+or the schema registry do not answer, a stream fails, whatever ``failures`` is: otherwise its
+position would pass the missing changes, and they would be lost.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 __all__ = ["COLUMNS", "ChangesOptions", "ChangesReader", "ChangesSource", "ChangesStreamReader"]
 
 SCOPE_UNREAD: Final = "unread"
-"""``scope`` of a row that is no change: some changes of its cluster are missing."""
+"""``scope`` of a row that is not a change, but reports that changes of its cluster are missing."""
 COLUMNS: Final = (
     *CHANGE_COLUMNS,
     Column("unread_reason", Type.TEXT, "of scope unread: what is missing, and why"),
@@ -92,7 +92,8 @@ class ChangesOptions:
         ``kafka_seconds``, ``shard_offsets``, ``poll_seconds``, and ``kafka.…`` for librdkafka.
 
         Raises:
-            InvalidArgument: an option is unknown or wrong; names it and what is expected.
+            InvalidArgument: an option is unknown or wrong; the message names it and the expected
+                value.
             InvalidPath: ``path`` is no canonical path.
         """
         known = {"servers", "path", "since", "until", "failures", "ask_seconds", "kafka_seconds",
@@ -121,8 +122,8 @@ class ChangesOptions:
     def find_ranges(
         self, *, with_topic_ids: bool = False
     ) -> tuple[list[LogRange], list[UnreadLog]]:
-        """Returns the ranges that the histories hold now, and the clusters with missing changes
-        that get a row.
+        """Returns the ranges of the histories now, and the clusters with missing changes that get a
+        row.
 
         Raises:
             Unavailable: changes are missing, and ``failures`` is ``raise``.
@@ -139,7 +140,7 @@ class ChangesOptions:
         return ranges, _reported(unread, self.failures)
 
     def reading(self, part: LogRange, *, must_read: bool = False) -> HistoryReading:
-        """Returns the reading of a range; for ``must_read`` see there."""
+        """Returns the reader of a range; ``must_read`` as in ``HistoryReading``."""
         return HistoryReading(
             part,
             self.properties,
@@ -215,11 +216,11 @@ _NO_TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 
 class _Position(NamedTuple):
-    """Offset up to which one history is read, and Kafka's id of its topic."""
+    """Position in one history: the offset up to which it is read, and Kafka's id of its topic."""
 
     offset: int
     topic_id: str = ""
-    """Empty = not known: of a checkpoint of before, or of brokers without topic ids."""
+    """Empty = not known: the checkpoint is from an older kdir, or the brokers have no topic ids."""
 
     @classmethod
     def parse(cls, value: Any) -> _Position:
@@ -230,11 +231,11 @@ class _Position(NamedTuple):
         return cls(value["offset"], "" if topic_id == _NO_TOPIC_ID else topic_id)
 
     def as_json(self) -> Any:
-        """Returns the position for a checkpoint."""
+        """Returns the position as JSON values, for a checkpoint."""
         return self._asdict() if self.topic_id else self.offset
 
     def is_of_another(self, other: _Position) -> bool:
-        """True if the topic was made again between the two."""
+        """True if the topic was created again between the two positions."""
         return bool(self.topic_id and other.topic_id and self.topic_id != other.topic_id)
 
 
@@ -242,17 +243,15 @@ _NO_POSITION: Final = _Position(-1)
 
 
 class ChangesStreamReader(DataSourceStreamReader):
-    """Reader of a stream. It plans in the driver, which has one reader, and reads in the executors,
-    which have copies.
-    """
+    """Reader of a stream. One reader plans in the driver; copies of it read in the executors."""
 
     def __init__(self, options: ChangesOptions) -> None:
         self.options = options
         self._ends: dict[str, _Position] = {}
-        """Newest position, by cluster id: of ``latestOffset``, or from Spark after a restart."""
+        """Newest position by cluster id: from ``latestOffset``, or after a restart from Spark."""
         self._logs: dict[str, LogLocation] = {}
         self._begins: dict[str, int] = {}
-        """First offset of each history, by cluster id, for clusters without a position."""
+        """First offset of each history, by cluster id: clusters without a position begin there."""
         self._asked_at: float | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -281,7 +280,7 @@ class ChangesStreamReader(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begun = {key: _Position.parse(value) for key, value in start.items()}
         wanted: dict[str, _Position] = {}
-        # After a restart Spark plans the ranges up to its last position before any others.
+        # After a restart Spark first plans the ranges up to its last position.
         for key, value in end.items():
             position = _Position.parse(value)
             known = self._ends.get(key, _NO_POSITION)
@@ -368,7 +367,7 @@ def _reported(unread: list[UnreadLog], failures: str) -> list[UnreadLog]:
 
 
 def unread_batch(unread: UnreadLog) -> pa.RecordBatch:
-    """Returns the one row of a cluster with missing changes; its path is the mount."""
+    """Returns the single row for a cluster with missing changes; its path is the mount."""
     import pyarrow as pa
 
     row: dict[str, Any] = {

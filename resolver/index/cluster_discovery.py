@@ -74,39 +74,43 @@ __all__ = [
 ]
 
 ASK_SECONDS: Final = 2.0
-"""How long one endpoint may take for one answer about itself."""
+"""Timeout of one call to an endpoint."""
 _MOST_ASKED_AT_ONCE: Final = 32
 _MOST_CLUSTERS: Final = 10_000
-"""Clusters of a federation: the default of ``limits.table_mounts``."""
+"""Most clusters of a federation: the default of ``limits.table_mounts``."""
 _MOST_BELOW: Final = 2_000
-"""Clusters that one child, and those that it leads to, may add: the default of
+"""Most clusters that one child, and the clusters that it leads to, may add: the default of
 ``limits.child_mounts``.
 """
 _MOST_MESSAGE_BYTES: Final = 64 * 1024 * 1024
-"""A page of 10,000 topics with long observed configs; gRPC's own limit is 4 MiB."""
+"""Most bytes of a response: enough for a page of 10,000 topics with long observed configs; gRPC's
+own limit is 4 MiB.
+"""
 _MOST_AGE_SECONDS: Final = 10.0**9
 """Longest age of a state: a server may send any number, also infinity."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReachableCluster:
-    """Cluster that answered, with its state and the mounts that it knows."""
+    """Cluster that answered, with its state and its mount table."""
 
     state: ClusterState
     endpoints: tuple[str, ...]
-    """``host:port`` of its servers; the one that answered comes first."""
+    """Endpoints of its servers (``host:port``); the first is the one that answered."""
     topic_count: int
     mounts: Mapping[str, str]
-    """Cluster ids by mount point, as its server knows them; authoritative where it is the owner."""
+    """Cluster ids by mount point, from the server's mount table; authoritative for mounts that the
+    cluster owns.
+    """
     asked_at: datetime
     named: tuple[str, ...] = ()
-    """Endpoints that the caller named itself; a part of ``endpoints``."""
+    """Those of ``endpoints`` that the caller named itself."""
     has_all_mounts: bool = True
-    """False: a child that ``mounts`` does not have may still be mounted (S21)."""
+    """False if ``mounts`` may lack a mounted child, since a record cannot be read (S21)."""
 
     @property
     def mount(self) -> Path:
-        """The path at which the cluster is mounted."""
+        """Path at which the cluster is mounted."""
         return Path.parse(self.state.mount)
 
     def decides(self, mount: Path, cluster_id: str) -> bool:
@@ -121,10 +125,10 @@ class ReachableCluster:
 
 @dataclass(frozen=True, slots=True)
 class UnreachableCluster:
-    """Cluster that is known to be mounted but cannot be read, with the reason."""
+    """Mounted cluster that cannot be read, with the reason."""
 
     cluster_id: str
-    """Empty for a parent that has never answered its child."""
+    """Id of the cluster; empty for a parent that has never answered its child."""
     cluster: str
     mount: Path
     reason: str
@@ -132,19 +136,19 @@ class UnreachableCluster:
 
 @dataclass(frozen=True, slots=True)
 class FederationClusters:
-    """The clusters of a federation, by cluster id, at about one moment."""
+    """Set of the clusters of a federation at about one moment."""
 
     started_at: datetime
     answered: Mapping[str, ReachableCluster] = field(default_factory=dict)
     silent: Mapping[str, UnreachableCluster] = field(default_factory=dict)
-    """A parent whose id is not known has its mount as key."""
+    """Clusters that cannot be read, by cluster id; a parent without a known id, by its mount."""
 
     def owner_of(
         self, mount: Path, also: Iterable[Path] = (), cluster_id: str = ""
     ) -> ReachableCluster | None:
-        """Returns the cluster whose answer decides what is mounted at ``mount``: the known cluster
-        that is mounted deepest above. None if it did not answer, or is stale; or if its list may
-        lack mounts, and has neither ``mount`` nor ``cluster_id``.
+        """Returns the owner of ``mount``, whose list of mounts is the truth: the known cluster that
+        is mounted deepest above it. None if the owner did not answer or is stale, or if its list
+        may lack mounts and has neither ``mount`` nor ``cluster_id``.
 
         ``also`` has the mount points of further known clusters that did not answer.
         """
@@ -157,10 +161,11 @@ class FederationClusters:
         return owner
 
     def mounts_at(self, below: Path) -> set[Path]:
-        """Returns the mounts of the cluster that owns a path and of those at or below it.
+        """Returns the mounts of the cluster that owns a path and of the clusters mounted at or
+        below it.
 
         Raises:
-            NoRoute: no cluster that was found has this path.
+            NoRoute: no cluster that was found owns this path.
         """
         mounts = {one.mount for one in self.answered.values()}
         mounts |= {one.mount for one in self.silent.values()}
@@ -177,11 +182,11 @@ def discover_clusters(
     ask_seconds: float = ASK_SECONDS,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> FederationClusters:
-    """Returns the state of all clusters that can be found from ``servers`` (``host:port``).
+    """Returns all clusters that can be found from ``servers`` (``host:port``), with their states.
 
     Raises:
         InvalidArgument: ``servers`` is empty, or has a malformed address.
-        Unreachable: no server answered; names each with its reason.
+        Unreachable: no server answered; the message names each with its reason.
     """
     if not servers:
         raise InvalidArgument("servers: found none; expected host:port,… of any directory")
@@ -196,10 +201,10 @@ def channel_to(
     endpoint: str, cluster_id: str = "", named: Sequence[str] = ()
 ) -> Iterator[grpc.Channel]:
     """Opens a channel while the block runs, in the process that uses it. Environment variables
-    (``KDIR_CA``, ``KDIR_CERT``, …) name the credentials; Spark's executors need them, too.
+    (``KDIR_CA``, ``KDIR_CERT``, …) name the credentials; Spark's executors need the same variables.
 
-    ``cluster_id``: the cluster of the server, by the answers of others; ``named``: the servers that
-    the caller named itself.
+    ``cluster_id``: id of the server's cluster, from another server's answer; ``named``: the servers
+    that the caller named itself.
 
     Raises:
         KdirError: a token may not be sent to this server (``resolver.transport.GrpcTransport``).
@@ -228,10 +233,10 @@ class _BearerTokenInterceptor(grpc.UnaryUnaryClientInterceptor):
 
 
 def cluster_state_from_authority(authority: resolve_pb2.Authority, now: datetime) -> ClusterState:
-    """Returns the state of the cluster that gave an answer, at ``now``.
+    """Returns the state, at ``now``, of the cluster that sent an answer.
 
     A server that cannot reach its store answers from its replica: the state is stale since the
-    replica last followed the store.
+    replica's last update.
 
     Raises:
         Internal: the answer has no cluster id, or a revision that the index cannot hold.
@@ -284,7 +289,7 @@ class ServerAnswer:
 
     @property
     def endpoint(self) -> str:
-        """The server that answered."""
+        """Endpoint of the server that answered."""
         return self.found.endpoints[0]
 
 
@@ -529,9 +534,9 @@ class _ClusterCrawl:
     ask_seconds: float
     clock: Callable[[], datetime]
     named: tuple[str, ...]
-    """The servers to begin with."""
+    """Servers at which the discovery begins."""
     allow: AllowList
-    """Decides which endpoints besides ``named`` may be asked."""
+    """Rule for which endpoints besides ``named`` may be called."""
     started_at: datetime = field(init=False)
     places: dict[str, ClusterPlace] = field(default_factory=dict)
     """By cluster id; chosen when all answers are there."""
@@ -546,9 +551,9 @@ class _ClusterCrawl:
     left_out: dict[str, str] = field(default_factory=dict)
     """Clusters that were not asked, by id: the child, by its id, that led to too many."""
     full: set[str] = field(default_factory=set)
-    """Children that lead to more clusters than they may."""
+    """Ids of children that lead to more clusters than allowed."""
     nameless: dict[str, UnreachableCluster] = field(default_factory=dict)
-    """By mount: parents without a known id that did not answer."""
+    """Parents without a known id that did not answer, by mount."""
     asked: set[tuple[str, tuple[str, ...]]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -784,10 +789,10 @@ class _ClusterCrawl:
     def result(self) -> FederationClusters:
         """Returns the clusters that were found.
 
-        Where the owner of a mount answered, its list decides: a cluster that it does not list is
-        not in the tree, whatever an older table or the cluster itself answers. A cluster that it
-        lists at another path would be read under wrong paths, as would those mounted below it: they
-        count as unreachable, at the path that the owner lists.
+        If the owner of a mount answered, its list decides: a cluster that it does not list is not
+        in the tree, whatever the cluster itself answers. A cluster that the owner lists at another
+        path would be read under wrong paths, and so would the clusters below it: these count as
+        unreachable, at the path that the owner lists.
         """
         answered: dict[str, ReachableCluster] = {}
         silent: dict[str, UnreachableCluster] = {}
@@ -855,7 +860,7 @@ class _ClusterCrawl:
 
 @lru_cache(2 * _MOST_CLUSTERS)  # each answer has the mounts of all clusters
 def _path(text: str) -> Path | None:
-    """Returns the path, unless the text from a server is none."""
+    """Returns the path in a server's text; None if the text is no path."""
     try:
         return Path.parse(text)
     except InvalidPath:
@@ -886,7 +891,7 @@ def _why_not_listed(answer: ServerAnswer, row: CrawlTarget, lister: ReachableClu
 
 
 def _is_fresher(one: ReachableCluster, other: ReachableCluster) -> bool:
-    """True if the other answer is stale, and this one is not, or has a newer state."""
+    """True if ``other`` is stale, and ``one`` is not, or has a newer state."""
     if not other.state.stale or one.state.as_of is None or other.state.as_of is None:
         return False
     return not one.state.stale or one.state.as_of > other.state.as_of
@@ -896,7 +901,7 @@ def _check(status: admin_pb2.GetStatusResponse, target: CrawlTarget) -> None:
     """Checks that the target's cluster answers, is mounted and has loaded its tree.
 
     Raises:
-        Lame, InvalidPath, Unmounted, NotReady: it does not.
+        Lame, InvalidPath, Unmounted, NotReady: the check fails.
     """
     found = status.authority.cluster
     if target.cluster_id and found.cluster_id != target.cluster_id:

@@ -1,7 +1,7 @@
 """Reads the topics of one cluster, or of one shard of it, page by page.
 
-A ``Shard`` is a plain value that can be sent to another process. The process that reads the shard
-opens and closes the channel: gRPC does not survive a fork (docs/guarantees.md#g11).
+A ``Shard`` is a plain value that can be sent to another process. That process opens and closes its
+own channel, since gRPC does not survive a fork (docs/guarantees.md#g11).
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 __all__ = ["PAGE_ROWS", "SHARD_ROWS", "Page", "Shard", "read_pages", "shards_of"]
 
 PAGE_ROWS: Final = 5_000
-"""Topics per page: enough to make the fixed cost of a call small."""
+"""Number of topics on a page: enough to make the fixed cost of a call small."""
 SHARD_ROWS: Final = 250_000
-"""About how many topics one task reads; a smaller cluster is read by one task."""
+"""Approximate number of topics that one task reads; a smaller cluster is read by one task."""
 _MOST_SHARDS: Final = 64
 _PAGE_SECONDS: Final = 30.0
 _MOST_SHOWN: Final = 200
 """Most characters of a server's text in a message."""
 _ROUNDS: Final = 3
-"""How often all endpoints are tried for one page before the shard is given up."""
+"""Number of times that all endpoints are tried for one page before the shard is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +55,18 @@ class Shard:
     """State of the cluster at its discovery."""
     endpoints: tuple[str, ...]
     path: str
-    """Only topics below this path are read; the mount point = all."""
+    """Path below which topics are read; the mount point = all topics."""
     number: int = 0
     count: int = 1
     page_rows: int = PAGE_ROWS
     page_seconds: float = _PAGE_SECONDS
     named: tuple[str, ...] = ()
-    """Endpoints that the caller named itself; a part of ``endpoints``."""
+    """Those of ``endpoints`` that the caller named itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Topics as ``TOPIC_COLUMNS``, and the state of their cluster."""
+    """Page of topics, with the columns ``TOPIC_COLUMNS``, and the state of their cluster."""
 
     batch: pa.RecordBatch
     state: ClusterState
@@ -81,7 +81,9 @@ def shards_of(
     shard_rows: int = SHARD_ROWS,
     page_rows: int = PAGE_ROWS,
 ) -> list[Shard]:
-    """Returns the shards of a cluster's topics below a path; none if its mount is elsewhere."""
+    """Returns the shards of a cluster's topics below a path; none if the cluster has no such
+    paths.
+    """
     if below.is_prefix_of(one.mount):
         path = one.mount
     elif one.mount.is_prefix_of(below):
@@ -101,15 +103,15 @@ def read_pages(
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Page]:
-    """Yields the shard's pages in order; requests the next page while the caller has one.
+    """Yields the shard's pages in order; requests the next page while the caller processes one.
 
-    Pages are of one revision as long as the server holds it; each page's state has its revision.
+    Pages are of one revision as long as the server stores it; each page's state has its revision.
     If a server fails, another server of the cluster continues at the same page.
 
     Raises:
-        KdirError: no endpoint returned the next page, the pages do not end, the store began
-            another incarnation, inherited grants that would show other topics do not count now, or
-            a page has topics of another cluster's paths, or a value that the index cannot hold.
+        KdirError: no endpoint returned the next page; pages repeat; the store began another
+            incarnation; inherited grants have expired, so that other topics would be visible; or a
+            page has topics outside the shard's path, or a value that the index cannot hold.
     """
     with ExitStack() as stack:
         reading = _Reading(shard, sleep, stack)
@@ -125,9 +127,10 @@ def read_pages(
             if state.incarnation != shard.state.incarnation:
                 raise Unavailable("its store was restored or migrated while it was read")
             if response.inherited_grants_expired:
-                # Once they count again, the same revision has other rows.
+                # Once the grants count again, the same revision has other rows.
                 raise Unavailable("its parent has not confirmed for too long what it inherits")
-            # ``as_of`` stays the time of the discovery: what is read later is at least as new.
+            # ``as_of`` stays the time of the discovery: topics that are read later are at least as
+            # new.
             batch = _batch(response)
             _refuse_others(batch, shard)
             whole = replace(shard.state, revision=state.revision)
@@ -137,13 +140,13 @@ def read_pages(
 
 
 def _place(entry: entry_pb2.Entry) -> tuple[list[str], str]:
-    """Returns the place of a topic in a scan: that of its directory, then its name."""
+    """Returns the place of a topic in the order of a scan: by directory, then by name."""
     directory, _, name = entry.path.rpartition("/")
     return directory.split("/"), name
 
 
 def _batch(response: scan_pb2.ScanTopicsResponse) -> pa.RecordBatch:
-    """Returns the topics of a page.
+    """Returns the topics of a page as an Arrow batch.
 
     Raises:
         Internal: the page has a value that the index cannot hold.
@@ -157,8 +160,8 @@ def _batch(response: scan_pb2.ScanTopicsResponse) -> pa.RecordBatch:
 
 
 def _refuse_others(batch: pa.RecordBatch, shard: Shard) -> None:
-    """Raises ``Lame`` if a topic is not below the shard's path: a cluster decides nothing about the
-    paths of others (docs/guarantees.md#r5).
+    """Raises ``Lame`` if a topic is not below the shard's path: a cluster may not report paths of
+    others (docs/guarantees.md#r5).
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -176,14 +179,14 @@ def _refuse_others(batch: pa.RecordBatch, shard: Shard) -> None:
 
 
 class _Call(Protocol):
-    """A call under way."""
+    """Running call."""
 
     def result(self) -> scan_pb2.ScanTopicsResponse: ...
 
 
 @dataclass(slots=True)
 class _Reading:
-    """One shard's calls: the endpoint in use, and its channel."""
+    """State of reading one shard: the endpoint in use, and its channel."""
 
     shard: Shard
     sleep: Callable[[float], None]
@@ -213,7 +216,9 @@ class _Reading:
         return self.stub.ScanTopics.future(request, timeout=self.shard.page_seconds)
 
     def answer(self, pending: _Call | None, token: str) -> scan_pb2.ScanTopicsResponse:
-        """Returns the page of ``token``: from the call under way, else from the other endpoints."""
+        """Returns the page of ``token`` from the running call ``pending``, if there is one; after
+        an error, from the next endpoints.
+        """
         endpoints = len(self.shard.endpoints)
         for attempt in range(1, _ROUNDS * endpoints + 1):
             try:
@@ -222,7 +227,7 @@ class _Reading:
                 if attempt == _ROUNDS * endpoints:
                     raise
             if attempt % endpoints == 0:
-                self.sleep(0.2 * attempt)  # all failed: one may be starting
+                self.sleep(0.2 * attempt)  # all endpoints failed: one may be starting
             self.channels.close()
             self.stub = None
             self.position += 1

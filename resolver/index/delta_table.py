@@ -1,15 +1,15 @@
-"""The Delta table of the index: what it holds, and one commit at a time.
+"""Delta table of the index: its contents and commits.
 
-The table is partitioned by cluster: each data file holds topics of one cluster. What is the same
-for a whole cluster (``row_schema.CLUSTER_COLUMNS``, such as its revision) are partition values,
-which are in Delta's log and not in the files. Delta's protocol lets a commit add a file that the
-table already has: the newer entry counts ("this allows metadata updates"). So to mark a cluster
-stale, or to confirm that it has not changed, is a line of the log and rewrites no rows. One commit
-can do that for some clusters and replace the files of others. A cluster without topics has one
-file without rows, so that the table knows it.
+The table is partitioned by cluster: each data file has topics of one cluster. Columns with one
+value for a whole cluster (``row_schema.CLUSTER_COLUMNS``, such as its revision) are partition
+values, which are in Delta's log and not in the files. Delta's protocol lets a commit add a file
+that the table already has: the newer entry counts ("this allows metadata updates"). So a line of
+the log, without rewriting rows, marks a cluster stale or confirms that it has not changed. One
+commit can do that for some clusters and replace the files of others. A cluster without topics has
+one file without rows, so that it is in the table.
 
-``deltalake`` makes the files and the commits, without Spark and without Delta's jars; Spark with
-those jars reads the table like any other.
+``deltalake`` writes the files and the commits, without Spark and Delta's jars; Spark with those
+jars reads the table like any other.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ __all__ = [
 
 _PARTITION_COLUMNS: Final = [column.name for column in CLUSTER_COLUMNS]
 _CONFIGURATION: Final = {
-    # `--as-of` goes back as far as the log and the files are kept; Delta's own defaults are 30 and
-    # 7 days. To free space, set these lower and vacuum.
+    # `--as-of` can go back as long as the log and the files are kept; Delta's own defaults are 30
+    # and 7 days. To free space, lower these settings and vacuum.
     "delta.logRetentionDuration": "interval 3650 days",
     "delta.deletedFileRetentionDuration": "interval 3650 days",
 }
@@ -66,7 +66,7 @@ _DESCRIPTION: Final = "Every Kafka topic of every cluster, by path. Made by kdir
 
 
 class CommitConflict(Exception):
-    """Error that another commit came first: load the table and merge again."""
+    """Error if another commit came first: load the table and merge again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,13 @@ class ClusterFiles:
 
     @property
     def rows(self) -> int:
-        """Number of topics."""
+        """Number of topics of the cluster."""
         return sum(file.rows for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """State of the table at one version; ``version`` is None while there is no table."""
+    """State of the table at one version; ``version`` is None if there is no table."""
 
     version: int | None = None
     clusters: Mapping[str, ClusterFiles] = field(default_factory=dict)
@@ -102,28 +102,32 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class FilePlacement:
-    """File of a commit, with the cluster state of its rows: the new one if added, else the old."""
+    """File that a commit adds or removes, with the state of its cluster: the new one if added, the
+    old one if removed.
+    """
 
     file: DataFile
     state: ClusterState
     fresh: bool = True
-    """False: the file is in the table already, and only its state changes."""
+    """False if the file is in the table already, and only its state changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexTable:
-    """The table in a folder, or at any URL that ``deltalake`` knows (``s3://…``)."""
+    """Table in a folder, or at a URL that ``deltalake`` supports (``s3://…``)."""
 
     location: str
     build_id: str = ""
-    """Begins the names of new files, so that those of one build can be found; no slash."""
+    """Prefix of the names of new files, by which the files of one build are found; it has no
+    slash.
+    """
 
     @classmethod
     def at(cls, location: str) -> IndexTable:
-        """Returns the table at a folder or URL; a relative folder is below this process's own.
+        """Returns the table at a folder or URL; a relative folder is below the working directory.
 
         Raises:
-            InvalidArgument: ``deltalake`` would take the folder for another one.
+            InvalidArgument: ``deltalake`` would use another folder than this.
         """
         if "://" in location:
             return cls(location)
@@ -138,11 +142,11 @@ class IndexTable:
 
     @property
     def folder(self) -> FilePath | None:
-        """The table's folder; None where it is a URL."""
+        """Folder of the table; None for a URL."""
         return None if "://" in self.location else FilePath(self.location)
 
     def exists(self) -> bool:
-        """True if there is a Delta table.
+        """True if there is a Delta table at the location.
 
         Raises:
             Unreachable: the location cannot be read.
@@ -154,7 +158,9 @@ class IndexTable:
 
     @contextmanager
     def reachable(self) -> Iterator[None]:
-        """Raises an error of storage or Delta as ``Unreachable``; TableNotFoundError as it is."""
+        """Converts errors of storage and Delta in the block to ``Unreachable``; TableNotFoundError
+        is raised unchanged.
+        """
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
@@ -169,10 +175,10 @@ class IndexTable:
             ) from error
 
     def refuse_unwritable(self) -> None:
-        """Makes the table's folder and checks that it can be written; does not check a URL.
+        """Creates the table's folder and checks that it can be written; does not check a URL.
 
         Raises:
-            InvalidArgument: the folder cannot be made, or written.
+            InvalidArgument: the folder cannot be created, or written.
         """
         if self.folder is None:
             return
@@ -189,7 +195,7 @@ class IndexTable:
         """Returns the table as it is now.
 
         Raises:
-            InvalidArgument: there is no table, or it is no index of this version.
+            InvalidArgument: there is no table, or it has not the columns of this version's index.
             Unreachable: the location cannot be read.
         """
         from deltalake import DeltaTable
@@ -220,7 +226,7 @@ class IndexTable:
         return TableState(table.version(), clusters_of(table))
 
     def write(self, cluster_id: str, batches: Iterable[pa.RecordBatch]) -> DataFile:
-        """Writes topics of one cluster to a new file, which no reader sees before a commit names
+        """Writes topics of one cluster to a new file, which readers do not see before a commit adds
         it.
 
         Every call makes a new file name, so a task that runs twice does no harm.
@@ -250,15 +256,15 @@ class IndexTable:
         return DataFile(path, files.get_file_info(path).size, rows, time.time_ns() // 1_000_000)
 
     def discard(self, files: Iterable[DataFile]) -> None:
-        """Removes files that no commit names, as far as they can be removed: those that stay cost
-        space, not correctness, and a full vacuum finds them (docs/how-to/search-all-clusters.md).
+        """Removes files that no commit has, ignoring errors: files that stay only cost space, and a
+        full vacuum removes them (docs/how-to/search-all-clusters.md).
         """
         self._delete(file.path for file in files)
 
     def discard_build(self) -> None:
-        """Removes all files of this build that the table does not name: also of tasks that did not
-        return, or were killed. Does nothing where the table cannot be read. No task of the build
-        may be running.
+        """Removes all files of this build that the table does not have, including those of tasks
+        that were killed. Does nothing if the table cannot be read. No task of the build may be
+        running.
         """
         import pyarrow.fs
         from deltalake.exceptions import DeltaError
@@ -282,7 +288,7 @@ class IndexTable:
                     files.delete_file(path)
 
     def missing_files(self, files: Sequence[DataFile]) -> list[DataFile]:
-        """Returns those of the files that storage does not have; none if it cannot be listed."""
+        """Returns the files that storage does not have; none if it cannot be listed."""
         import pyarrow.fs
 
         folder = self.folder
@@ -296,7 +302,9 @@ class IndexTable:
         return [one for one in files if one.path not in kept]
 
     def first_unreadable(self, files: Iterable[DataFile]) -> tuple[DataFile, Exception] | None:
-        """Returns the first of the files that cannot be read as topics, with the reason."""
+        """Returns the first file that cannot be read as topics, with the error; None = all can be
+        read.
+        """
         import pyarrow as pa
         import pyarrow.parquet
 
@@ -324,14 +332,14 @@ class IndexTable:
         """Makes one commit on top of ``base``; returns the new version.
 
         Raises:
-            CommitConflict: the table is not at ``base`` any more.
+            CommitConflict: the table has a newer version than ``base``.
             Unreachable: the location cannot be reached, or the table is gone.
         """
         from deltalake import CommitProperties
         from deltalake.exceptions import TableNotFoundError
         from deltalake.transaction import AddAction
 
-        # deltalake must not retry: on top of another commit the findings have to be merged again.
+        # deltalake must not retry: after another commit the findings must be merged again.
         properties = CommitProperties(custom_metadata={"kdir": note}, max_commit_retries=0)
         added = [
             AddAction(
@@ -358,7 +366,7 @@ class IndexTable:
             ) from error
 
     def _create(self, added: list[AddAction], properties: CommitProperties) -> None:
-        """Makes the table, unless another writer did."""
+        """Creates the table; raises CommitConflict if another writer did."""
         from deltalake import Schema
         from deltalake.exceptions import DeltaError
         from deltalake.transaction import create_table_with_add_actions
@@ -386,7 +394,7 @@ class IndexTable:
         removes: Sequence[FilePlacement],
         properties: CommitProperties,
     ) -> None:
-        """Makes the version after this one, unless another writer did."""
+        """Commits the version after ``version``; raises CommitConflict if another writer did."""
         from deltalake import DeltaTable
         from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import RemoveAction
@@ -419,7 +427,9 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def one_sentence(error: BaseException) -> str:
-    """Returns a library's error in one line: its first line, and its last, which has the reason."""
+    """Returns a library's error in one line: its first line, and the last one, which has the
+    reason.
+    """
     lines = [one.strip(" ↳.") for one in _COLOURS.sub("", str(error)).splitlines()]
     found = [one for one in lines if one] or [type(error).__name__]
     return found[0] if len(found) == 1 else f"{found[0]}: {found[-1]}"

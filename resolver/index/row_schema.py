@@ -1,9 +1,9 @@
 """Columns of the index, for Arrow, Spark and Delta.
 
 A row is one topic. Columns of the topic are in the data files; columns of its whole cluster (its
-identity, the time of the read, whether it is stale) are the same for all rows of a cluster, and the
-Delta table keeps them as partition values, beside the files. So a cluster's time and staleness
-change without rewriting a row (see delta_table.py).
+identity, the time of the read, whether it is stale) are the same for all rows of a cluster, and are
+partition values of the Delta table, outside the files. So a cluster's time and staleness change
+without rewriting a row (``delta_table.py``).
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ KIND_TOPIC: Final = "topic"
 MOST_LONG: Final = 2**63 - 1
 """Largest number of a ``Type.LONG`` column; revisions are unsigned in the contract."""
 KIND_UNREAD: Final = "unread"
-"""``kind`` of the one row that the data source gives for a cluster that it could not read."""
+"""``kind`` of the single row that the data source returns for a cluster that it could not read."""
 
 
 class Type(enum.Enum):
-    """Type of a column; the value is its name in Spark's DDL."""
+    """Type of a column; the value is the type's name in Spark's DDL."""
 
     TEXT = "STRING"
     INTEGER = "INT"
@@ -128,20 +128,20 @@ class ClusterState:
     stale_since: datetime | None = None
     stale_reason: str = ""
     unchanged_since: int | None = field(default=None, compare=False)
-    """Revision since which the rows are the same, up to ``revision``; not in the table."""
+    """Earliest revision with the same rows as ``revision``; None = not known. Not in the table."""
 
     @property
     def bootstrap_servers(self) -> tuple[str, ...]:
-        """The brokers of the first listener; none for a cluster with no Kafka behind it."""
+        """Brokers of the first listener; empty for a cluster without Kafka."""
         return self.listeners[0].bootstrap_servers if self.listeners else ()
 
     @property
     def is_doubtful(self) -> bool:
-        """True if its rows may be old, or some are missing."""
+        """True if the cluster's rows may be old, or some are missing."""
         return self.stale or bool(self.stale_reason)
 
     def same_rows(self, newer: ClusterState) -> bool:
-        """True if the rows that were read in this state are those of a newer one.
+        """True if rows that were read in this state are still right in a newer one.
 
         Paths depend on the mount, the rest of a row on the store's incarnation and on revisions
         that change topics.
@@ -163,8 +163,8 @@ class ClusterState:
         return replace(self, stale=True, stale_since=first, stale_reason=reason)
 
     def incomplete(self, reason: str) -> ClusterState:
-        """Returns this state for a cluster of which a part could not be read. It has no revision,
-        so that each build reads the cluster again until it is whole.
+        """Returns this state for a cluster that could be read only in part. It has no revision, so
+        that each build reads the cluster again until all of it can be read.
         """
         return replace(self, revision=None, stale_reason=self.stale_reason or reason)
 
@@ -211,12 +211,12 @@ def cluster_values(state: ClusterState) -> dict[str, object]:
 
 
 def partition_values(state: ClusterState) -> dict[str, str | None]:
-    """Returns the values of the cluster's columns, by name, in the text forms that Delta's protocol
-    has for partition values.
+    """Returns the values of the cluster's columns, by name, as text in the form of Delta's
+    partition values.
 
     Raises:
-        Internal: a value is outside the type of its column. Delta does not check this, and no
-            reader could read the table after such a commit.
+        Internal: a value does not fit the type of its column. Delta does not check this, and the
+            table could not be read after such a commit.
     """
     import pyarrow as pa
 
@@ -259,7 +259,7 @@ def _text(value: object) -> str | None:
         case bool():
             return "true" if value else "false"
         case datetime():
-            # With a Z: without it, a reader takes the time as of its own time zone.
+            # With a Z: without it, readers would use their own time zone.
             return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         case _:
             return str(value)

@@ -1,9 +1,9 @@
-"""``kdir find`` and ``kdir index report``: read the index without Spark, Java or any server.
+"""``kdir find`` and ``kdir index report``: read the index without Spark, Java and servers.
 
 A pattern with ``*``, ``?`` or ``[`` is a glob (``resolver/glob.py``). With a leading ``/`` it is
 matched against whole paths, without one against the ends of paths: ``click*`` finds
-``/la/web/clicks``. Any other pattern is text that the path or the physical name contains, in any
-case of letters. All values reach DuckDB as parameters, never as SQL.
+``/la/web/clicks``. Any other pattern is text that the path or the physical name contains; upper and
+lower case are equal. Values are passed to DuckDB as parameters, never as SQL.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _GLOB_SIGNS: Final = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """Topic as it was when its cluster was last read; times are UTC."""
+    """Topic in the state in which its cluster was last read; times are UTC."""
 
     path: str
     name: str
@@ -84,17 +84,17 @@ class SearchResult:
     """Rows of a search, and the clusters that were searched."""
 
     rows: tuple[FoundTopic, ...]
-    """By path, then cluster."""
+    """Found topics, by path, then cluster id."""
     total: int
-    """Number of topics that match; ``rows`` has fewer if a limit cut them off."""
+    """Number of topics that match; ``rows`` may have fewer, because of the limit."""
     clusters: tuple[ClusterState, ...]
-    """The clusters that were searched, by mount point."""
+    """Searched clusters, by mount point."""
     version: int
-    """The table's version that was read."""
+    """Version of the table that was read."""
 
     @property
     def stale(self) -> tuple[ClusterState, ...]:
-        """The searched clusters whose rows may be old or missing."""
+        """Searched clusters whose rows may be old or missing."""
         return tuple(state for state in self.clusters if state.is_doubtful)
 
 
@@ -108,7 +108,7 @@ class Snapshot:
 
     @property
     def version(self) -> int:
-        """The table's version."""
+        """Version of the table."""
         return self.table.version()
 
     def select(
@@ -120,7 +120,7 @@ class Snapshot:
         ``values`` are the query's parameters.
 
         Raises:
-            InvalidArgument: files of this version were vacuumed away.
+            InvalidArgument: files of this version were removed by a vacuum.
             Unreachable: storage fails, or a file is damaged.
         """
         if not clusters:
@@ -139,7 +139,9 @@ class Snapshot:
                 raise self._unreadable(clusters, error) from error
 
     def _unreadable(self, clusters: Sequence[ClusterFiles], error: Exception) -> KdirError:
-        """Returns why a query failed: that files are gone, or the first that cannot be read."""
+        """Returns the error of a failed query: files are missing, or the first file that cannot be
+        read.
+        """
         files = [file for one in clusters for file in one.files]
         failed = f"version {self.version} of {self.index.location} cannot be read"
         if missing := self.index.missing_files(files):
@@ -155,7 +157,7 @@ class Snapshot:
     def _register(
         self, database: duckdb.DuckDBPyConnection, clusters: Sequence[ClusterFiles]
     ) -> None:
-        """Makes the view ``topics``."""
+        """Creates the view ``topics``."""
         import pyarrow as pa
         import pyarrow.compute
 
@@ -193,14 +195,14 @@ def find(
 ) -> SearchResult:
     """Searches the index at ``table``, a folder or URL.
 
-    ``cluster`` (a name or an id) restricts the search to one cluster. ``glob``: True if the
-    pattern is a glob; None = if it looks like one. ``as_of`` is the time of the index to search: a
-    date means the end of that day; without a time zone, times are local. ``limit`` bounds the rows
-    that are returned, not those that are counted.
+    ``cluster`` (a name or an id) restricts the search to one cluster. ``glob``: whether the pattern
+    is a glob; None = it is one if it contains ``*``, ``?`` or ``[``. ``as_of``: search the index as
+    it was then; a date means the end of that day; a time without a time zone is local. ``limit``:
+    most rows to return; ``total`` counts all.
 
     Raises:
-        InvalidArgument: no index there, none that old, no such cluster, a pattern that is no glob,
-            a limit below 1, or a missing package.
+        InvalidArgument: there is no index, or none as old as ``as_of``; there is no such cluster;
+            the pattern is no valid glob; the limit is below 1; or a package is missing.
         Unreachable: the table cannot be read.
     """
     if limit is not None and limit < 1:
@@ -225,7 +227,7 @@ def open_index(table: str, as_of: str | date | datetime | None = None) -> Snapsh
     """Returns the index as it is now, or as it was at ``as_of``.
 
     Raises:
-        InvalidArgument: no index there, none that old, or a package is missing.
+        InvalidArgument: there is no index, or none as old as ``as_of``; or a package is missing.
         Unreachable: the table cannot be read.
     """
     require("pyarrow", "deltalake", "duckdb")
@@ -241,15 +243,15 @@ def open_index(table: str, as_of: str | date | datetime | None = None) -> Snapsh
 def parse_as_of(
     as_of: str | date | datetime, name: str = "as of", *, at: time = time.max
 ) -> datetime:
-    """Returns the time, in UTC, that an option names. A date is a time ``at`` that day, by default
-    its end; without a time zone, it is local.
+    """Returns the time, in UTC, of an option's value: a date, or a time, which is local without a
+    time zone.
 
     Args:
-        name: the option, as an error names it.
-        at: the time of the day that a date means.
+        name: name of the option in errors.
+        at: time of the day that a date means; by default the end of the day.
 
     Raises:
-        InvalidArgument: it is neither a date nor a time (ISO 8601), or before 1970 in UTC.
+        InvalidArgument: the value is neither a date nor a time (ISO 8601), or before 1970 in UTC.
     """
     found = as_of.strip() if isinstance(as_of, str) else str(as_of)
     try:
@@ -269,10 +271,10 @@ def parse_as_of(
 
 
 def glob_regex(glob: str) -> str:
-    """Returns the regular expression (RE2's, linear-time) of the paths that a glob matches.
+    """Returns the regular expression, for RE2 (linear time), of the paths that a glob matches.
 
     Raises:
-        InvalidArgument: it is no glob.
+        InvalidArgument: the text is no valid glob.
     """
     Glob.parse(glob)
     anchored = glob.startswith("/")
@@ -283,7 +285,7 @@ def glob_regex(glob: str) -> str:
 
 
 _ANY_SEGMENTS: Final = "(?:/[^/]+)*"
-# `[` takes everything up to the `]` that is not its first character.
+# `[` begins a set, which ends at the first `]` that is not its first character.
 _TOKENS: Final = re.compile(r"\*|\?|\[[!^]?.[^\]]*\]|.")
 
 
@@ -312,7 +314,7 @@ def _token_regex(token: str) -> str:
 
 
 def _condition(pattern: str, *, glob: bool | None) -> tuple[str, list[object]]:
-    """Returns the SQL condition for the topics that match, and its parameters."""
+    """Returns the SQL condition for the topics that match a pattern, and its parameters."""
     if glob or (glob is None and not _GLOB_SIGNS.isdisjoint(pattern)):
         return "regexp_full_match(path, ?)", [glob_regex(pattern)]
     if not pattern:
@@ -336,17 +338,17 @@ def _searched(index: Snapshot, cluster: str | None) -> list[ClusterFiles]:
 
 
 def _table_at(table: DeltaTable, location: str, moment: datetime) -> DeltaTable:
-    """Returns the newest version that was made at ``moment`` or before it.
+    """Returns the table at its newest version of ``moment`` or before.
 
     Raises:
-        InvalidArgument: it is not kept.
+        InvalidArgument: there is no such version, or it is not stored any more.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
     def opened(version: int) -> DeltaTable | None:
-        """Returns a version; None if it is not kept: the log has commits that were made before the
-        oldest checkpoint, too, without those that they build on.
+        """Returns a version; None if it cannot be opened: before the oldest checkpoint, the log has
+        commits without those that they build on.
         """
         with suppress(DeltaError):
             return DeltaTable(location, version=version)
@@ -387,16 +389,18 @@ class ClusterCounts:
     topics: int = 0
     partitions: int = 0
     ownerless: int = 0
-    """Topics without an effective owner."""
+    """Number of topics without an effective owner."""
     drifting: int = 0
-    """Topics with a setting in Kafka that differs from the desired one."""
+    """Number of topics with a setting in Kafka that differs from the desired one."""
     unsettled: int = 0
-    """Topics whose Kafka side is not ``active``."""
+    """Number of topics whose ``provision`` is not ``active``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedName:
-    """Physical name of several paths, in one or more clusters; ``paths`` has the first 20."""
+    """Physical name that several paths have, in one or more clusters; ``paths`` has the first 20
+    paths.
+    """
 
     physical_name: str
     count: int
@@ -415,7 +419,7 @@ class Shadowed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The index in numbers; the lists hold the first ``limit`` of each kind."""
+    """Summary of the index: counts and conspicuous topics; each list has at most ``limit`` items."""
 
     version: int
     clusters: tuple[ClusterCounts, ...]
@@ -432,10 +436,11 @@ def report(
     limit: int = 100,
 ) -> Report:
     """Returns counts by cluster, physical names with several paths, and topics that a mount hides.
-    With ``cluster``, a name or id, it has only the counts of that cluster.
+
+    With ``cluster``, a name or id, the report has only the counts of that cluster.
 
     Raises:
-        InvalidArgument, Unreachable: as ``search.find``.
+        InvalidArgument, Unreachable: as ``find``.
     """
     index = open_index(table, as_of)
     if cluster is not None:
@@ -489,8 +494,8 @@ SELECT path, cluster_id FROM topics WHERE starts_with(path, ?) ORDER BY path LIM
 
 
 def _shadowed(index: Snapshot, limit: int) -> tuple[Shadowed, ...]:
-    """Returns, for each mount, the topics below it of the cluster that is mounted nearest above
-    it; what a cluster further up has there is hidden by the mounts between.
+    """Returns the topics that mounts hide: for each mount, those below it in the cluster mounted
+    nearest above. Topics of clusters further up are found at the mounts between.
     """
     found: list[Shadowed] = []
     clusters = {Path.parse(one.state.mount): one for one in index.clusters.values()}

@@ -1,4 +1,4 @@
-"""Options that Spark's data sources have in common, read from text."""
+"""Options that all of kdir's data sources for Spark have, read from text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_names(options: Mapping[str, str], known: Collection[str], prefix: str 
     """Checks that each option is known or has the prefix.
 
     Raises:
-        InvalidArgument: an option is unknown; names it and the known ones.
+        InvalidArgument: an option is unknown; the message names it and the known ones.
     """
     for name in options:
         if name.lower() not in known and not (prefix and name.lower().startswith(prefix)):
@@ -23,10 +23,10 @@ def check_names(options: Mapping[str, str], known: Collection[str], prefix: str 
 
 
 def servers_option(options: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the addresses of option ``servers``, which has commas between them.
+    """Returns the addresses in the option ``servers``, which commas separate.
 
     Raises:
-        InvalidArgument: it has no address.
+        InvalidArgument: the option has no address.
     """
     servers = tuple(filter(None, (options.get("servers") or "").replace(" ", "").split(",")))
     if not servers:
@@ -35,10 +35,11 @@ def servers_option(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def failures_option(options: Mapping[str, str]) -> str:
-    """Returns option ``failures``: what to do about a failed cluster; by default ``row``.
+    """Returns the option ``failures``: the handling of a cluster that cannot be read; by default
+    ``row``.
 
     Raises:
-        InvalidArgument: it is not row, skip or raise.
+        InvalidArgument: the option is not row, skip or raise.
     """
     failures = options.get("failures") or "row"
     if failures not in _FAILURES:
@@ -49,10 +50,10 @@ def failures_option(options: Mapping[str, str]) -> str:
 
 
 def positive_option(options: Mapping[str, str], name: str, default: float) -> float:
-    """Returns an option that is a number above 0.
+    """Returns the value of an option, a number above 0.
 
     Raises:
-        InvalidArgument: it is not.
+        InvalidArgument: the value is no such number.
     """
     text = options.get(name)
     if not text:
@@ -67,10 +68,10 @@ def positive_option(options: Mapping[str, str], name: str, default: float) -> fl
 
 
 def whole_option(options: Mapping[str, str], name: str, default: int) -> int:
-    """Returns an option that is a whole number of at least 1.
+    """Returns the value of an option, a whole number of at least 1.
 
     Raises:
-        InvalidArgument: it is not.
+        InvalidArgument: the value is no such number.
     """
     number = positive_option(options, name, default)
     if number != int(number):

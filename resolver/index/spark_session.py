@@ -1,8 +1,8 @@
-"""Starts Spark for a crawl; a missing requirement is an error of one sentence.
+"""Starts Spark for a build of the index; a missing requirement is reported in one sentence.
 
 Workers need the driver's version of Python with grpcio, protobuf, pyarrow and deltalake. They run
 the driver's interpreter, unless ``PYSPARK_PYTHON`` names another one. kdir's own packages are sent
-to them, unless Spark is local or the session was running already.
+to the workers, unless Spark is local or the session was already running.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _JAVA_ENDS_SECONDS: Final = 5.0
 
 
 def require(*modules: str) -> None:
-    """Raises an error unless the modules are installed, without the cost of importing them.
+    """Checks that modules are installed, without the cost of importing them.
 
     Raises:
-        InvalidArgument: one is missing; names the extra and the command that installs it.
+        InvalidArgument: a module is missing; the message has the command that installs its extra.
     """
     if missing := missing_extra("the index", "index", *modules):
         raise InvalidArgument(missing)
@@ -48,7 +48,7 @@ def require(*modules: str) -> None:
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Raises an error of a Spark job in one sentence; Spark's own has pages of Java.
+    """Converts an error of a Spark job to one of one sentence; Spark's own has pages of Java.
 
     Raises:
         Internal: the job failed.
@@ -63,8 +63,8 @@ def spark_errors() -> Iterator[None]:
 
 
 def cause_of(text: str) -> str:
-    """Returns the line that names the cause in a traceback of Java that may contain one of Python:
-    the last error of Python, else the first line. At most 300 characters.
+    """Returns the line of a Java traceback that has the cause, at most 300 characters of it: the
+    last Python error in it, else the first line.
     """
     lines = [one.strip() for one in text.splitlines() if one.strip()]
     python = [one for one in lines if _PYTHON_ERROR.match(one) and "Py4J" not in one]
@@ -87,12 +87,12 @@ class SparkSettings:
 
     @contextmanager
     def open(self) -> Iterator[SparkSession]:
-        """Opens a session while the block runs. If a session is running already, it is used and
+        """Opens a session while the block runs. A session that is already running is used, and
         stays running.
 
         Raises:
             InvalidArgument: pyspark or Java is missing.
-            Unreachable: Spark did not start, or no such master answered.
+            Unreachable: Spark did not start, or the master did not answer.
         """
         require("pyspark")
         _require_java()
@@ -122,8 +122,8 @@ class SparkSettings:
             shutil.rmtree(own, ignore_errors=True)
 
     def _start(self, log: Path, interrupts: _Interrupts) -> SparkSession:
-        """Returns a new session. Java's standard error goes to ``log``: every start writes a dozen
-        useless lines; after a failed start, the last line has the reason.
+        """Returns a new session. Java's standard error is written to ``log``, since every start
+        writes a dozen useless lines; after a failed start, the last line has the reason.
         """
         from py4j.protocol import Py4JError
         from pyspark import SparkConf, SparkContext
@@ -132,14 +132,14 @@ class SparkSettings:
         from pyspark.sql import SparkSession
 
         _require_master(self.master)
-        # Else Spark takes the "python3" of a worker's PATH, which need not have our packages.
+        # Otherwise Spark uses the "python3" in a worker's PATH, which may not have our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         conf = SparkConf().setAll(list({**self._defaults(), **self.conf}.items()))
         conf.setMaster(self.master).setAppName("kdir index")
         gateway: Any = None
         try:
             with log.open("wb") as errors:
-                # A process has at most one Java: a second session uses that of the first.
+                # A process has at most one Java: a second session uses the first one's.
                 gateway = SparkContext._gateway or launch_gateway(  # type: ignore[no-untyped-call] # noqa: SLF001
                     conf, {"stderr": errors}
                 )
@@ -147,7 +147,7 @@ class SparkSettings:
             interrupts.take()  # Spark has installed its own handler
             return SparkSession(context)
         except (Py4JError, PySparkException, OSError) as error:
-            # Until then a SIGINT reached Spark's own handler, which raises such an error.
+            # Until then Spark's own handler of SIGINT was installed, which raises such an error.
             interrupts.came |= bool(gateway) and _ends_by_interrupt(gateway.proc)
             parts = str(error).strip().partition("\n")[0]
             answered = log.read_text(errors="replace").strip().splitlines()
@@ -161,13 +161,13 @@ class SparkSettings:
             "spark.log.level": "ERROR",
         }
         if self.master.startswith("local") or f"//{_LOOPBACK}:" in self.master:
-            # Else Spark looks up the host's name, which may fail, and listens at its address.
+            # Otherwise Spark looks up the host's name, which may fail, and listens at its address.
             settings |= {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
         return settings
 
 
 class _Interrupts:
-    """Handler of SIGINT while Spark runs; Spark and py4j raise pages of traceback for it."""
+    """Handler of SIGINT while Spark runs; without it, Spark and py4j print pages of traceback."""
 
     def __init__(self) -> None:
         self.came = False
@@ -184,7 +184,9 @@ class _Interrupts:
         raise KeyboardInterrupt
 
     def give_back(self) -> None:
-        """Restores the former handler; after an interrupt, kills the Java of this process."""
+        """Restores the former handler; after an interrupt, kills the Java that this process
+        started.
+        """
         if self._is_main:
             signal.signal(signal.SIGINT, self._before)
         if self.came:
@@ -193,7 +195,7 @@ class _Interrupts:
 
 
 def _ends_by_interrupt(java: Any) -> bool:
-    """True if Java, which gets a ^C too, ended by it; waits some seconds for that."""
+    """True if Java was ended by ^C, which it receives, too; waits some seconds for its end."""
     try:
         return int(java.wait(_JAVA_ENDS_SECONDS)) in {130, -signal.SIGINT}
     except subprocess.TimeoutExpired:
@@ -215,7 +217,8 @@ def _spark_children() -> list[int]:
 
 
 def _require_master(master: str) -> None:
-    """Checks that a standalone master accepts connections; Spark itself takes a minute for that.
+    """Checks that a standalone master accepts connections; Spark itself would take a minute to
+    report that.
 
     Raises:
         Unreachable: none of the named masters does.

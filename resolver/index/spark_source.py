@@ -3,12 +3,12 @@
     register(spark)
     spark.read.format("kdir").option("servers", "la-1:7420,ny-1:7420").load("/la")
 
-The driver finds the clusters (``cluster_discovery.py``) and makes one partition of each, or several
-of a large one. Executors get plain values, and each opens its own channel to the cluster that it
-reads. A cluster that does not answer does not fail the read: it has one row of kind ``unread`` with
-the reason (``failures=row``), so that nothing is missing in silence. ``failures=skip`` leaves that
-row out, ``failures=raise`` fails. There is no ``readStream``; ``kdir.changes`` (``changes.py``) has
-a stream of changes.
+The driver finds the clusters (``cluster_discovery.py``) and makes one partition for each, or
+several for a large one. Executors receive plain values, and each opens its own channel to the
+cluster that it reads. A cluster that does not answer has one row of kind ``unread`` with the reason
+(``failures=row``), so that nothing is missing silently. ``failures=skip`` leaves that row out;
+``failures=raise`` makes the read fail. There is no ``readStream``; ``kdir.changes``
+(``changes.py``) has a stream of changes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class Options:
         ``shard_rows``.
 
         Raises:
-            InvalidArgument: an option is unknown or wrong; names it and what is expected.
+            InvalidArgument: an option is unknown or wrong; the message names it and the expected
+                value.
             InvalidPath: ``path`` is no canonical path.
         """
         known = {"servers", "path", "failures", "ask_seconds", "page_rows", "shard_rows"}
@@ -102,12 +103,13 @@ class KdirSource(DataSource):
 
 @dataclass(frozen=True)
 class ShardPartition(InputPartition):
-    """Topics of one cluster, to be read by one task."""
+    """Partition that one task reads: topics of one cluster."""
 
     shard: Shard
     owns_path: bool = False
-    """True if the path to read is this cluster's and no cluster is mounted at or below it: then a
-    directory that this cluster does not have does not exist."""
+    """True if this cluster owns the path and no cluster is mounted at or below it: if it lacks the
+    directory, the path does not exist.
+    """
 
 
 @dataclass(frozen=True)
@@ -160,9 +162,9 @@ class KdirReader(DataSourceReader):
             if unreadable:
                 raise UnreadableRecord.of_entries(shard.path, unreadable)
         except KdirError as error:
-            # Each cluster has its own mount: where that is absent, the cluster has moved since.
+            # A mount always exists in its own cluster: if it is absent, the cluster was moved.
             if isinstance(error, Absent) and shard.path != shard.state.mount:
-                # If not, another cluster may have the directory: no topics here is no failure.
+                # Otherwise another cluster may have the directory, so no topics here is no failure.
                 if owns_path:
                     raise Absent(f"{self.options.below}: {error.message}") from None
                 return

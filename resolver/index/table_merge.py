@@ -1,8 +1,8 @@
-"""Merges the results of a crawl into the table's state: what one commit changes; no I/O.
+"""Merges the results of a build into the table's state, as one commit; no I/O.
 
-After a conflict the same results are merged into the table that another crawl has changed. If both
-crawls have a result for a cluster, the later one counts. Times are compared only after a conflict:
-otherwise the new result counts, even if an earlier clock was ahead.
+After a conflict the same results are merged into the table that another build has changed. If both
+builds have a result for a cluster, the later one counts. Times are compared only then: without a
+conflict the new result counts, even if the clock of an earlier build was ahead.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RereadCluster:
 
 @dataclass(frozen=True, slots=True)
 class Unchanged:
-    """Result that the cluster has not changed since the table's rows of it were read."""
+    """Result that the cluster has not changed since its rows in the table were read."""
 
     state: ClusterState
 
@@ -51,7 +51,7 @@ class NoAnswer:
     """Result that the cluster could not be read: its rows stay and become stale."""
 
     cluster_id: str
-    """Empty if it is not known: then the table gets no row."""
+    """Id of the cluster; empty = not known, and the table gets no row."""
     cluster: str
     mount: str
     reason: str
@@ -60,7 +60,9 @@ class NoAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RemovedCluster:
-    """Result that the owner of its mount point answered and has no such mount any more."""
+    """Result that the owner of the cluster's mount point answered, and does not list the mount any
+    more.
+    """
 
     cluster_id: str
     reason: str
@@ -88,7 +90,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ClusterLine:
-    """One cluster in the report of a build."""
+    """Line about one cluster in the report of a build."""
 
     cluster_id: str
     cluster: str
@@ -98,20 +100,20 @@ class ClusterLine:
     revision: int | None = None
     as_of: datetime | None = None
     stale: bool = False
-    """True if its rows are stale, whatever the outcome."""
+    """True if the cluster's rows are stale, whatever the outcome."""
     stale_since: datetime | None = None
     reason: str = ""
 
 
 @dataclass(slots=True)
 class TableCommit:
-    """Files that one commit adds and removes, and the report of each cluster."""
+    """Commit: the files that it adds and removes, and the report's line for each cluster."""
 
     adds: list[FilePlacement] = field(default_factory=list)
     removes: list[FilePlacement] = field(default_factory=list)
     lines: list[ClusterLine] = field(default_factory=list)
     unused: list[DataFile] = field(default_factory=list)
-    """Written files that are not needed, since another writer's result is newer."""
+    """Written files that are not needed, since another build's result is newer."""
 
 
 def merge(
@@ -120,10 +122,11 @@ def merge(
     findings: Iterable[Finding],
     empty_file: Callable[[str], DataFile],
 ) -> TableCommit:
-    """Returns the commit that updates the table to the findings, which were made from ``before``.
+    """Returns the commit that updates ``table`` to findings that were made when it was as in
+    ``before``.
 
-    ``empty_file`` writes a file without rows for a cluster id: the table has one for a cluster that
-    was never read.
+    ``empty_file`` writes a file without rows for a cluster id; a cluster that was never read has
+    one.
     """
     changes = TableCommit()
     for finding in findings:
@@ -157,7 +160,7 @@ def cluster_id_of(finding: Finding) -> str:
 
 
 def _is_overtaken(held: ClusterFiles | None, finding: Finding) -> bool:
-    """True if what another crawl has committed is newer than the finding."""
+    """True if another build has committed a result that is newer than the finding."""
     match finding:
         case RereadCluster(state=state) | Unchanged(state=state):
             return held is None or is_later(held.state, state.as_of)
@@ -168,7 +171,9 @@ def _is_overtaken(held: ClusterFiles | None, finding: Finding) -> bool:
 def _keep_other(
     changes: TableCommit, held: ClusterFiles | None, was: ClusterFiles | None, finding: Finding
 ) -> None:
-    """Keeps what another crawl has committed: newer rows, or that the cluster is removed."""
+    """Keeps the result that another build has committed: newer rows, or the removal of the
+    cluster.
+    """
     if isinstance(finding, RereadCluster):
         changes.unused.extend(finding.files)
     if held is not None:
@@ -201,7 +206,7 @@ def _no_answer(
     finding: NoAnswer,
     empty_file: Callable[[str], DataFile],
 ) -> None:
-    if not finding.cluster_id:  # a row would stay once the id is known
+    if not finding.cluster_id:  # a row would stay after the id becomes known
         state = ClusterState("", finding.cluster, finding.mount)
         state = state.silent(finding.at, finding.reason)
         changes.lines.append(_line(ClusterFiles(state, ()), Outcome.NEVER_READ))
@@ -238,7 +243,9 @@ def is_later(held: ClusterState, than: datetime | None) -> bool:
 
 
 def _keep_since(state: ClusterState, held: ClusterFiles | None) -> ClusterState:
-    """Returns the state; if it was stale in the table already, it stays stale since then."""
+    """Returns the state; if the cluster is stale in the table already, with the ``stale_since``
+    from there.
+    """
     if not state.stale or held is None or not held.state.stale or held.state.stale_since is None:
         return state
     return replace(state, stale_since=held.state.stale_since)
