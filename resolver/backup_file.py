@@ -67,7 +67,7 @@ class Checksum:
             DamagedBackup: they differ.
         """
         if trailer.rows != self.rows:
-            raise DamagedBackup(f"{self.rows:,} rows came; {trailer.rows:,} were written")
+            raise DamagedBackup(f"found {self.rows:,} rows; the trailer has {trailer.rows:,}")
         if trailer.sha256 != self._sha256.digest():
             raise DamagedBackup(
                 f"the checksum over the header and all {self.rows:,} rows is not the one written"
@@ -153,7 +153,9 @@ class BackupReader:
         if not first:
             raise DamagedBackup("not a backup that kdir made: the file is empty")
         if first != _MAGIC:
-            raise DamagedBackup("not a backup that kdir made: its first line says something else")
+            raise DamagedBackup(
+                "not a backup that kdir made: its first line is not that of a backup"
+            )
         message = self._next()
         if message is None or message.WhichOneof("part") != "header":
             raise DamagedBackup(f"the header is missing, at byte {self._at:,} of the unpacked data")

@@ -127,7 +127,7 @@ class Resolver:
         self.health = health or ServerHealth(clock)
         """Recent results of the servers."""
         if transport is not None and any(login):
-            raise errors.InvalidArgument("transport: with one, ca, cert, key and token are its own")
+            raise errors.InvalidArgument("transport: given together with ca, cert, key or token")
         credentials = _credentials(login) if any(login) else None
         self._owns_transport = transport is None
         self.transport: Transport = (

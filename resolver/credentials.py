@@ -35,7 +35,7 @@ class UserCredentials:
         if bool(login.cert) != bool(login.key):
             raise InvalidArgument("cert and key go together", field="cert")
         if login.cert and not login.ca:
-            raise InvalidArgument("ca: missing; with cert, whose servers are believed", field="ca")
+            raise InvalidArgument("ca: missing; expected with cert, to trust servers", field="ca")
         if login.token and login.token_file:
             raise InvalidArgument("token or token_file, not both", field="token")
         self._login: Final = login

@@ -47,6 +47,6 @@ def parse_settings(text: str) -> dict[str, str]:
         if not equals or not key:
             raise ValueError(f"line {number}: expected KEY=VALUE")
         if key in settings:
-            raise ValueError(f"line {number}: {key} is in it twice")
+            raise ValueError(f"line {number}: {key} is set twice")
         settings[key] = value.strip()
     return settings

@@ -262,7 +262,9 @@ class _Search:
             case ErrorAnswer(error=error):
                 raise error
             case Answer() | Absent() | Referral() | Rewrite():
-                raise errors.Lame(f"{endpoint} answers for cluster {wanted!r}, which it is not")
+                raise errors.Lame(
+                    f"{endpoint} answers for cluster {wanted!r}, but belongs to another"
+                )
 
     def _note_position(self, sender: Sender) -> None:
         self._locator.positions.note(sender.cluster_id, sender.incarnation, sender.revision)
@@ -271,7 +273,7 @@ class _Search:
         if referral.way is AskedBecause.UP:
             above = referral.mount is None or is_above(referral.mount, mount)
             why = "" if above else "up, to what is not above"
-            why = why if self._rising else "up, after the search has come down"
+            why = why if self._rising else "up, after a step down"
         else:
             own = referral.mount == mount
             why = "to its own mount" if own or referral.mount is None else ""

@@ -178,7 +178,7 @@ def location_of(answer: Answer, sender: Sender, links: tuple[LinkStep, ...] = ()
     if topic is not None and (rule := why_invalid(topic.physical_name)):
         found = cut_shown(topic.physical_name)
         raise Lame(
-            f"cluster {sender.cluster} names a topic that Kafka cannot have: topic.physical_name: "
+            f"cluster {sender.cluster} sent an invalid topic name: topic.physical_name: "
             f"found {found}; {rule}; expected 1 to 249 of a-z A-Z 0-9 . _ -",
             field="topic.physical_name",
             found=found,

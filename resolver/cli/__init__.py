@@ -1,3 +1,3 @@
-"""The kdir command line: one file for each family of verbs. Servers
-enforce every rule of the tree.
+"""The kdir command line, with one file for each family of verbs. The servers enforce the rules of
+the tree.
 """

@@ -1,4 +1,6 @@
-"""The verb ``arm``: shows what kdir would change in Kafka, and arms it."""
+"""The verb ``arm``: shows the changes that kdir would make in Kafka below a path, and arms the
+path.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +128,7 @@ def _do(
     )
     until = time.monotonic() + wait
     while answer.in_progress and not answer.message and time.monotonic() < until:
-        # The same request, asked again: the server waits for the calls that are left.
+        # The same request again: the server waits for the remaining calls.
         left = min(session.timeout_seconds, max(1.0, until - time.monotonic()))
         answer = session.resolver.call(
             where.path, "PolicyService.Arm", request, timeout_seconds=left

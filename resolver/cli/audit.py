@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["VERBS"]
 
 _MOST_EXACT: Final = 2**53
-"""Beyond it many readers of JSON do not keep a whole number exact."""
+"""Largest whole number that all readers of JSON keep exact; larger ones are printed as text."""
 
 
 def _audit(session: Session, arguments: Arguments) -> int:
@@ -62,7 +62,7 @@ def _wanted(arguments: Arguments) -> ChangeFilter:
 def _load(
     session: Session, database: AuditDatabase, wanted: ChangeFilter, properties: Mapping[str, str]
 ) -> None:
-    """Reads the logs into the database; reports those that could not be read in full."""
+    """Reads the change logs into the database; reports those that could not be read completely."""
     from resolver.changes.audit import HistoryReading, find_ranges
 
     patience = session.timeout_seconds
@@ -104,7 +104,7 @@ def _print(session: Session, pages: Iterator[tuple[list[str], list[dict[str, Any
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value of Arrow as one of JSON."""
+    """Returns a value from Arrow as a JSON value."""
     match value:
         case None | bool() | str() | float():
             return value

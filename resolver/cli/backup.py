@@ -71,7 +71,7 @@ def _backup(session: Session, arguments: Arguments) -> int:
             attempts.append(f"{server}: {error}")
             last = error
             if target == "-":
-                break  # some of it may be written
+                break  # a part may be written already
     if last is None:
         raise Unreachable("no known servers for this cluster")
     last.attempts = tuple(attempts)
@@ -79,7 +79,7 @@ def _backup(session: Session, arguments: Arguments) -> int:
 
 
 def _refuse_special(target: str) -> None:
-    """Raises UsageError if the target is there and is no regular file: the backup would replace a
+    """Raises UsageError if the target exists and is not a regular file: the backup would replace a
     device or a FIFO by a file. A symlink counts as its target.
     """
     if os.path.exists(target) and not os.path.isfile(target):
@@ -95,7 +95,9 @@ def _refuse_existing(target: str) -> None:
 
 
 def _to_file(session: Session, server: str, cluster: str, target: str, *, force: bool) -> None:
-    """Writes the backup to a file beside the target, and moves it there when it is complete."""
+    """Writes the backup to a temporary file in the target's folder, and renames it when it is
+    complete.
+    """
     import tempfile
 
     folder, name = os.path.split(target)
@@ -126,7 +128,7 @@ def _put_in_place(part: str, target: str, *, force: bool) -> None:
         os.replace(part, target)
     else:
         try:
-            os.link(part, target)  # unlike a rename it never replaces what came meanwhile
+            os.link(part, target)  # unlike a rename it never replaces a new file
         except FileExistsError:
             _refuse_existing(target)
             raise
@@ -144,7 +146,7 @@ def _receive(session: Session, server: str, cluster: str, file: IO[bytes]) -> An
     """Writes the backup that a server sends; returns the writer.
 
     Raises:
-        Unreachable: what was received is incomplete.
+        Unreachable: the received backup is incomplete.
     """
     from kdir.v1 import admin_pb2
 
@@ -162,11 +164,12 @@ def _receive(session: Session, server: str, cluster: str, file: IO[bytes]) -> An
 
 
 def _name_of(header: admin_pb2.BackupHeader) -> str:
-    """Returns ``la-tracking-20261120T101502Z.kdir``: the cluster's name if a file can have it, else
-    its id. So a server's answer cannot choose a folder or overwrite another file.
+    """Returns a file name such as ``la-tracking-20261120T101502Z.kdir``, from the cluster's name if
+    that is valid in a file name, else from its id. So a server's answer cannot choose a folder or
+    overwrite another file.
 
     Raises:
-        Unreachable: neither can be a file's name.
+        Unreachable: neither is valid in a file name.
     """
     import time
 
@@ -181,9 +184,9 @@ def _name_of(header: admin_pb2.BackupHeader) -> str:
 
 
 _FILE_NAME: Final = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9._-]{0,199}", re.ASCII)
-"""Names that a file may begin with: without separators, not hidden, and not like an option."""
+"""Valid beginnings of a file name: without separators, not hidden, and not like an option."""
 _LAST_SECOND: Final = 253_402_300_799
-"""The last one of the year 9999."""
+"""Last second of the year 9999, as Unix time."""
 
 
 def _print_backup_summary(
@@ -207,7 +210,7 @@ def _print_backup_summary(
 
 def _offline(session: Session, arguments: Arguments) -> int:
     session.out.flush()
-    # -P: a folder named "directory" in the working directory is not imported.
+    # -P: without it, a folder "directory" in the working directory would be imported.
     verb = arguments.verb.name
     command = [sys.executable, "-P", "-m", "directory", verb, *arguments.many(RAW_ARGUMENTS)]
     os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted

@@ -1,8 +1,8 @@
 """Effects of a change of policies in the clusters mounted below: each cluster computes its own.
 
-A cluster stores only its own topics. So the values that the root of a cluster below would inherit
-are sent to it for a dry run (``validate_only``); it returns its own counts and calls to Kafka. A
-cluster that does not answer is named, and never counted as 0.
+A cluster stores only its own topics. So each cluster below receives, for a dry run
+(``validate_only``), the values that its root would inherit, and returns its own counts and calls to
+Kafka. A cluster that does not answer is named, never counted as 0.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ __all__ = [
 _T = TypeVar("_T")
 
 _AT_ONCE: Final = 16
-"""Clusters that are asked at a time."""
+"""Most clusters that are queried at the same time."""
 _NOT_INHERITED: Final = frozenset({"manage", "max_topics", "max_partitions"})
 """Fields that topics of other clusters do not inherit: arming is for one cluster's Kafka, and a
-quota for its own directory.
+quota for one directory.
 """
 
 
@@ -50,9 +50,9 @@ class ClusterBelow(NamedTuple):
 
     mount: str
     cluster: str
-    """Its name; its id where that is not known."""
+    """Name of the cluster; its id if the name is not known."""
     topics: int = 0
-    """Number of its topics, as it last reported."""
+    """Number of topics that the cluster last reported."""
     cluster_id: str = ""
 
 
@@ -80,7 +80,7 @@ def clusters_below(session: Session, path: str) -> list[ClusterBelow]:
 def query_each(
     session: Session, below: Sequence[ClusterBelow], query: Callable[[ClusterBelow], _T]
 ) -> list[_T | KdirError]:
-    """Returns the answer of each cluster, or its error; several are queried at a time."""
+    """Returns the answer or the error of each cluster; several are queried concurrently."""
     from concurrent.futures import ThreadPoolExecutor
 
     def ask(one: ClusterBelow) -> _T | KdirError:
@@ -91,7 +91,7 @@ def query_each(
 
     if not below:
         return []
-    session.resolver  # noqa: B018 - made once, before several threads want it
+    session.resolver  # noqa: B018 - created before several threads use it
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(ask, below))
 
@@ -103,20 +103,20 @@ class ClusterPlan:
     cluster: str
     mount: str
     topics: dict[str, int] = field(default_factory=dict)
-    """Number of topics whose value changes, by inherited field."""
+    """Number of topics whose value changes, by field."""
     data_loss: frozenset[str] = frozenset()
     """Fields whose change may make Kafka delete data."""
     calls: Sequence[policies_pb2.KafkaCall] = ()
     calls_omitted: int = 0
     is_armed: bool = False
     held_topics: int = 0
-    """Armed topics whose change waits for approval."""
+    """Number of armed topics whose change waits for approval."""
     incomplete: bool = False
-    """The cluster's time limit was reached: its counts are lower bounds."""
+    """True if the cluster's time limit was reached, so that its counts are lower bounds."""
     caller_view: bool = False
-    """Its counts are of what the caller may describe."""
+    """True if the counts are only of entries that the caller may describe."""
     error: KdirError | None = None
-    """Why the plan of the cluster is not known."""
+    """Reason why the cluster's plan is not known; None = it is known."""
 
     @property
     def is_lower_bound(self) -> bool:
@@ -127,7 +127,7 @@ class ClusterPlan:
 def failure_text(cluster: str, error: KdirError) -> str:
     """Returns why a cluster's effects are unknown: access denied, no answer, or another error."""
     match error:
-        case Denied() | Absent():  # Absent: hidden from the caller, but mounted
+        case Denied() | Absent():  # Absent: mounted, but hidden from the caller
             what = "denied it"
         case Unavailable() | DeadlineExceeded() | NoRoute():
             what = "did not answer"
@@ -146,7 +146,7 @@ def plans_below(
 
     changed, where = list(changes), Path.parse(path)
     if not any(one.cluster_count for one in changed):
-        return []  # no mount inherits it
+        return []  # no mount inherits them
     try:
         below = clusters_below(session, path)
     except KdirError as error:
@@ -168,8 +168,8 @@ def acl_calls_below(
     grants: Sequence[access_pb2.Grant],
     removed_from: str = "",
 ) -> list[ClusterPlan]:
-    """Returns the ACL calls that grants above a mount cause, in each cluster below. The grants are
-    added, or removed from the directory at ``removed_from``.
+    """Returns the ACL calls that a change of grants above causes in each cluster below. The grants
+    are added or, if ``removed_from`` is set, removed from that directory.
     """
     from kdir.v1 import access_pb2
 
@@ -212,8 +212,8 @@ def inheriting_topics(
     policies: policies_pb2.Policies,
     fields: Sequence[Field],
 ) -> list[str | KdirError]:
-    """Returns for each cluster below how many topics would inherit other values if ``policies``
-    were set at ``path``, as ``topics_text`` does (empty = none), or the cluster's error.
+    """Returns for each cluster below the number of topics that would inherit other values if
+    ``policies`` were set at ``path``, as text of ``topics_text``, or the cluster's error.
     """
     from resolver.path import Path
 
@@ -221,7 +221,7 @@ def inheriting_topics(
 
     def count(one: ClusterBelow) -> str:
         sources = _sources(session, one.mount)
-        # What a nearer directory sets stays as it is.
+        # A value that a nearer directory sets stays unchanged.
         reaching = [each for each in fields if len(sources.get(each.in_answers, ())) <= depth]
         if not reaching:
             return ""
@@ -275,7 +275,7 @@ def _plan_of(
     reaching = [
         one
         for one in changes
-        # What a nearer directory sets stays as it is.
+        # A value that a nearer directory sets stays unchanged.
         if len(sources.get(one.field, ())) <= len(where)
         and one.field.partition("[")[0] not in _NOT_INHERITED
     ]
@@ -316,7 +316,7 @@ def _put(entry: entry_pb2.Entry, change: access_pb2.PolicyChange) -> str:
     if wanted.key:
         getattr(entry.policies, wanted.name)[wanted.key].cleared = True
         return wanted.mask
-    # A request cannot unset an inherited value; any other value changes it for the same topics.
+    # A request cannot unset an inherited value; any other value affects the same topics.
     others = ("1", "2") if change.before.isdigit() else ("false", "true")
     return assign(entry, f"{key}={others[change.before == others[0]]}", "set").mask
 
@@ -324,15 +324,15 @@ def _put(entry: entry_pb2.Entry, change: access_pb2.PolicyChange) -> str:
 def with_clusters_below(
     plan: access_pb2.ChangePlan, below: Sequence[ClusterPlan]
 ) -> access_pb2.ChangePlan:
-    """Returns the plan with what the clusters below add to its counts and calls; incomplete if the
-    plan of one is not known.
+    """Returns the plan with the counts and calls of the clusters below added; incomplete if one of
+    their plans is not known.
     """
     whole = type(plan)()
     whole.CopyFrom(plan)
     for row in whole.policies:
         row.topic_count += sum(one.topics.get(row.field, 0) for one in below)
         row.deletes_data |= any(row.field in one.data_loss for one in below)
-        # The row also counts clusters mounted deeper, which inherit it, too.
+        # The row's own count includes clusters mounted deeper, which also inherit the value.
         row.cluster_count = max(row.cluster_count, sum(row.field in one.topics for one in below))
     for one in below:
         whole.kafka_calls.extend(one.calls)
@@ -352,9 +352,8 @@ def armed_summary(
     *,
     is_dry_run: bool = False,
 ) -> str:
-    """Returns the effect of a change at a path on Kafka: how many topics of which clusters.
-
-    After a dry run the caller reports why the plan of a cluster is not known.
+    """Returns the effect of a change on Kafka, as text: the number of topics in each cluster. After
+    a dry run the text leaves out why a plan is not known, which the caller reports.
     """
     planned = ClusterPlan(
         own,
@@ -401,7 +400,7 @@ def armed_summary(
 
 
 def unchanged_text(*, is_dry_run: bool) -> str:
-    """Returns the text that nothing in Kafka changes."""
+    """Returns the text for a change that has no effect in Kafka."""
     return f"nothing in Kafka {'would change' if is_dry_run else 'changes'}"
 
 

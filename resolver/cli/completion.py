@@ -1,8 +1,7 @@
-"""Completion: candidates at the cursor, and the scripts that call it for each shell.
+"""Completion: candidates at the cursor, and the script of each shell that calls it.
 
-It never raises, prints nothing on stderr and never keeps a person waiting: verbs, options and
-recently listed paths need no gRPC; other paths are queried with a short deadline, and without an
-answer older ones are offered.
+It never raises and prints nothing on stderr. Verbs, options and recently listed paths need no gRPC;
+other paths are queried with a short timeout, and without an answer older names are offered.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
 __all__ = ["KEYS", "OPERATIONS", "TOPIC_CONFIGS", "candidates", "complete", "script"]
 
 ASK_SECONDS: Final = 1.0
-"""Timeout of a query: a person waits at the prompt."""
+"""Timeout of a query, since the user waits at the prompt."""
 OLD_SECONDS: Final = 86_400.0
-"""Maximum age of names that are offered while no server answers."""
+"""Maximum age of names that are offered if no server answers."""
 
-# What completion offers for operations and for keys of policies. Copies, so that a prompt waits
-# for no heavy import: a test compares them with the contract and with Kafka's definitions.
+# Candidates for operations and for keys of policies. They are copies, so that completion needs no
+# slow import: a test compares them with the contract and with Kafka's definitions.
 OPERATIONS: Final = (
     "all", "alter", "alter-configs", "cluster-action", "create", "create-tokens", "delete",
     "describe", "describe-configs", "describe-tokens", "idempotent-write", "read",
@@ -52,7 +51,7 @@ KEYS: Final = (
     "producer.", "consumer.", "tags.",
     *(name if "." in name else f"config.{name}" for name in TOPIC_CONFIGS),
 )  # fmt: skip
-"""All keys that ``kdir set`` takes; one that ends in a dot is a prefix."""
+"""All keys of ``kdir set``; a key that ends in a dot is a prefix."""
 
 _BASH: Final = r"""# bash completion of kdir
 _kdir() {
@@ -97,7 +96,9 @@ def script(shell: str) -> str:
 
 
 def complete(parts: Sequence[str]) -> int:
-    """Prints the candidates at the cursor of ``SHELL WORD… CURRENT``; CURRENT may be empty."""
+    """Prints the candidates for the last of ``parts``: the shell's name, the arguments before the
+    cursor, and the one at the cursor, which may be empty. Returns the exit code.
+    """
     if len(parts) < 2 or parts[0] not in _SCRIPTS:
         return 2
     shell, *line = parts
@@ -106,13 +107,13 @@ def complete(parts: Sequence[str]) -> int:
     try:
         for part, meaning in candidates(line):
             offer(part, meaning if shell == "fish" else "")
-    except Exception:  # noqa: BLE001 - nothing that goes wrong here may reach a prompt
+    except Exception:  # noqa: BLE001 - no error may be printed at a prompt
         return 1
     return 0
 
 
 def _join_equals(line: list[str]) -> list[str]:
-    # bash breaks arguments at "=", and wants back only what is behind it.
+    # bash splits arguments at "=", and expects only the part after it.
     if line[-1] == "=":
         return [*line[:-1], ""]
     return [*line[:-2], line[-1]] if len(line) > 1 and line[-2] == "=" else line
@@ -126,7 +127,7 @@ def candidates(line: Sequence[str]) -> Iterator[tuple[str, str]]:
     try:
         before, name, rest = split_verb(line[:-1])
     except UsageError as error:
-        # An option before the verb that still lacks its value.
+        # The cursor is at the value of an option before the verb.
         option = _named(GLOBAL_OPTIONS, line[-2]) if "needs a value" in error.message else None
         if option is not None:
             yield from _values(option, current, line[:-1])
@@ -226,7 +227,7 @@ def _values(
 
 def _message(what: str, current: str) -> Iterator[str]:
     match what:
-        case "operations":  # several, with commas between them
+        case "operations":  # several, separated by commas
             before, comma, last = current.rpartition(",")
             yield from (f"{before}{comma}{one}" for one in OPERATIONS if one.startswith(last))
         case "key":
@@ -245,9 +246,7 @@ def _files(current: str) -> Iterator[str]:
 
 
 def _paths(current: str, answered: Sequence[str]) -> list[str]:
-    """Returns paths that begin with ``current``, from what was listed lately or from
-    the servers.
-    """
+    """Returns paths that begin with ``current``, from recent listings or from the servers."""
     from resolver.cli.disk_hints import FRESH_SECONDS, MOST_NAMES, ListingCache
 
     if not current.startswith("/"):
@@ -264,7 +263,7 @@ def _paths(current: str, answered: Sequence[str]) -> list[str]:
             known.store(directory, start, names)
     if names is None:
         names = known.load(directory, start, most_age_seconds=OLD_SECONDS) or []
-    # System entries are offered once their underscore is typed.
+    # System entries are offered only after their underscore is typed.
     shown = [name for name in names if start.startswith("_") or not name.startswith("__")]
     return [f"{directory.rstrip('/')}/{name}" for name in shown]
 
@@ -324,7 +323,7 @@ def _send_request(
                 if str(one.path) == directory or len(names) >= MOST_NAMES:
                     break
                 name = display_name(one.entry).text
-                # A shell takes the candidates as they are, and ``start`` may have a * of its own.
+                # A shell inserts candidates unchanged, and ``start`` may itself contain a ``*``.
                 if is_segment(name.removesuffix("/")) and name.startswith(start):
                     names.append(name)
             return names

@@ -77,7 +77,7 @@ def _list(session: Session) -> int:
 
 
 def _files(login: LoginSettings) -> dict[str, str]:
-    """Returns all settings; of a token only that it is set."""
+    """Returns all settings of a login; a token itself is replaced by ``set``."""
     return {**login._asdict(), "token": "set" if login.token else ""}
 
 
@@ -166,7 +166,7 @@ def _login(arguments: Arguments, known: Context | None) -> LoginSettings:
         login = login._replace(token="")
     login = login._replace(**files)
     if files:
-        UserCredentials(login)  # reports unusable files now
+        UserCredentials(login)  # raises now if a file cannot be used
     return login
 
 

@@ -1,7 +1,7 @@
 """Verbs that change a tree: ``mkdir``, ``create``, ``rm``, ``mv``, ``ln``.
 
-Messages about what was done are printed on stderr: the data of these verbs is the entry, in the
-formats of ``-o``. Longer than most files: much of it is help text.
+Messages about completed changes are printed on stderr: the data of these verbs is the entry, in the
+formats of ``-o``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def each(session: Session, texts: Sequence[str], act: Callable[[PathArgument], N
             explain(error, session)
             code = code or error.exit_code
         except UsageError as error:
-            if error.message not in shown:  # that of an option is one for all paths
+            if error.message not in shown:  # a wrong option is reported once, not for each path
                 complain(*error.lines)
             shown.add(error.message)
             code = code or error.exit_code
@@ -74,7 +74,7 @@ def each(session: Session, texts: Sequence[str], act: Callable[[PathArgument], N
 
 
 def show_entry(session: Session, entry: entry_pb2.Entry, answered: str) -> None:
-    """Prints the new entry where a format was asked for, and one line on stderr otherwise."""
+    """Prints the new entry in the format of ``-o``; without one, prints ``answered`` on stderr."""
     if session.out.structured:
         session.out.record(entry)
     elif session.out.format == "name":
@@ -95,7 +95,7 @@ def _create(
     try:
         answer = session.resolver.call(path, "DirectoryService.CreateEntry", request)
     except KeyboardInterrupt:
-        if not arguments.flag("plan"):  # the server goes on with what it has begun
+        if not arguments.flag("plan"):  # the server continues the call
             session.out.note(f"interrupted: {path} may have been made: kdir stat {path}", "warn")
         raise
     return answer
@@ -115,7 +115,7 @@ def _mkdir(session: Session, arguments: Arguments) -> int:
     from kdir.v1 import entry_pb2
 
     planned: set[str] = set()
-    """Paths that a dry run has found to be made."""
+    """Paths that this dry run would already have made."""
 
     def make(where: PathArgument) -> None:
         made, exists = [str(where.path)], False
@@ -132,8 +132,8 @@ def _mkdir(session: Session, arguments: Arguments) -> int:
                 allow_lock_out=arguments.flag("yes"),
             )
 
-        # First without parents: with them, the answer shows neither that the directory existed
-        # nor which parents were missing.
+        # First without parents: an answer to a call with them shows neither that the directory
+        # existed nor which parents were missing.
         try:
             answer = create(make_parents=False)
         except AlreadyExists:
@@ -164,13 +164,15 @@ def _mkdir(session: Session, arguments: Arguments) -> int:
 
 
 def _planned_before(where: PathArgument) -> AlreadyExists:
-    return AlreadyExists(f"{where.path} is made by this command before", path=where.path)
+    return AlreadyExists(f"{where.path} is already made by this command", path=where.path)
 
 
 def _note_not_set(
     session: Session, where: PathArgument, wanted: entry_pb2.Entry, found: entry_pb2.Entry
 ) -> None:
-    """Warns where an existing directory has not what it would have been made with."""
+    """Warns if an existing directory lacks policies of the command, or is not closed as
+    requested.
+    """
     from resolver.entry_fields import policy_fields
 
     has = dict(policy_fields(found.policies))
@@ -184,7 +186,7 @@ def _note_not_set(
 
 
 def _tiers(first: str, last: Path) -> list[str]:
-    """Returns the paths from the first directory that was made to the last."""
+    """Returns the paths of the directories that were made, from ``first`` down to ``last``."""
     above = first.count("/") - 1
     return ["/" + "/".join(last.segments[:depth]) for depth in range(above + 1, len(last) + 1)]
 
@@ -192,7 +194,9 @@ def _tiers(first: str, last: Path) -> list[str]:
 def _approve_tier(
     session: Session, arguments: Arguments, missing: str | None, similar: str
 ) -> bool:
-    """Returns whether a missing directory is made; asks if a similar name exists beside it."""
+    """Returns whether a missing directory may be made; asks first if its parent has an entry with a
+    similar name.
+    """
     if not missing or arguments.flag("plan"):
         return True
     if not is_likely_typo(missing.rpartition("/")[2], similar.rpartition("/")[2]):
@@ -203,8 +207,8 @@ def _approve_tier(
 
 
 def is_likely_typo(name: str, other: str) -> bool:
-    """True if two names differ by one or two letters that were changed, added, removed or swapped
-    with the next; not if only digits differ, as in ``v1`` and ``v2``.
+    """True if two names differ by one or two typing errors (a letter changed, added, removed, or
+    swapped with the next one); False if only digits differ, as in ``v1`` and ``v2``.
     """
     digits = str.maketrans("", "", "0123456789")
     if not other or name == other or name.translate(digits) == other.translate(digits):
@@ -247,7 +251,7 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
     if arguments.flag("wait") and arguments.flag("no-wait"):
         raise UsageError("--wait and --no-wait contradict each other: give one", verb="create")
     planned: set[str] = set()
-    """Paths that a dry run has found to be made."""
+    """Paths that this dry run would already have made."""
 
     def create(where: PathArgument) -> None:
         if where.directory:
@@ -258,7 +262,7 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
         if str(where.path) in planned:
             if not arguments.flag("if-not-exists"):
                 raise _planned_before(where)
-            session.out.note(f"unchanged: {where} is made by this command before")
+            session.out.note(f"unchanged: {where} is already made by this command")
             return
         try:
             answer = _create(
@@ -292,10 +296,11 @@ def _create_topic(session: Session, arguments: Arguments) -> int:
 
 
 def _check_sizes(entry: entry_pb2.Entry) -> None:
-    """Checks that a topic is made with the numbers that are set on it, else it drifts at once.
+    """Checks that the sizes of a new topic do not contradict its policies: otherwise it would drift
+    at once.
 
     Raises:
-        UsageError: it is not.
+        UsageError: they do.
     """
     for option, name in (
         ("--partitions", "partitions"),
@@ -308,7 +313,8 @@ def _check_sizes(entry: entry_pb2.Entry) -> None:
 
 
 def _check_in_kafka(session: Session, entry: entry_pb2.Entry, arguments: Arguments) -> None:
-    """Waits for Kafka with ``--wait``; reports a topic that Kafka does not have (exit code 3).
+    """Waits for the topic in Kafka with ``--wait``; reports a topic that Kafka does not have (exit
+    code 3).
 
     Raises:
         KafkaRejected: Kafka refused it.
@@ -337,10 +343,10 @@ def _check_in_kafka(session: Session, entry: entry_pb2.Entry, arguments: Argumen
 def _show_existing(
     session: Session, where: PathArgument, wanted: entry_pb2.Entry
 ) -> entry_pb2.Entry:
-    """Shows the topic that is at a path already, and returns it.
+    """Shows the existing topic at a path, and returns it.
 
     Raises:
-        AlreadyExists: its name in Kafka is not the one that was asked for.
+        AlreadyExists: its name in Kafka is not the requested one.
     """
     from kdir.v1 import directory_pb2
 
@@ -361,7 +367,7 @@ def _show_existing(
 
 
 def _default_physical_name(answer: directory_pb2.CreateEntryResponse) -> str:
-    """Returns the path below the mount, joined by dots."""
+    """Returns a new topic's default name in Kafka: its path below the mount, joined by dots."""
     mount = answer.authority.cluster.mount.rstrip("/")
     return answer.entry.path.removeprefix(f"{mount}/").replace("/", ".")
 
@@ -371,7 +377,9 @@ def _default_physical_name(answer: directory_pb2.CreateEntryResponse) -> str:
 
 def _remove(session: Session, arguments: Arguments) -> int:
     planned: list[PathArgument] = []
-    """What a dry run has found to be removed; ``directory`` is true of directories only."""
+    """Entries that this dry run would already have removed; ``directory`` is True only for
+    directories.
+    """
 
     def remove(where: PathArgument) -> None:
         _remove_one(session, arguments, where, planned)
@@ -380,7 +388,7 @@ def _remove(session: Session, arguments: Arguments) -> int:
 
 
 def _is_gone(where: PathArgument, kind: str, planned: Sequence[PathArgument]) -> bool:
-    """True if an entry is removed by what was planned before."""
+    """True if an entry would be removed by the removals that were planned before."""
     return any(
         one.directory == (kind == "directory")
         if one.path == where.path
@@ -397,10 +405,10 @@ def _remove_one(
     found = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=True)
     where.check_kind(found)
     if _is_gone(where, found.kind, before) and found.kind == "topic" and found.has_container:
-        # The directory of the same name is what is left at the path.
+        # After the topic's removal, the directory of the same name is at the path.
         found = session.resolver.resolve(where.path, prefer="directory", no_follow=True)
     if _is_gone(where, found.kind, before):
-        raise Absent(f"{where.path} is removed by this command before", path=where.path)
+        raise Absent(f"{where.path} is already removed by this command", path=where.path)
     if found.kind == "mount" or (found.path == found.mount and not where.path.is_root):
         raise UsageError(f"{where.path} is a mount: kdir umount {where.path}", verb="rm")
     if found.kind == "directory" and not arguments.flag("recursive"):
@@ -434,7 +442,8 @@ def _delete_planned(
     request: directory_pb2.DeleteEntryRequest,
     planned: directory_pb2.DeleteEntryResponse | None,
 ) -> directory_pb2.DeleteEntryResponse:
-    """Removes an entry; after a plan, without a given etag, only the one that was planned for.
+    """Removes an entry. After a plan, if ``--etag`` was not given, removes it only if it is as it
+    was planned.
 
     Raises:
         EtagMismatch: the entry was changed since.
@@ -483,7 +492,9 @@ def _removed(
 
 
 def removal_text(where: PathArgument, kind: str, answer: directory_pb2.DeleteEntryResponse) -> str:
-    """Returns ``directory /la/x, with 3 topics; …``: enough to say yes or no to."""
+    """Returns the removal as text for an approval, such as ``directory /la/x, with 3 topics below
+    it, with the data that Kafka has of them``.
+    """
     parts = [f"{kind} {where.path}"]
     topics, directories = answer.topic_count, answer.directory_count
     if kind == "directory":
@@ -504,10 +515,10 @@ def removal_text(where: PathArgument, kind: str, answer: directory_pb2.DeleteEnt
 
 
 def _in_kafka(answer: directory_pb2.DeleteEntryResponse) -> str:
-    """Returns what happens to the topics in Kafka."""
+    """Returns the effect of a removal on the topics in Kafka, as text."""
     from kdir.v1 import entry_pb2
 
-    entries = answer.plan.entries  # only of a plan
+    entries = answer.plan.entries  # only in the answer to a plan
     match answer.provision:
         case entry_pb2.PROVISION_MISSING:
             return "which Kafka does not have any more: nothing is deleted there"
@@ -560,7 +571,7 @@ def _move(session: Session, arguments: Arguments) -> int:
         source.path,
         "DirectoryService.MoveEntry",
         request,
-        # A mount is the root of its own cluster: the parent has to move it.
+        # A mount is the root of its own cluster, so the parent must move it.
         at_parent=owner.path == owner.mount,
     )
     answered = f"{_did(arguments, 'move')} {source.path} to {answer.entry.path}"
@@ -605,7 +616,7 @@ def _link(session: Session, arguments: Arguments) -> int:
 
 
 def _note_missing_target(session: Session, target: str) -> None:
-    """Prints a note if the target of a link does not answer: absent, or not reachable now."""
+    """Prints a note if the target of a link is absent, or could not be checked."""
     try:
         session.resolver.resolve(target)
     except Absent:

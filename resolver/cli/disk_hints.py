@@ -1,7 +1,7 @@
-"""Caches on disk: names of directories' children for completion, and servers that failed recently.
+"""Caches on disk: names of directories' children, for completion, and servers that failed recently.
 
-The names have one small file for a directory, the servers that listed it, the caller's credentials,
-and the prefix of the names. Losing the files loses nothing: servers are queried again.
+There is a small file of names for each combination of directory, servers, credentials and prefix.
+If the files are lost, servers are queried again.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ __all__ = ["FRESH_SECONDS", "MOST_NAMES", "FailedServers", "ListingCache"]
 FRESH_SECONDS: Final = 30.0
 """Maximum age of a listing that completion uses without querying servers."""
 MOST_NAMES: Final = 500
-"""Names in one listing at most; one with so many is too long to choose from, and not kept."""
+"""Most names in a stored listing: a longer one is not stored, since it is too long to choose
+from.
+"""
 _MOST_FILES: Final = 1_000
 
 
 class ListingCache:
-    """Cache on disk of names that ``servers`` listed to the caller with these credentials (empty:
+    """Cache on disk of names that ``servers`` listed for the caller with these credentials (empty =
     anonymous). Names of containers end in ``/``.
     """
 
@@ -44,7 +46,9 @@ class ListingCache:
         self._clock = clock
 
     def load(self, directory: str, start: str, *, most_age_seconds: float) -> list[str] | None:
-        """Returns the children's names that begin with ``start``; None if that is not known."""
+        """Returns the names of the directory's children that begin with ``start``; None if they are
+        not cached.
+        """
         for length in range(len(start) + 1):
             names = self._read(directory, start[:length], most_age_seconds)
             if names is not None:
@@ -52,7 +56,7 @@ class ListingCache:
         return None
 
     def store(self, directory: str, start: str, names: Sequence[str]) -> None:
-        """Keeps all the names that begin with ``start``; a disk that refuses is not an error."""
+        """Stores all names that begin with ``start``; errors of the disk are ignored."""
         with contextlib.suppress(OSError):
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             path = self._file(directory, start)
@@ -105,14 +109,18 @@ _MOST_SECONDS: Final = 60.0
 
 
 class FailedServers:
-    """File of failed servers: a line each, ``host:port`` and until when, by the wall clock."""
+    """File of failed servers. Each line has a server (``host:port``) and the Unix time until which
+    it counts as failed.
+    """
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._file = os.path.join(cache_folder(), "troubles")
         self._clock = clock
 
     def load(self) -> dict[str, float]:
-        """Returns the servers, each with the seconds for which it still counts as bad."""
+        """Returns the servers, each with the number of seconds for which it still counts as
+        failed.
+        """
         found: dict[str, float] = {}
         now = self._clock()
         with contextlib.suppress(OSError, ValueError):
@@ -126,7 +134,7 @@ class FailedServers:
         return found
 
     def save(self, seconds: Mapping[str, float]) -> None:
-        """Keeps these, and no others."""
+        """Replaces the stored servers by these; ``seconds`` as ``load`` returns them."""
         now = self._clock()
         with contextlib.suppress(OSError):
             os.makedirs(os.path.dirname(self._file), mode=0o700, exist_ok=True)

@@ -36,7 +36,7 @@ __all__ = [
 
 
 CLEARED: Final = "(cleared)"
-"""The value of a key whose inheritance was ended (``unset --clear``)."""
+"""Text shown for a key whose inheritance was ended (``unset --clear``)."""
 
 COLUMNS: Final = (
     Column("KIND"),
@@ -60,17 +60,21 @@ _STYLES: Final = {"directory": "container", "topic": "", "link": "link", "mount"
 
 
 def kind_of(entry: entry_pb2.Entry) -> str:
-    """Returns ``directory``, ``topic``, ``link`` or ``mount``; "" for a kind of a newer version."""
+    """Returns ``directory``, ``topic``, ``link`` or ``mount``; empty for a kind of a newer
+    version.
+    """
     return entry.WhichOneof("kind") or ""
 
 
 def display_path(entry: entry_pb2.Entry) -> str:
-    """Returns the path as the command line takes it: with a ``/`` at the end, but for topics."""
+    """Returns the path as on the command line: with a ``/`` at the end, except for topics."""
     return entry.path if kind_of(entry) == "topic" or entry.path == "/" else f"{entry.path}/"
 
 
 def display_name(entry: entry_pb2.Entry) -> Styled:
-    """Returns the last segment, with a ``/`` as in ``display_path``, in the style of its kind."""
+    """Returns the last segment of the path, with a ``/`` as in ``display_path``, in the style of
+    its kind.
+    """
     name = display_path(entry).rstrip("/").rpartition("/")[2]
     kind = kind_of(entry)
     return Styled(name if kind == "topic" else f"{name}/", _STYLES.get(kind, ""))
@@ -85,11 +89,11 @@ def entry_row(
     topics: str = "-",
     name: str = "",
 ) -> list[str | Styled]:
-    """Returns one line of ``ls -l``, a cell for each of ``COLUMNS``; ``^`` marks what is inherited,
-    ``-`` what is not set.
+    """Returns one row of ``ls -l``, a cell for each of ``COLUMNS``; ``^`` marks inherited values,
+    ``-`` unset ones.
 
-    ``inherited`` has the inherited policies, None if they are not known; ``topics`` is the number
-    of topics below; ``name`` is shown instead of the entry's own.
+    ``inherited`` has the inherited policies (None = not known); ``topics`` is the number of topics
+    below the entry; ``name`` is shown instead of the entry's own name.
     """
     kind = kind_of(entry)
     shown = display_name(entry)
@@ -122,7 +126,9 @@ def _tags(entry: entry_pb2.Entry) -> Iterator[str]:
 
 
 def _changed(entry: entry_pb2.Entry, *, human: bool) -> str:
-    """Returns how long ago an entry was changed; without ``human``, the exact time."""
+    """Returns the time since an entry's last change; without ``human``, the exact time of the
+    change.
+    """
     if not entry.HasField("changed_at"):
         return "-"
     text: str = entry.changed_at.ToJsonString()
@@ -147,9 +153,7 @@ def _retention(
 
 
 def topic_config(policies: policies_pb2.Policies, key: str) -> str | None:
-    """Returns the value that is set for ``key``; "" where it is cleared, None where it
-    is not set.
-    """
+    """Returns the value that is set for ``key``; empty if it is cleared; None if it is not set."""
     if key not in policies.topic_config:
         return None
     value = policies.topic_config[key]
@@ -163,8 +167,8 @@ def _owner(entry: entry_pb2.Entry, inherited: policies_pb2.Policies | None) -> s
 
 
 def state_of(entry: entry_pb2.Entry, *, human: bool) -> str | Styled:
-    """Returns the state of an entry: a topic's in Kafka, a link's mode, or whether a mount's child
-    is linked; a directory has no state.
+    """Returns the state of an entry: of a topic in Kafka, a link's mode, or whether a mount's child
+    is linked; ``-`` for a directory.
     """
     match kind_of(entry):
         case "topic":
@@ -224,11 +228,11 @@ def _location(entry: entry_pb2.Entry, cluster: str) -> str:
 
 def progress_text(one: admin_pb2.Progress, now: float | None = None) -> str:
     """Returns the progress of an operation as text, such as ``delete /la/x: 412,000 of 1,000,000
-    done, 3m left``. The time left is shown only when the operation has run long enough to estimate
-    it.
+    done, 3m left``. The time left is added only if the operation has run long enough for an
+    estimate.
 
     Args:
-        now: Unix seconds.
+        now: present time in Unix seconds.
     """
     what = f"{one.kind} {one.path}: "
     if not one.HasField("remaining"):
@@ -245,18 +249,19 @@ def progress_text(one: admin_pb2.Progress, now: float | None = None) -> str:
 
 
 def large_changes_at(session: Session, path: Path) -> list[admin_pb2.Progress]:
-    """Returns the large changes of a path's cluster; empty if the caller is denied its status.
+    """Returns the large changes in progress in a path's cluster; empty if the caller is denied its
+    status.
 
     Raises:
-        KdirError: the cluster cannot be found or asked.
+        KdirError: the cluster was not found or did not answer.
     """
     status = cluster_status_at(session, path)
     return [] if status is None else list(status.progress)
 
 
 def stop_note_at(session: Session, path: Path) -> str:
-    """Returns the note that changes in the Kafka of a path's cluster are stopped, and why; empty if
-    they are not, or if the cluster's status cannot be read.
+    """Returns a note if changes in the Kafka of a path's cluster are stopped, with the reason;
+    empty if they are not, or if the cluster's status cannot be read.
     """
     status = _kafka_status_at(session, path)
     reason = status.kafka.stop_reason if status is not None else ""
@@ -264,7 +269,9 @@ def stop_note_at(session: Session, path: Path) -> str:
 
 
 def _kafka_status_at(session: Session, path: Path) -> admin_pb2.GetStatusResponse | None:
-    """Returns the status of a path's cluster; None if it has no Kafka or cannot be read."""
+    """Returns the status of a path's cluster; None if the cluster has no Kafka, or its status
+    cannot be read.
+    """
     from resolver.errors import KdirError
 
     try:
@@ -275,17 +282,17 @@ def _kafka_status_at(session: Session, path: Path) -> admin_pb2.GetStatusRespons
 
 
 class KafkaNote(NamedTuple):
-    """Reason why what is known of a Kafka is outdated, or may be."""
+    """Reason why the known state of a Kafka is, or may be, outdated."""
 
     text: str
     is_missing: bool = True
-    """True if the exit code is 3 for it."""
+    """True if the exit code becomes 3 because of it."""
 
 
 def kafka_notes_at(session: Session, path: Path) -> list[KafkaNote]:
-    """Returns notes on why what is known of a path's Kafka is outdated: changes are stopped, or
-    Kafka did not answer when it was last read. Empty if neither is so, or if the cluster's status
-    cannot be read.
+    """Returns the reasons why the known state of a path's Kafka is outdated: changes are stopped,
+    or Kafka did not answer when it was last read. Empty if it is current, or if the cluster's
+    status cannot be read.
     """
     status = _kafka_status_at(session, path)
     if status is None:
@@ -300,9 +307,9 @@ def kafka_notes_at(session: Session, path: Path) -> list[KafkaNote]:
 
 
 def _unread_note(session: Session, status: admin_pb2.GetStatusResponse) -> KafkaNote | None:
-    """Returns why the state of Kafka is outdated, and its age; None if it is current.
+    """Returns why the known state of Kafka is outdated, with its age; None if it is current.
 
-    If there are several servers, only the elected one, which reads Kafka, has this state.
+    Of several servers, only the elected one, which reads Kafka, has this state.
     """
     elected = _elected_member(status)
     if not status.kafka.leader and elected is not None:
@@ -312,13 +319,13 @@ def _unread_note(session: Session, status: admin_pb2.GetStatusResponse) -> Kafka
         status = answer
     kafka = status.kafka
     if not kafka.leader:
-        return KafkaNote("no server is elected to read its Kafka: what is known is of before")
+        return KafkaNote("no server is elected to read its Kafka: the shown state may be old")
     if kafka.reachable:
         return None
     why = f"Kafka did not answer when it was last read, {kafka.message}"
     if not kafka.HasField("last_sweep_seconds"):
         return KafkaNote(f"{why}; it was not read before")
-    return KafkaNote(f"{why}; what is known is of {units.age(kafka.last_sweep_seconds)} ago")
+    return KafkaNote(f"{why}; the shown state is {units.age(kafka.last_sweep_seconds)} old")
 
 
 def _elected_member(status: admin_pb2.GetStatusResponse) -> admin_pb2.Member | None:
@@ -328,8 +335,8 @@ def _elected_member(status: admin_pb2.GetStatusResponse) -> admin_pb2.Member | N
 def _query_elected(
     session: Session, status: admin_pb2.GetStatusResponse, elected: admin_pb2.Member
 ) -> admin_pb2.GetStatusResponse | KafkaNote:
-    """Returns the status of the server that is elected to read Kafka, or of one that names none as
-    elected; else why it is not known whether Kafka answers.
+    """Returns the status of the server that is elected to read Kafka, or of one that reports that
+    no server is elected; else the reason why it is not known whether Kafka answers.
     """
     from kdir.v1 import admin_pb2
 
@@ -362,21 +369,23 @@ def _query_elected(
     if own:
         why = f"{elected.server} was elected to read it, and {by} answered at its endpoint"
         return KafkaNote(f"{unknown}: {why}")
-    # Which of them answers is chance: the exit code must not depend on it.
+    # Any of the servers may answer, by chance: the exit code must not depend on it.
     why = f"{role} has no endpoint of its own, and {by} answered"
     return KafkaNote(f"{unknown}: {why}", is_missing=False)
 
 
 def stopped_text(reason: str, path: str) -> str:
-    """Returns why changes in Kafka are stopped, what that means for states, and what ends it."""
-    return f"{reason}; until then states are those of before (kdir ack {path})"
+    """Returns a note for stopped changes in Kafka: the reason, the effect on shown states, and the
+    command that ends it.
+    """
+    return f"{reason}; shown states are from before the stop (kdir ack {path})"
 
 
 def cluster_status_at(session: Session, path: Path) -> admin_pb2.GetStatusResponse | None:
-    """Returns the status of the cluster that a path is in; None if the caller is denied it.
+    """Returns the status of a path's cluster; None if the caller is denied it.
 
     Raises:
-        KdirError: the cluster cannot be found or asked.
+        KdirError: the cluster was not found or did not answer.
     """
     from kdir.v1 import admin_pb2
 

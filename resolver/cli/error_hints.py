@@ -1,4 +1,4 @@
-"""Errors as text on stderr, with what a person can do about them."""
+"""Prints errors on stderr, with hints about what to do next."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["explain", "headline", "hints"]
 _MOST_ATTEMPTS = 8
 _COULD_NOT_SAY = 3
 _NAMES: Final = 1_000
-"""Most names that are compared to find a similar one."""
+"""Most names that are searched for a similar one."""
 
 
 def explain(error: KdirError, session: Session | None) -> None:
@@ -51,7 +51,7 @@ def explain(error: KdirError, session: Session | None) -> None:
     # The queried servers are of interest only if none of them could answer.
     attempts = error.attempts if verbose or error.exit_code == _COULD_NOT_SAY else ()
     if len(attempts) == 1 and not verbose:
-        attempts = ()  # the error is the answer of that one
+        attempts = ()  # the error is the answer of this server
     most = len(attempts) if verbose else _MOST_ATTEMPTS
     complain(*(f"  queried: {attempt}" for attempt in attempts[:most]))
     if len(attempts) > most:
@@ -92,7 +92,7 @@ def headline(error: KdirError) -> str:
 
 
 def hints(error: KdirError) -> Iterator[str]:
-    """Yields what to try next, one line each."""
+    """Yields what to do next, as lines of text."""
     facts = error.metadata
     yield from _kafka_hints(facts)
     match error:
@@ -100,7 +100,7 @@ def hints(error: KdirError) -> Iterator[str]:
             if similar := facts.get("similar"):
                 yield f"did you mean {similar}? its content: kdir ls {similar}"
             near = facts.get("nearest", "/")
-            if near != facts["missing"]:  # else it is hidden from the caller, and cannot be made
+            if near != facts["missing"]:  # else it is hidden from the caller
                 yield f"nearest directory above: {near}"
                 yield f"to create it: kdir mkdir {facts['missing']}"
         case Absent():
@@ -123,13 +123,13 @@ def hints(error: KdirError) -> Iterator[str]:
 
 
 def _machine_hints(facts: Mapping[str, str]) -> Iterator[str]:
-    """Yields what to try where no server was asked, but a table or a file of this machine."""
+    """Yields hints for an error of a table or a file of this machine."""
     if "index" in facts:
         yield "an index elsewhere: --table DIR, or KDIR_INDEX"
 
 
 def _route_hints(facts: Mapping[str, str]) -> Iterator[str]:
-    """Yields what to try where nothing leads to a path, or to a cluster."""
+    """Yields hints if no route leads to a path or a cluster."""
     if "cluster" in facts:
         yield "known clusters, and which are linked: kdir mounts"
         return
@@ -139,7 +139,7 @@ def _route_hints(facts: Mapping[str, str]) -> Iterator[str]:
 
 
 def _kafka_hints(facts: Mapping[str, str]) -> Iterator[str]:
-    """Yields where to look for topics if a cluster has no Kafka, or no topic of this name."""
+    """Yields hints if a cluster has no Kafka, or no topic of this name."""
     if facts.get("kafka") == "none":
         yield "clusters with topics of their own: kdir mounts"
     if "physical_name" in facts and "mount" in facts:

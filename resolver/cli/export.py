@@ -1,4 +1,4 @@
-"""The verb ``export``: a tree as YAML documents, one an entry, as ``kdir apply`` takes them."""
+"""The verb ``export``: prints a tree as YAML documents, one for each entry, for ``kdir apply``."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 _AT_ONCE: Final = 16
-"""Requests that are made at a time."""
+"""Most requests at the same time."""
 _CHUNK: Final = 256
-"""Entries that are kept before they are printed."""
+"""Number of entries whose grants are read together before they are printed."""
 
 
 class _Exported(NamedTuple):
@@ -34,7 +34,7 @@ class _Exported(NamedTuple):
 
     entry: entry_pb2.Entry
     mounted: str = ""
-    """For a mount: the name of the mounted cluster."""
+    """Name of the mounted cluster, if the entry is a mount."""
 
 
 def _export(session: Session, arguments: Arguments) -> int:
@@ -60,7 +60,7 @@ def _export(session: Session, arguments: Arguments) -> int:
 
 
 def _exported(session: Session, where: PathArgument) -> Iterator[_Exported]:
-    """Yields what is at a path and below it, parents first."""
+    """Yields the entries at and below a path, parents first."""
     top = session.resolver.resolve(where.path, prefer=where.prefer, no_follow=True)
     where.check_kind(top)
     first = _exported_one(session, top.entry, top.cluster if is_mount(top) else "")
@@ -70,7 +70,7 @@ def _exported(session: Session, where: PathArgument) -> Iterator[_Exported]:
         return
     listing = session.resolver.list(f"{top.path}", recursive=True)
     silent = set()
-    """Mounts that are reported already."""
+    """Paths of mounts that were already reported."""
     for one in listing:
         found = _exported_one(session, one.entry)
         if found is not None:
@@ -83,8 +83,8 @@ def _exported(session: Session, where: PathArgument) -> Iterator[_Exported]:
 
 
 def _exported_one(session: Session, entry: entry_pb2.Entry, mounted: str = "") -> _Exported | None:
-    """Returns an entry as exported, None if a mount cannot be resolved; ``mounted`` is the cluster
-    whose root directory the entry is.
+    """Returns an entry for the export; None if it is a mount that cannot be resolved. ``mounted``:
+    name of the cluster whose root directory the entry is.
     """
     if not entry.HasField("mount"):
         return _Exported(entry, mounted)
@@ -97,7 +97,9 @@ def _exported_one(session: Session, entry: entry_pb2.Entry, mounted: str = "") -
 
 
 def is_mount(found: TopicLocation) -> bool:
-    """True if a cluster is mounted there, asked at its parent or at itself."""
+    """True if a cluster is mounted at the location's path, whether the parent or the cluster itself
+    answered.
+    """
     return found.kind == "mount" or (found.path == found.mount and found.path != "/")
 
 
@@ -106,7 +108,7 @@ def _own_grants(session: Session, entry: entry_pb2.Entry) -> Grants | None:
 
 
 def grants_at(session: Session, path: str, kind: str) -> Grants | None:
-    """Returns the grants of an entry itself; None for a kind that has none."""
+    """Returns the grants of an entry itself; None for a link, which has none."""
     from kdir.v1 import access_pb2
 
     if kind == "link":
@@ -120,7 +122,7 @@ def grants_at(session: Session, path: str, kind: str) -> Grants | None:
 def each_at_once(
     session: Session, items: Sequence[_T], query: Callable[[_T], _R]
 ) -> list[_R | KdirError]:
-    """Returns the answer for each item, or the error instead of it; several are asked at a time."""
+    """Returns the answer or the error for each item; several are queried concurrently."""
     from concurrent.futures import ThreadPoolExecutor
 
     def ask(one: _T) -> _R | KdirError:
@@ -129,7 +131,7 @@ def each_at_once(
         except KdirError as error:
             return error
 
-    session.resolver  # noqa: B018 - made once, before several threads want it
+    session.resolver  # noqa: B018 - created before several threads use it
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return list(pool.map(ask, items))
 

@@ -1,4 +1,6 @@
-"""The verb ``features``: the levels that a cluster's servers support, and the finalized one."""
+"""The verb ``features``: shows the levels that a cluster's servers support and the finalized one,
+and finalizes a level.
+"""
 
 from __future__ import annotations
 

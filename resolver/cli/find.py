@@ -22,16 +22,17 @@ __all__ = ["VERBS", "table_location"]
 
 
 def table_location(arguments: Arguments, environ: Mapping[str, str]) -> str:
-    """Returns the index to use: ``--table``, else ``KDIR_INDEX``, else one in the user's data
-    folder.
+    """Returns the location of the index: ``--table``, else ``KDIR_INDEX``, else a folder in the
+    user's data folder.
     """
-    # Else deltalake's libraries print pages of warnings where a cloud has no credentials for them.
+    # Otherwise deltalake's libraries print pages of warnings if they find no credentials of a
+    # cloud.
     os.environ.setdefault("RUST_LOG", "error")
     given = arguments.one("table") or environ.get("KDIR_INDEX", "")
     if given:
         return given
     base = environ.get("XDG_DATA_HOME", "")
-    if not os.path.isabs(base):  # the XDG specification: a relative one is to be ignored
+    if not os.path.isabs(base):  # the XDG specification: a relative path is ignored
         base = os.path.join(os.path.expanduser("~"), ".local", "share")
     return os.path.join(base, "kdir", "index")
 
@@ -68,7 +69,7 @@ def _find(session: Session, arguments: Arguments) -> int:
 
 
 def _note_stale(session: Session, states: Iterable[ClusterState]) -> None:
-    """Reports on stderr each cluster whose rows may be old or missing, and why."""
+    """Reports on stderr each cluster whose rows may be old or missing, with the reason."""
     for state in states:
         session.out.note(f"{state.mount} ({state.cluster}): {_staleness(state)}", "warn")
 
@@ -129,7 +130,9 @@ def _age(state: ClusterState) -> str:
 
 
 def _staleness(state: ClusterState) -> str:
-    """Returns since when a cluster did not answer, what its rows are as of, and why."""
+    """Returns as text: since when a cluster does not answer, the time of its rows, and the
+    reason.
+    """
     why = f": {state.stale_reason}" if state.stale_reason else ""
     since = f" since {_utc(state.stale_since)}" if state.stale_since is not None else ""
     if state.as_of is None:
@@ -144,7 +147,9 @@ def _utc(at: datetime) -> str:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """As JSON values: times as RFC 3339; ids as text, as everywhere in kdir's json."""
+    """Returns values as JSON values: times as RFC 3339; ids as text, as everywhere in kdir's
+    JSON.
+    """
     return {
         key: str(value) if key == "entry_id" else value.isoformat() if hasattr(value, "isoformat")
         else value
@@ -178,7 +183,7 @@ def _build(session: Session, arguments: Arguments, table: str) -> int:
     if not arguments.flag("debug"):
         import logging
 
-        # py4j logs each error that it raises, with its traceback, by the root logger.
+        # py4j logs each error that it raises to the root logger, with the traceback.
         logging.getLogger().addHandler(logging.NullHandler())
     settings = SparkSettings(arguments.one("master", "local[*]"), conf)
     servers = session.servers()
@@ -276,7 +281,9 @@ def _report(session: Session, arguments: Arguments, table: str) -> int:
 
 
 def _freshness(state: ClusterState) -> dict[str, Any]:
-    """Returns when a cluster was read, and whether, since when and why it did not answer."""
+    """Returns the columns about a cluster's freshness: ``as_of``, ``stale``, ``stale_since`` and
+    ``stale_reason``.
+    """
     from resolver.index.row_schema import cluster_values
 
     values = cluster_values(state)

@@ -1,4 +1,4 @@
-"""Verbs for access rights: ``grant``, ``revoke``, ``grants``, ``check``; the owner decides."""
+"""Verbs for access rights: ``grant``, ``revoke``, ``grants``, ``check``."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def _revoke(session: Session, arguments: Arguments) -> int:
 def _wait(
     session: Session, arguments: Arguments, answer: Any, changed: Sequence[access_pb2.Grant]
 ) -> None:
-    """With ``--wait``, waits until Kafka has the principal's ACLs as granted, also in every cluster
-    that inherits the grants.
+    """With ``--wait``, waits until Kafka has the principal's ACLs as granted, in each cluster that
+    the grants apply to.
     """
     if not arguments.flag("wait") or arguments.flag("plan"):
         return
@@ -87,7 +87,7 @@ def _wait(
 
 
 def _put(session: Session, arguments: Arguments, method: str, request: Any) -> Any:
-    """Fills the request in and sends it to the owner of PATH."""
+    """Fills in the request and sends it to the owner of PATH."""
     where = parse_path_argument(arguments.one("PATH"))
     request.path, request.kind = str(where.path), where.kind
     request.grants.extend(_desired_config(arguments))
@@ -108,10 +108,10 @@ def _desired_config(arguments: Arguments) -> list[access_pb2.Grant]:
 
 
 def _host(arguments: Arguments) -> str:
-    """Returns the address of ``--host``; without the option empty, which means every host."""
+    """Returns the address of ``--host``; empty without the option, for every host."""
     host = arguments.one("host")
     if arguments.flag("host") and not host.strip():
-        # Such as "$HOST" in a script if it is not set: only '*' is every host here.
+        # Such as an unset "$HOST" in a script. With the option, only '*' means every host.
         raise UsageError("--host '': an address was expected, or '*' for every host")
     return host
 
@@ -164,8 +164,8 @@ def _changed(
 
 
 def _clusters_below(session: Session, arguments: Arguments) -> tuple[str, list[ClusterBelow], str]:
-    """Returns the canonical path, and the clusters that inherit what is granted there, or why they
-    are not known.
+    """Returns the canonical path, the clusters that inherit its grants, and, if those are not
+    known, the reason (else empty).
     """
     try:
         owner = session.resolver.owner_of(parse_path_argument(arguments.one("PATH")).path)
@@ -255,7 +255,8 @@ def _check_any(session: Session, arguments: Arguments) -> int:
     )
     out, asked = session.out, identify_cluster(session, chosen)
     if not path and asked.mount:
-        # The answer has no authority: a resolution there has, and reports where it is unconfirmed.
+        # The answer has no authority. A resolution has, and so the session notes an unconfirmed
+        # mount.
         with suppress(KdirError):
             session.resolver.owner_of(asked.mount)
     if out.structured:

@@ -1,4 +1,4 @@
-"""The verb ``grow``: more partitions for the topics below a directory, after confirmation."""
+"""The verb ``grow``: adds partitions to the topics below a directory, after approval."""
 
 from __future__ import annotations
 
@@ -28,25 +28,27 @@ __all__ = ["VERBS"]
 _MOST: Final = 1 << 31
 _PAUSE_SECONDS: Final = 0.2
 _FINAL: Final = frozenset({"quota-exceeded", "rejected", "needs-approval", "not-armed"})
-"""States of a difference from Kafka that waiting does not end."""
+"""States of a difference that do not end by waiting."""
 
 
 class _Growth(NamedTuple):
-    """A topic that would get more partitions."""
+    """Topic with fewer partitions than requested."""
 
     path: str
     cluster_id: str
     before: int
     etag: str
-    """Etag of the entry as it was shown: a later change is not overwritten."""
+    """Etag of the entry when it was shown, so that a later change is not overwritten."""
     name: str
-    """Its name in Kafka if it would be grown now; else empty, with the reason in ``left``."""
+    """Name of the topic in Kafka, if it would be grown now; else empty, with the reason in
+    ``left``.
+    """
     left: str
-    """Why the topic would not be grown now."""
+    """Reason why the topic would not be grown now; empty = it would."""
 
 
 class _Candidate(NamedTuple):
-    """A topic at or below the path."""
+    """Topic at or below the path."""
 
     path: str
     cluster_id: str
@@ -56,18 +58,24 @@ class _Candidate(NamedTuple):
 
 @dataclass(slots=True)
 class _Report:
-    """Which topics are not grown, and why; the first error decides the exit code."""
+    """Reporter of topics that are not grown, with the reason; the first error decides the exit
+    code.
+    """
 
     session: Session
     failed_count: int = 0
     exit_code: int = 0
     _silent: dict[str, KdirError] = field(default_factory=dict)
-    """By cluster id, the error of each that did not answer: its other topics are not tried."""
+    """Errors of the clusters that did not answer, by cluster id: their other topics are not
+    tried.
+    """
 
     def set_partitions(
         self, path: str, cluster_id: str, count: int, etag: str, *, validate_only: bool
     ) -> directory_pb2.UpdateEntryResponse | None:
-        """Sets a topic's partitions; None where that fails, which is reported."""
+        """Sets a topic's partitions and returns the answer; after an error, reports it and returns
+        None.
+        """
         error = self._silent.get(cluster_id)
         if error is None:
             try:
@@ -130,8 +138,9 @@ def _grow(session: Session, arguments: Arguments) -> int:
 
 
 def _has_grown(session: Session, grown: Sequence[_Growth], count: int, until: float) -> bool:
-    """Returns whether Kafka has ``count`` partitions of each topic; reports the others with the
-    reason (exit code 3). A topic that a quota keeps from growing has no call to Kafka left, either.
+    """Returns whether each topic has ``count`` partitions in Kafka; reports the others with the
+    reason (exit code 3). That no calls are left does not show it: a topic over its quota has none,
+    either.
     """
     is_whole = True
     for one in grown:
@@ -149,7 +158,8 @@ def _has_grown(session: Session, grown: Sequence[_Growth], count: int, until: fl
 
 
 def _partitions_in_kafka(session: Session, path: str) -> tuple[int, str]:
-    """Returns how many partitions Kafka has of a topic, and why it has no more.
+    """Returns the number of partitions that a topic has in Kafka, and the state of the difference
+    from its policy.
 
     Raises:
         KdirError
@@ -161,13 +171,12 @@ def _partitions_in_kafka(session: Session, path: str) -> tuple[int, str]:
     for value in answer.values:
         if value.field == "partitions":
             return int(value.kafka_value or 0), value.kafka_state or "pending"
-    return 0, "not-armed"  # it was unset meanwhile
+    return 0, "not-armed"  # the policy was unset meanwhile
 
 
 def _grow_each(growing: Sequence[_Growth], count: int, report: _Report) -> list[_Growth]:
-    """Grows topic by topic, and returns those that grow; a failure does not stop the others.
-
-    Prints the summary also if it is interrupted.
+    """Grows the topics one after another, and returns those that grow; an error does not stop the
+    others. Prints the summary even if it is interrupted.
     """
     grown: list[_Growth] = []
     try:
@@ -175,7 +184,7 @@ def _grow_each(growing: Sequence[_Growth], count: int, report: _Report) -> list[
             if report.set_partitions(
                 one.path, one.cluster_id, count, one.etag, validate_only=False
             ):
-                grown.append(one)  # noqa: PERF401 - kept where a later one is interrupted
+                grown.append(one)  # noqa: PERF401 - complete also after an interrupt
     finally:
         out, every = report.session.out, len(growing)
         if len(grown) == every:
@@ -211,7 +220,7 @@ def _growths(
 
 
 def _why_left(where: PathArgument, planned: directory_pb2.UpdateEntryResponse) -> str:
-    """Returns why a topic gets no more partitions now, as the beginning of a sentence."""
+    """Returns why a topic gets no partitions now, as the beginning of a message."""
     from kdir.v1 import entry_pb2
 
     from resolver.path import Path
@@ -223,7 +232,7 @@ def _why_left(where: PathArgument, planned: directory_pb2.UpdateEntryResponse) -
         entry_pb2.PROVISION_REPLACED: "replaced",
     }.get(planned.entry.topic.provision, ""):
         return f"{state} in Kafka (kdir stat PATH has the reason), left as they are"
-    # Above the mount there is no Kafka, and nothing to arm.
+    # Directories above the mount are not of this cluster: arm the mount instead.
     mount = planned.authority.cluster.mount or "/"
     at = mount if where.path.is_prefix_of(Path.parse(mount)) else where
     if planned.plan.held_topic_count:

@@ -3,10 +3,10 @@ r"""Templates of ``-o jsonpath=``, in the dialect of kubectl.
 A template is text with expressions in braces. An expression is a path (``.topic.partitions``,
 ``['retention.ms']``, ``.retention\.ms``, ``[0]``, ``[-1]``, ``[1:3]``, ``[0,2]``, ``[*]``, ``.*``,
 ``..name``, ``[?(@.partitions>=12)]``), a quoted text (``{"\n"}``), or ``range PATH``, which repeats
-all up to its ``end`` for each value. Several values are printed with a blank between them, objects
-and arrays as JSON; what an object does not have is left out. Without braces the whole is one path.
+the text up to its ``end`` for each value. Several values are printed with a blank between them,
+objects and arrays as JSON; missing values are left out. A template without braces is one path.
 
-The libraries for JSONPath read the dialect of RFC 9535, which has no templates and no ``range``.
+Libraries for JSONPath implement RFC 9535, which has no templates and no ``range``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from resolver.printable import printable
 __all__ = ["JsonPathError", "Template"]
 
 _MOST_NESTED: Final = 32
-"""Ranges in ranges, and filters in filters."""
+"""Most levels of nested ranges, and of nested filters."""
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r"}
 _NAME_ENDS: Final = frozenset(" .[]{}(),=!<>\t")
 _COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
@@ -36,7 +36,7 @@ _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 
 
 class JsonPathError(ValueError):
-    """The template cannot be read; ``at`` is the place in it, counted from 1."""
+    """Error of an invalid template; ``at`` is the position in it, counted from 1."""
 
     def __init__(self, message: str, at: int) -> None:
         super().__init__(f"at character {at + 1}: {message}")
@@ -52,11 +52,11 @@ class _Items(NamedTuple):
 
 
 class _Every(NamedTuple):
-    """All values of an object or an array."""
+    """Step to all values of an object or an array."""
 
 
 class _Below(NamedTuple):
-    """The value itself and all values in it, at any depth."""
+    """Step to the value itself and all values in it, at any depth."""
 
 
 class _Filter(NamedTuple):
@@ -67,7 +67,9 @@ class _Filter(NamedTuple):
 
 class _Path(NamedTuple):
     is_absolute: bool
-    """Begins at the whole object, and not at the current value of a range or a filter."""
+    """True if the path begins at the whole object, not at the current value of a range or a
+    filter.
+    """
     steps: tuple[_Names | _Items | _Every | _Below | _Filter, ...]
 
 
@@ -90,10 +92,10 @@ class Template(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Reads a template.
+        """Parses a template.
 
         Raises:
-            JsonPathError: the template is invalid; the message has the place.
+            JsonPathError: the template is invalid; the message has the position.
         """
         if "{" not in text:
             return cls((_Reader(text).bare_path(),))
@@ -110,7 +112,7 @@ class Template(NamedTuple):
 
 
 class _Reader:
-    """One template being read."""
+    """Parser of one template."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -124,7 +126,7 @@ class _Reader:
         return path
 
     def parts(self, *, nested: int) -> tuple[_Part, ...]:
-        """Reads up to the end of the text, in a range up to its ``{end}``."""
+        """Reads parts up to the end of the text; inside a range, up to its ``{end}``."""
         parts: list[_Part] = []
         begin = self._at
         while self._at < len(self._text):
@@ -164,7 +166,9 @@ class _Reader:
         return _Range(path, self.parts(nested=nested + 1))
 
     def _keyword(self, keyword: str) -> bool:
-        """True if this keyword is next, with a blank or ``}`` behind it; reads it then."""
+        """Reads a keyword and returns True, if it is next and a blank or ``}`` follows it; else
+        returns False.
+        """
         end = self._at + len(keyword)
         if self._text[self._at : end] != keyword or self._text[end : end + 1] not in {
             " ",
@@ -415,7 +419,9 @@ def _operands(operand: _Path | _Literal, root: Any, value: Any) -> list[Any]:
 
 
 def _comparable(comparison: str, left: Any, right: Any) -> bool:
-    """True if values of these types can be compared so: by equality all, by order only some."""
+    """True if the comparison is defined for these values: equality for all types, order only for
+    two texts or two numbers.
+    """
     if comparison in {"==", "!="}:
         return True
     numbers = (int, float)

@@ -1,5 +1,5 @@
-"""``kdir stat TOPIC --partitions`` and ``--groups``: leaders, replicas in sync, offsets and the lag
-of groups, as Kafka reports them to the caller's own client.
+"""``kdir stat TOPIC --partitions`` and ``--groups``: leaders, in-sync replicas, offsets and
+consumer lag, read from Kafka with the caller's own rights.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUMBERS: Final = frozenset({"PARTITION", "LEADER", "BEGIN", "END", "COMMITTED",
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """Brokers and offsets of a partition; None where they are not known."""
+    """Brokers and offsets of a partition; None = not known."""
 
     partition: int
     leader: int | None
@@ -38,13 +38,13 @@ class PartitionOffsets:
 
     @property
     def issue(self) -> str:
-        """What is wrong with its replicas; empty = nothing."""
+        """Fault of the partition's replicas, as text; empty = there is none."""
         if self.leader is None:
             return "no leader"
         return "under-replicated" if len(self.isr) < len(self.replicas) else ""
 
     def lag(self, committed: int | None) -> int | None:
-        """Returns how many offsets are left to a group; None where that is not known."""
+        """Returns the lag of a group in offsets; None if it is not known."""
         if self.end is None:
             return None
         if committed is None:
@@ -62,8 +62,8 @@ class GroupOffsets:
 
 
 class TopicReader:
-    """Reader of a topic's partitions and groups within one time limit; what Kafka does not report
-    is named on stderr, and makes the exit code 3.
+    """Reader of a topic's partitions and groups within one time limit. Parts that Kafka does not
+    return are reported on stderr, and the exit code becomes 3.
     """
 
     def __init__(self, session: Session, admin: Any, found: TopicLocation) -> None:
@@ -102,7 +102,7 @@ class TopicReader:
         ]
 
     def groups(self, partitions: Sequence[int]) -> list[GroupOffsets]:
-        """Returns the groups that have committed offsets of some partition, by name.
+        """Returns the groups that have committed offsets of the topic, by name.
 
         Raises:
             KafkaException: the groups cannot be listed.
@@ -141,7 +141,7 @@ class TopicReader:
 
         places = [TopicPartition(self._found.topic, one) for one in partitions]
         request = ConsumerGroupTopicPartitions(group, places)
-        # The client takes one group a call.
+        # The client accepts one group in a call.
         asked = self._admin.list_consumer_group_offsets([request], request_timeout=self._left())
         answered = asked[group].result().topic_partitions
         for one in answered:
@@ -168,7 +168,7 @@ class TopicReader:
         return max(_LEAST_SECONDS, self._until - time.monotonic())
 
     def _missing(self, what: str, failed: Mapping[str, Sequence[object]]) -> None:
-        """Reports what could not be read, by the reason."""
+        """Reports the items that could not be read, grouped by reason."""
         for why, things in failed.items():
             named = ", ".join(map(str, things[:_NAMED]))
             more = f" and {len(things) - _NAMED:,} more" if len(things) > _NAMED else ""

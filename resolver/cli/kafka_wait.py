@@ -1,6 +1,6 @@
-"""``--wait``: a verb ends once Kafka shows its changes, in every cluster that inherits them.
+"""``--wait``: waits until Kafka has the changes of a verb, in every cluster that inherits them.
 
-Each cluster is asked for the calls that its armed entries still need (``PlanArming`` with
+Each cluster is queried for the calls that its armed entries still need (``PlanArming`` with
 ``armed``), for which it reads Kafka, not its own records. A cluster below must have received the
 change first, as the positions of its ancestors show.
 """
@@ -42,22 +42,22 @@ _AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Affected:
-    """A cluster that a change reaches."""
+    """Cluster that a change affects."""
 
     cluster: str
     path: str
-    """The path of the change; for a cluster below, its mount."""
+    """Path of the change; for a cluster below, its mount."""
     directory: bool = False
     is_below: bool = False
 
 
 def wait_seconds(arguments: Arguments) -> float:
-    """Returns for how long Kafka is waited for."""
+    """Returns the number of seconds to wait for Kafka."""
     return arguments.seconds("timeout", _SECONDS)
 
 
 def wait_for_topic(session: Session, entry: entry_pb2.Entry, seconds: float) -> entry_pb2.Topic:
-    """Returns a new topic once Kafka has it, or as it is when the time is over.
+    """Returns a new topic when Kafka has it, or in its last state after ``seconds``.
 
     Raises:
         KafkaRejected: Kafka refused it.
@@ -79,7 +79,7 @@ def wait_for_topic(session: Session, entry: entry_pb2.Entry, seconds: float) -> 
 def clusters_at(
     session: Session, cluster: str, path: str, *, directory: bool = False
 ) -> list[Affected]:
-    """Returns the cluster of a path, and those that are mounted below it.
+    """Returns the cluster of a path, and the clusters mounted below it.
 
     Raises:
         KdirError: the owner of the path did not answer.
@@ -99,16 +99,18 @@ def wait_for_kafka(
     token: str,
     seconds: float,
 ) -> bool:
-    """Waits until no call of the change is left in any cluster; when the time is over, reports the
-    calls that are left (exit code 3).
+    """Waits until no call to Kafka is left of the change in any cluster, and returns True; after
+    ``seconds``, reports the remaining calls (exit code 3) and returns False.
 
     Args:
         aspect: configs or acls.
-        is_ours: whether a call belongs to the change.
-        token: of the change, which a cluster below must have received; empty = nothing new.
+        is_ours: returns whether a call belongs to the change.
+        token: token of the change, which a cluster below must have received; empty = nothing was
+            changed.
 
     Raises:
-        KafkaRejected: Kafka refused all that is left somewhere, which waiting does not change.
+        KafkaRejected: in one cluster, Kafka refused all remaining calls; waiting does not change
+            that.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -125,8 +127,8 @@ def wait_for_kafka(
             try:
                 left = _left(session, one, aspect, is_ours, positions, budget)
             except AboveCeiling as error:
-                # No Kafka, or none of it is ever changed by kdir; else another cluster manages it,
-                # which waiting does not change.
+                # There is no Kafka, or the config allows no changes in it. Otherwise another
+                # cluster manages it, and waiting does not change that.
                 is_nothing = bool(error.metadata.keys() & {"ceiling", "kafka"})
                 return "" if is_nothing else f"not in Kafka: {one.cluster}: {error.message}"
             except KdirError as error:
@@ -136,11 +138,12 @@ def wait_for_kafka(
                 return left
             if now >= until:
                 return f"not in Kafka after {seconds:g} s: {one.cluster}: {left}"
-            # The pause is as long as the request: a server reads Kafka at most half of the time.
+            # The pause is as long as the request, so that a server reads Kafka at most half of the
+            # time.
             time.sleep(min(max(_PAUSE_SECONDS, now - started), max(0.0, until - now)))
 
     every: Sequence[Affected] = list(affected)
-    session.resolver  # noqa: B018 - made once, before several threads want it
+    session.resolver  # noqa: B018 - created before several threads use it
     pool = ThreadPoolExecutor(min(_AT_ONCE, max(1, len(every))))
     try:
         found = list(pool.map(wait, every))
@@ -167,8 +170,8 @@ def _left(
     positions: Mapping[str, Position],
     seconds: float,
 ) -> str | KafkaRejected:
-    """Returns what is left in one cluster, for people; empty = nothing. Returns an error where
-    Kafka refused all of it.
+    """Returns the remaining calls of one cluster, as text for people; empty = none. Returns the
+    error if Kafka refused all of them.
 
     Raises:
         KdirError
@@ -187,7 +190,7 @@ def _left(
     except Absent as error:
         return "" if one.is_below else error.message
     except KafkaRejected as error:
-        # It keeps no ACLs, or does not let kdir read what it has: nothing is applied.
+        # Kafka has no ACLs, or does not let kdir read them, so that none are applied.
         return KafkaRejected(f"{one.cluster}: {error.message}")
     calls = [call for call in plan.calls if is_ours(call)]
     names = list(dict.fromkeys(call.resource.removeprefix("topic ") for call in calls))

@@ -1,5 +1,5 @@
-"""The verb ``log``: the change log of a cluster: its topics, its progress, why it waits, and the
-operations on it.
+"""The verb ``log``: shows the topics and the progress of a cluster's change log and why it waits;
+resync, skip and off.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _rows(found: watch_pb2.GetChangeLogResponse) -> Iterator[tuple[str, str | St
         registry = found.schema_registry
         yield "framing", f"ids of schema registry {registry}" if registry else "Avro single objects"
     yield "generation", str(state.generation) if state.generation else "none yet"
-    is_begun = bool(state.generation and state.revision)  # before: the store's revision
+    is_begun = bool(state.generation and state.revision)  # until then it is the store's revision
     yield "published revision", str(state.revision) if is_begun else "none yet"
     yield "store revision", str(out_of.revision)
     if found.configured:
@@ -84,7 +84,7 @@ def _waiting(found: watch_pb2.GetChangeLogResponse) -> str:
 
 
 class _Act(NamedTuple):
-    """Operation on a change log: its RPC, and the texts of its approval and of its result."""
+    """Operation on a change log: its RPC, the texts of its approval, and the text of its result."""
 
     method: str
     action: str

@@ -1,7 +1,7 @@
 """The verb ``ls``: the entries of a directory; missing parts are reported, with exit code 3.
 
-One page of a directory that the called server itself owns is read without the resolver, whose
-modules cost as much start-up as a third of gRPC; for everything else the resolver is loaded
+If the called server owns the directory and one page has all of it, it is listed without the
+resolver, whose import takes a third of gRPC's time; otherwise the resolver is loaded
 (docs/decisions/0056-the-command-line-keeps-its-grammar.md).
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["VERBS"]
 
 _CHUNK: Final = 1_000
-"""Rows of one chunk: they are aligned together, and printed before further ones are read."""
+"""Number of rows that are aligned together, and printed before further ones are read."""
 _GLOB_SIGNS: Final = frozenset("*?[")
 _KIND_NAMES: Final = {
     "d": "directory", "dir": "directory", "directory": "directory", "t": "topic", "topic": "topic",
@@ -40,19 +40,19 @@ _KIND_NAMES: Final = {
 
 
 class Item(NamedTuple):
-    """One entry to be shown."""
+    """Entry to be shown."""
 
     path: str
-    """The path by which the entry was reached."""
+    """Path by which the entry was reached."""
     entry: entry_pb2.Entry
     cluster: str
-    """The name of its cluster."""
+    """Name of the entry's cluster."""
     mount: str
-    """The mount of that cluster."""
+    """Mount of the entry's cluster."""
     cluster_id: str
-    """Its id."""
+    """Id of the entry's cluster."""
     inherited: policies_pb2.Policies | None
-    """What it inherits; None where nothing is set above."""
+    """Policies that the entry inherits; None = none are set above it."""
 
 
 # -- ls ------------------------------------------------------------------------------------------
@@ -99,14 +99,14 @@ def _ls_one(session: Session, arguments: Arguments, part: str) -> None:
 
 
 def _note_stopped(session: Session, where: PathArgument) -> None:
-    """Prints why the listed states are outdated, if changes in Kafka are stopped."""
+    """Prints a note if changes in Kafka are stopped, so that the listed states may be outdated."""
     stopped = stop_note_at(session, where.path)
     if stopped:
         session.out.note(stopped, "bad")
 
 
 def _ls_detached(session: Session, where: PathArgument) -> None:
-    """Lists the topics of a path's cluster that are in Kafka and not in the tree; if the cluster
+    """Lists the detached topics of a path's cluster (in Kafka, but not in the tree); if the cluster
     has no Kafka, those of the clusters mounted below.
     """
     from resolver.cli.adopt import note_omitted
@@ -136,11 +136,11 @@ def _ls_detached(session: Session, where: PathArgument) -> None:
 
 
 def _detached_by_cluster(session: Session, where: PathArgument) -> list[DetachedTopics]:
-    """Returns the detached topics of the cluster of a path; where that has no Kafka, of each
-    cluster below that has one.
+    """Returns the detached topics of a path's cluster; if that has no Kafka, of each cluster below
+    that has one.
 
     Raises:
-        KdirError: the owner of the path did not answer, or none has a Kafka.
+        KdirError: the owner of the path did not answer, or none of the clusters has a Kafka.
     """
     from resolver.cli.adopt import detached_topics
     from resolver.cli.clusters_below import clusters_below, failure_text, query_each
@@ -172,10 +172,10 @@ def _is_without_kafka(error: KdirError) -> bool:
 
 
 def _ls_quickly(session: Session, arguments: Arguments, part: str) -> bool:
-    """Lists a directory by one page of the called server; False = that needs the resolver."""
+    """Lists a directory by one page from the called server; False = the resolver is needed."""
     path = part.removesuffix("/") or "/"
     if part == "//":
-        return False  # no path: the caller raises the error when it parses it
+        return False  # not a path: the caller raises the error when it parses it
     page = _list_one_page(
         session, path, kinds=_kinds(arguments), include_system=arguments.flag("all")
     )
@@ -232,7 +232,7 @@ def _itself(session: Session, where: PathArgument) -> Item:
 
 
 def _remember(session: Session, arguments: Arguments, path: str, items: Sequence[Item]) -> None:
-    """Keeps the names for completion, when a person listed all of them."""
+    """Stores the names for completion, if all names were listed on a terminal."""
     from resolver.cli.disk_hints import MOST_NAMES, ListingCache
 
     whole = not (arguments.many("kind") or arguments.flag("all"))
@@ -244,7 +244,7 @@ def _remember(session: Session, arguments: Arguments, path: str, items: Sequence
 def _print(
     session: Session, arguments: Arguments, items: Iterable[Item], *, named_by_path: bool
 ) -> None:
-    """Prints entries as they come."""
+    """Prints entries as they are received."""
     long = arguments.flag("long") or session.out.wide
     show = _printer(session, long=long, named_by_path=named_by_path)
     chunk: list[Item] = []
@@ -259,7 +259,7 @@ def _print(
 def _printer(
     session: Session, *, long: bool, named_by_path: bool
 ) -> Callable[[Sequence[Item]], None]:
-    """Returns what prints a chunk of entries in the format asked for."""
+    """Returns a function that prints a chunk of entries in the chosen format."""
     out = session.out
     if out.structured:
         return lambda chunk: _each(out.record, (_record(session, item) for item in chunk))
@@ -279,7 +279,9 @@ def _printer(
 
 
 def _record(session: Session, item: Item) -> entry_pb2.Entry | dict[str, Any]:
-    """Returns what JSON has of an entry, with for how long its cluster is unconfirmed."""
+    """Returns the JSON record of an entry, with the seconds for which its cluster is
+    unconfirmed.
+    """
     unconfirmed = session.unconfirmed_fields(item.cluster_id)
     return {**plain(item.entry), **unconfirmed} if unconfirmed else item.entry
 
@@ -290,8 +292,8 @@ def _each(act: Callable[[Any], None], things: Iterable[Any]) -> None:
 
 
 def _reached(item: Item) -> str:
-    """Returns the path by which it was reached, which is the canonical one unless a link leads
-    there.
+    """Returns the path by which an entry was reached, with ``/`` at the end except for topics; it
+    is the canonical path unless a link was followed.
     """
     is_topic = kind_of(item.entry) == "topic"
     return item.path if is_topic else f"{item.path.rstrip('/')}/"
@@ -302,7 +304,7 @@ def _short_row(item: Item, *, human: bool, named_by_path: bool) -> list[str | St
     shown = Styled(_reached(item), name.style) if named_by_path else name
     if not human:
         return [shown]
-    # Behind a link, and above all a union, the canonical path is shown, too.
+    # If a link was followed, the canonical path is shown, too.
     via_link = item.path != item.entry.path
     return [shown, Styled(item.entry.path, "faint") if via_link else ""]
 
@@ -329,14 +331,14 @@ def _say_gaps(session: Session, gaps: Iterable[NotListed]) -> None:
 # -- one page, without the resolver ---------------------------------------------------------------
 
 _SHARE: Final = 0.25
-"""Share of the timeout, so that a silent server leaves enough time to query the others."""
+"""Share of the timeout for the first server, so that enough is left for the others."""
 
 
 def _list_one_page(
     session: Session, path: str, *, kinds: Sequence[str] = (), include_system: bool = False
 ) -> directory_pb2.ListEntriesResponse | None:
-    """Returns the directory's listing, if the asked server owns it and one page has all of it;
-    None for everything else, errors included: the resolver decides then.
+    """Returns the listing of a directory, if the called server owns it and one page has all of it;
+    None in all other cases, errors included: then the resolver is needed.
     """
     from kdir.v1 import directory_pb2
 
@@ -372,8 +374,8 @@ def _list_one_page(
 
 # -- globs ---------------------------------------------------------------------------------------
 
-# Which names match is a rule of ``resolver/glob.py``. The servers apply it segment by segment, so
-# that only what can match is asked for; below ``**`` everything is a candidate and is matched here.
+# ``resolver/glob.py`` defines which names match. The servers apply it segment by segment, so that
+# only possible matches are listed; below ``**`` everything is listed and matched here.
 
 _CONTAINERS: Final = ("directory", "link", "mount")
 
@@ -381,16 +383,16 @@ _CONTAINERS: Final = ("directory", "link", "mount")
 def _expand_glob(
     resolver: Resolver, text: str, gaps: list[NotListed], *, include_system: bool = False
 ) -> Iterator[ListedEntry]:
-    """Yields the entries that a pattern matches, in path order; adds what could not be listed to
-    ``gaps``.
+    """Yields the entries that a pattern matches, in path order; adds the parts that could not be
+    listed to ``gaps``.
 
     A pattern that ends in ``/`` matches all kinds but topics. System entries match with
     ``include_system``, or if a segment of the pattern begins with ``__``.
 
     Raises:
-        InvalidArgument: not a pattern.
-        InvalidPath: does not begin with ``/``.
-        Absent: nothing matches, and everything could be listed.
+        InvalidArgument: the text is not a pattern.
+        InvalidPath: the text does not begin with ``/``.
+        Absent: no entry matches, and everything could be listed.
     """
     from resolver.glob import Glob
     from resolver.path import ROOT, is_system
@@ -414,7 +416,7 @@ def _expand_glob(
 
 
 class _Expansion:
-    """One pattern being expanded."""
+    """Expansion of one pattern."""
 
     def __init__(
         self, resolver: Resolver, pattern: Glob, gaps: list[NotListed], *, include_system: bool

@@ -44,35 +44,35 @@ EXIT_USAGE = 2
 EXIT_PARTIAL = 3
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-"""128 + SIGINT and 128 + SIGPIPE, as shells report a program that the signal ended."""
+"""Exit code after SIGPIPE (128 + 13). ``EXIT_INTERRUPTED`` is that of SIGINT (128 + 2)."""
 
 
 def main(parts: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
     """Runs one command line; returns the exit code.
 
-    Without ``parts`` it is the command itself: it runs ``sys.argv``, and ends the process.
-    ``transport`` reaches the servers; gRPC by default.
+    Without ``parts`` it runs the arguments in ``sys.argv``, and ends the process. ``transport``:
+    transport to the servers; gRPC by default.
     """
     if parts is not None:
         return _guarded(parts, transport)
     replace_closed_stdin()
     for name, flags in (
-        ("stdout", os.O_RDONLY),  # data must not be lost: writing it fails
+        ("stdout", os.O_RDONLY),  # opened for reading, so that writing fails: data must not be lost
         ("stderr", os.O_WRONLY),
     ):
         if getattr(sys, name) is None:  # closed by the caller
             descriptor = os.open(os.devnull, flags)
             setattr(sys, name, open(descriptor, "w", encoding="utf-8"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # its encoding need not have all characters
+        if isinstance(stream, io.TextIOWrapper):  # its encoding may not have all characters
             stream.reconfigure(errors="backslashreplace")
     if "server" not in sys.argv:
-        # Else each handshake that fails is also logged on stderr by gRPC itself.
+        # Otherwise gRPC itself also logs each failed handshake on stderr.
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     code = _guarded(sys.argv[1:], None)
-    if "py4j" not in sys.modules:  # Spark has things to do at exit; nothing else of ours has
+    if "py4j" not in sys.modules:  # only Spark has work to do at exit
         sys.stderr.flush()
-        # Taking gRPC and the interpreter apart would be a tenth of `kdir ls`.
+        # To shut down gRPC and the interpreter would take a tenth of the time of `kdir ls`.
         os._exit(code)
     return code
 
@@ -89,7 +89,7 @@ def _guarded(parts: Sequence[str], transport: Transport | None) -> int:
     except BrokenPipeError:
         from resolver.unforeseen_errors import drop_output
 
-        drop_output()  # the reader has enough
+        drop_output()  # the reader has closed the pipe
         return EXIT_BROKEN_PIPE
     except Exception as error:  # noqa: BLE001 - reported in one sentence
         from resolver.unforeseen_errors import report_unforeseen, report_unwritable
@@ -167,7 +167,7 @@ def _version() -> str:
 
     try:
         return version("kdir")
-    except PackageNotFoundError:  # run from a checkout that was never installed
+    except PackageNotFoundError:  # a checkout that was not installed
         return "unknown"
 
 
@@ -204,7 +204,7 @@ Examples:
 
 
 def overview() -> str:
-    """Returns what ``kdir --help`` prints."""
+    """Returns the text of ``kdir --help``."""
     summaries = {verb.name: verb.summary for verb in every_verb()}
     width = max(map(len, summaries)) + 2
     lines = [_INTRODUCTION]
@@ -220,7 +220,7 @@ def overview() -> str:
 
 
 def usage(verb: Verb) -> str:
-    """Returns the verb's form on one line."""
+    """Returns the verb's usage on one line."""
     parts = ["kdir", verb.name, *(_format_value(argument) for argument in verb.arguments)]
     if verb.options or verb.formats:
         parts.append("[OPTION…]")
@@ -228,7 +228,7 @@ def usage(verb: Verb) -> str:
 
 
 def verb_help(verb: Verb) -> str:
-    """Returns what ``kdir VERB --help`` prints."""
+    """Returns the text of ``kdir VERB --help``."""
     lines = [f"kdir {verb.name}: {verb.summary}", "", f"usage: {usage(verb)}"]
     if verb.details:
         lines += ["", verb.details.strip()]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["VERBS", "list_mounts_below", "report_incomplete", "some_paths"]
 
 _MOST_NAMED: Final = 5
-"""Paths in one message."""
+"""Most paths in one message."""
 
 
 def _mounts(session: Session, arguments: Arguments) -> int:
@@ -65,8 +65,8 @@ def _mounts(session: Session, arguments: Arguments) -> int:
 
 
 def _state(row: federation_pb2.MountRow) -> str:
-    """Returns the state of a mount; a link that no open link reports any more is no *linked*, and
-    one of which nothing is known no *disconnected*.
+    """Returns the state of a mount, which is *linked* only if an open link reports it now, and
+    *disconnected* only if its link is known to be closed.
     """
     if row.link_unknown:
         return "unknown"
@@ -76,8 +76,8 @@ def _state(row: federation_pb2.MountRow) -> str:
 
 
 def _note_unconfirmed(session: Session, rows: Sequence[federation_pb2.MountRow]) -> None:
-    """Reports on stderr which mounts were linked when the link by which the queried server learned
-    of them ended.
+    """Reports the unconfirmed mounts on stderr: they were linked when the queried server's own
+    link, which reported them, ended.
     """
     unconfirmed = [row for row in rows if _state(row) == "unconfirmed"]
     if unconfirmed:
@@ -91,8 +91,8 @@ def _note_unconfirmed(session: Session, rows: Sequence[federation_pb2.MountRow])
 
 
 def report_incomplete(session: Session, listed: federation_pb2.ListMountsResponse) -> None:
-    """Reports the clusters whose mounts may not all be in an answer: a cluster that is not in it
-    may still be mounted (docs/guarantees.md#s21).
+    """Reports the clusters whose list of mounts is incomplete: a cluster that is not listed may
+    still be mounted (docs/guarantees.md#s21).
     """
     names = {row.cluster_id: row.cluster for row in listed.rows}
     for authority in listed.authorities:
@@ -139,7 +139,7 @@ def _table_row(
 
 
 def _counts(row: federation_pb2.MountRow, topics: TopicCount) -> dict[str, Any]:
-    """Returns the numbers of a row for JSON, also those that are 0; without those not known."""
+    """Returns the counts of a row for JSON, including zeros, without counts that are not known."""
     found: dict[str, Any] = {"age_seconds": row.age_seconds}
     if row.linked:
         found["topic_count"] = row.topic_count
@@ -151,7 +151,9 @@ def _counts(row: federation_pb2.MountRow, topics: TopicCount) -> dict[str, Any]:
 
 
 def _own_count(row: federation_pb2.MountRow, *, human: bool) -> str:
-    """Returns how many topics a cluster last reported; ``-`` where it may never have."""
+    """Returns the number of topics that a cluster last reported; ``-`` if it may never have
+    reported one.
+    """
     if not row.linked and not row.topic_count:
         return "-"
     return units.count(row.topic_count) if human else str(row.topic_count)
@@ -173,7 +175,9 @@ def _waiting(child: federation_pb2.PendingChild, *, human: bool) -> Sequence[str
 
 
 def list_mounts_below(session: Session, path: Path) -> list[str]:
-    """Returns where other clusters are mounted below a path, as far as its owner reports them."""
+    """Returns the paths below a path at which other clusters are mounted, as its owner reports
+    them; empty after an error.
+    """
     from kdir.v1 import federation_pb2
 
     from resolver.errors import KdirError
@@ -210,7 +214,7 @@ def _mount(session: Session, arguments: Arguments) -> int:
         entry=entry_pb2.Entry(mount=entry_pb2.Mount(cluster_id=child, endpoints=endpoints)),
         validate_only=arguments.flag("plan"),
     )
-    # The mount is an entry of the cluster that owns the directory above it.
+    # The mount is an entry of the cluster that owns its parent directory.
     answer = session.resolver.call(
         where.path, "DirectoryService.CreateEntry", request, at_parent=True
     )
@@ -238,7 +242,7 @@ def _umount(session: Session, arguments: Arguments) -> int:
         validate_only=arguments.flag("plan"),
     )
     if not arguments.flag("plan") and not arguments.flag("yes"):
-        # Nobody is asked to approve what would be refused.
+        # A dry run first, so that no approval is asked for a call that would be refused.
         tried = directory_pb2.DeleteEntryRequest(validate_only=True)
         tried.MergeFrom(request)
         session.resolver.call(where.path, "DirectoryService.DeleteEntry", tried, at_parent=True)

@@ -1,13 +1,13 @@
 """Printing: tables, JSON lines, YAML and names.
 
-Data goes to stdout, everything else to stderr. A table has a header, aligned columns and human
-units on a terminal, or where ``-o table`` or ``-o wide`` asks for it; elsewhere it is tab-separated
-lines of exact values, without a header, for ``cut`` and ``awk``.
+Data is printed on stdout, everything else on stderr. On a terminal, or with ``-o table`` or ``-o
+wide``, a table has a header, aligned columns and human units; otherwise it is tab-separated lines
+of exact values, without a header, for ``cut`` and ``awk``.
 
-All text that a verb prints passes through here, and its unprintable characters are escaped
+All text of verbs is printed by this module, which escapes unprintable characters
 (``resolver.printable``): names, owners and messages come from other people, and must not control a
-terminal or begin a line or a column. The only escape sequences that reach a terminal are the
-colours made here.
+terminal or begin a line or a column. The only escape sequences that are printed are the colours of
+this module.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 Row = Sequence["str | Styled"]
 JSONPATH: Final = "jsonpath="
-"""Beginning of the format whose rest is a template (``resolver.cli.jsonpath``)."""
+"""Prefix of the format whose rest is a template (``resolver.cli.jsonpath``)."""
 _NEVER_FOLDED: Final = 2**31 - 1
 
 _STYLES: Final[Mapping[str, str]] = {
@@ -56,7 +56,7 @@ _STYLES: Final[Mapping[str, str]] = {
 
 
 class Styled(NamedTuple):
-    """Text with a style: a key of ``_STYLES``, or "" for none."""
+    """Text with a style: a key of ``_STYLES``; empty = no style."""
 
     text: str
     style: str
@@ -68,15 +68,16 @@ class Column(NamedTuple):
     name: str
     right: bool = False
     wide: bool = False
-    """Is printed with ``-o wide`` only."""
+    """True if the column is printed with ``-o wide`` only."""
 
 
 class Output:
-    """Output of a verb. ``human`` is True if people read it, and then selects human units.
+    """Output of a verb. ``human`` is True if the output is for people, in human units.
 
     The argument ``format`` is ``table``, ``wide``, ``json``, ``yaml``, ``name``,
-    ``jsonpath=TEMPLATE`` or another format of the verb; "" (none was given) means ``table``. The
-    attribute is ``table`` for ``wide``, and ``json`` for ``jsonpath``: verbs treat them alike.
+    ``jsonpath=TEMPLATE`` or another format of the verb; empty (none was given) means ``table``. The
+    attribute ``format`` is ``table`` for ``wide``, and ``json`` for ``jsonpath``, since verbs treat
+    them alike.
     """
 
     def __init__(
@@ -102,11 +103,11 @@ class Output:
 
     @property
     def structured(self) -> bool:
-        """True if the format is one of records: JSON or YAML."""
+        """True if the format is JSON or YAML, which print records."""
         return self.format in {"json", "yaml"}
 
     def line(self, *parts: str | Styled) -> None:
-        """Prints one line of data, of parts that follow each other."""
+        """Prints one line of data: the parts, one after another."""
         self._stdout.write("".join(map(self._paint, parts)) + "\n")
 
     def lines(self, lines: Iterable[str | Styled]) -> None:
@@ -119,17 +120,17 @@ class Output:
         self._stdout.write("\t".join(printable(_text(cell)) for cell in cells) + "\n")
 
     def _paint(self, text: str | Styled) -> str:
-        """Returns the text as it may be printed, in its colour where there are colours."""
+        """Returns the text in printable form; coloured if colours are used."""
         if isinstance(text, str):
             return printable(text)
         return _coloured(printable(text.text), text.style if self._colour else "")
 
     def record(self, thing: Message | Mapping[str, Any]) -> None:
-        """Prints one object as JSON on one line, as a YAML document, or what a template selects of
-        it, on a line of its own; a template that selects nothing prints nothing.
+        """Prints one object: as JSON on one line, as a YAML document, or as a line with the values
+        that the template selects; no line if it selects none.
 
         Raises:
-            InvalidArgument: what a template selects is not in the encoding of stdout.
+            InvalidArgument: the encoding of stdout lacks a character of a selected value.
         """
         value = thing if isinstance(thing, Mapping) else plain(thing)
         if self._template:
@@ -140,7 +141,7 @@ class Output:
         if self.format == "json":
             import json
 
-            self._stdout.write(json.dumps(value) + "\n")  # ASCII: all else is escaped
+            self._stdout.write(json.dumps(value) + "\n")  # ASCII: other characters are escaped
             return
         if self._yaml_begun:
             self._stdout.write("---\n")
@@ -148,8 +149,8 @@ class Output:
         self._stdout.write(yaml_document(value, getattr(self._stdout, "encoding", None) or "utf-8"))
 
     def _refuse_unencodable(self, text: str) -> None:
-        """Raises ``InvalidArgument`` if stdout's encoding does not have a text: the values that a
-        template selects go to other programs, for which an escape would be another value.
+        """Raises ``InvalidArgument`` if stdout's encoding lacks a character of a text: programs
+        read the values that a template selects, and an escape would change them.
         """
         encoding = getattr(self._stdout, "encoding", None) or "utf-8"
         try:
@@ -162,12 +163,12 @@ class Output:
             ) from None
 
     def flush(self) -> None:
-        """Flushes stdout, so that slow output is shown as it comes."""
+        """Flushes stdout, so that slow output is shown at once."""
         self._stdout.flush()
 
     def note(self, text: str, style: str = "") -> None:
         """Prints one line that is not data, on stderr."""
-        # Data first: on a terminal the two streams meet in one place.
+        # Data first: on a terminal the two streams are mixed.
         self._stdout.flush()
         text = _coloured(printable(text), style if self._colour_errors else "")
         self._stderr.write(text + "\n")
@@ -178,7 +179,7 @@ def read_template(format: str) -> Template | None:
     """Returns the template of ``jsonpath=TEMPLATE``; None for any other format.
 
     Raises:
-        JsonPathError: it cannot be read.
+        JsonPathError: the template is invalid.
     """
     if not format.startswith(JSONPATH):
         return None
@@ -188,13 +189,13 @@ def read_template(format: str) -> Template | None:
 
 
 def complain(*lines: str) -> None:
-    """Prints lines on stderr where there is no ``Output``: what went wrong, and hints."""
+    """Prints lines on stderr if there is no ``Output``: an error and hints."""
     sys.stdout.flush()
     sys.stderr.writelines(f"{printable(text)}\n" for text in lines)
 
 
 def offer(part: str, meaning: str = "") -> None:
-    """Prints a candidate for the completion of a shell, with its meaning if there is one."""
+    """Prints a candidate for a shell's completion, with its description if it has one."""
     sys.stdout.write("\t".join(map(printable, (part, meaning) if meaning else (part,))) + "\n")
 
 
@@ -203,9 +204,9 @@ def _coloured(text: str, style: str) -> str:
 
 
 class Table:
-    """Rows under one header, printed as they come: a column may grow wider from page to page.
+    """Table whose rows are printed as they are received; a column may become wider with later rows.
 
-    A row has a cell for each column; those of wide columns are printed with ``-o wide`` only.
+    A row has a cell for each column; cells of wide columns are printed with ``-o wide`` only.
     """
 
     def __init__(self, output: Output, columns: Sequence[Column], *, header: bool = True) -> None:
@@ -216,7 +217,7 @@ class Table:
         self._begun = not header
 
     def rows(self, rows: Sequence[Row]) -> None:
-        """Prints some rows, aligned with each other and as far as possible with those before."""
+        """Prints some rows, aligned with each other and, where possible, with earlier rows."""
         rows = [[row[at] for at in self._shown] for row in rows]
         if not self._output.human:
             for row in rows:
@@ -243,7 +244,7 @@ class Table:
 
 
 def _cleaned(cell: str | Styled) -> str | Styled:
-    """Returns a cell as it is printed: its width is that of what is seen."""
+    """Returns a cell in printable form, from which its width is measured."""
     if isinstance(cell, str):
         return printable(cell).rstrip()
     return Styled(printable(cell.text), cell.style)
@@ -254,8 +255,8 @@ def _text(cell: str | Styled) -> str:
 
 
 def yaml_document(value: Mapping[str, Any], encoding: str = "utf-8") -> str:
-    """Returns JSON values as one block-style YAML document, without a document marker. What the
-    encoding does not have is escaped.
+    """Returns JSON values as one block-style YAML document, without a document marker. Characters
+    that the encoding lacks are escaped.
     """
     import yaml
 
@@ -269,7 +270,7 @@ def yaml_document(value: Mapping[str, Any], encoding: str = "utf-8") -> str:
         )
 
     text: str = dump(allow_unicode=True)
-    # PyYAML does not escape direction marks; nothing else escapes unprintable characters here.
+    # PyYAML does not escape direction marks, so the text is checked here.
     is_shown = text.replace("\n", "").isprintable()
     is_encoded = text.encode(encoding, "replace").decode(encoding) == text
     return text if is_shown and is_encoded else dump(allow_unicode=False)
@@ -283,9 +284,9 @@ def _yaml_dumper() -> Any:
 
     class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
         def ignore_aliases(self, _data: object) -> bool:
-            return True  # a repeated value is written out, without anchor and alias
+            return True  # a repeated value is written again, without anchor and alias
 
-    # PyYAML quotes texts that are numbers in YAML 1.1; these are numbers in YAML 1.2.
+    # PyYAML quotes only texts that are numbers in YAML 1.1; these are numbers in YAML 1.2.
     number = re.compile(r"(?:[-+]?(?:\.\d+|\d+(?:\.\d*)?)(?:[eE][-+]?\d+)?|0o[0-7]+)$")
     Dumper.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
     return Dumper

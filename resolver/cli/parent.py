@@ -74,7 +74,7 @@ def _parent(session: Session, arguments: Arguments) -> int:
 
 
 def _meant(session: Session, arguments: Arguments) -> str:
-    """Returns the cluster, for people."""
+    """Returns the name of the chosen cluster, for people."""
     return name_of(session, chosen_cluster(session, arguments, changes=True))
 
 

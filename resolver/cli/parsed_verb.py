@@ -12,11 +12,13 @@ from resolver.printable import cut_shown
 __all__ = ["Arguments", "ParsedVerb", "UsageError"]
 
 _MOST_DIGITS: Final = 20
-"""Longer texts are not converted: for some thousand digits Python raises an error of its own."""
+"""Most digits of a number that is converted: Python raises an error of its own for thousands of
+digits.
+"""
 
 
 class UsageError(Exception):
-    """Error: the arguments are invalid."""
+    """Error of invalid arguments."""
 
     exit_code: Final = 2
 
@@ -27,25 +29,25 @@ class UsageError(Exception):
 
     @property
     def lines(self) -> tuple[str, str]:
-        """The message, and the command that explains more."""
+        """Lines of the error: the message, and the command that explains the verb."""
         about = f"{self.verb} " if self.verb else ""
         return f"error: {self.message}", f"  kdir {about}--help explains it"
 
 
 class ParsedVerb(Protocol):
-    """The verb, as far as its arguments need it."""
+    """Attributes of a verb that its arguments need."""
 
     @property
     def name(self) -> str:
-        """Name as typed."""
+        """Name of the verb on the command line."""
 
     @property
     def timeout_seconds(self) -> float:
-        """Timeout by default."""
+        """Default timeout of a request."""
 
 
 class Arguments(NamedTuple):
-    """Values of a command line by option key and by argument name, all as text."""
+    """Values of a command line, as text, by the key of the option or the name of the argument."""
 
     verb: ParsedVerb
     values: Mapping[str, Sequence[str]]
@@ -55,20 +57,20 @@ class Arguments(NamedTuple):
         return key in self.values
 
     def one(self, key: str, default: str = "") -> str:
-        """Returns the value of an option; of several, the last."""
+        """Returns the value of an option or argument; of several values, the last."""
         given = self.values.get(key)
         return given[-1] if given else default
 
     def many(self, key: str) -> tuple[str, ...]:
-        """Returns all values given, in order."""
+        """Returns all values of an option or argument, in order."""
         return tuple(self.values.get(key, ()))
 
     def whole(self, key: str, default: int = 0) -> int:
-        """Returns an option's value as a whole number from 1 to 2^31-1, the most that the contract
-        and Kafka count to; ``default`` if it was not given.
+        """Returns an option's value as a whole number from 1 to 2^31-1, the largest in the contract
+        and in Kafka; ``default`` if the option was not given.
 
         Raises:
-            UsageError: any other value.
+            UsageError: the value is no such number.
         """
         text = self.one(key)
         if not text:
@@ -83,10 +85,11 @@ class Arguments(NamedTuple):
         return number
 
     def seconds(self, key: str, default: float) -> float:
-        """Returns an option's value as seconds, more than 0 and at most a day.
+        """Returns an option's value in seconds, more than 0 and at most a day; ``default`` if the
+        option was not given.
 
         Raises:
-            UsageError: any other value.
+            UsageError: the value is no such number.
         """
         text = self.one(key)
         if not text:

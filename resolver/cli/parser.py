@@ -1,7 +1,7 @@
 """Grammar of the command line: verbs, options, arguments.
 
-Help, completion and parsing read the same declarations. argparse was tried: it loses arguments
-after ``--``, values that begin with a dash, and messages that name what is missing
+Help, completion and parsing use the same declarations. argparse cannot be used: it loses arguments
+after ``--`` and values that begin with a dash, and its messages do not name what is missing
 (docs/decisions/0056-the-command-line-keeps-its-grammar.md).
 """
 
@@ -36,7 +36,9 @@ FORMATS: Final = ("table", "json", "yaml", "name")
 
 
 class Option(NamedTuple):
-    """A flag, or with ``value`` (its name in help texts) an option that takes one."""
+    """Option of a verb: a flag or, if ``value`` (the value's name in help texts) is set, an option
+    with a value.
+    """
 
     names: tuple[str, ...]
     help: str
@@ -44,32 +46,36 @@ class Option(NamedTuple):
     choices: tuple[str, ...] = ()
     repeated: bool = False
     completes: str = ""
-    """What its value is, for completion: ``path``, ``context``, ``file``, ``operations``, ``key``
-    or ``assignment``."""
+    """Kind of the value, for completion: ``path``, ``context``, ``file``, ``operations``, ``key``
+    or ``assignment``; empty = none of these.
+    """
 
     @property
     def key(self) -> str:
-        """The name that a verb asks for it by: the longest, without dashes."""
+        """Key of the option's value in ``Arguments``: the longest name, without dashes."""
         return max(self.names, key=len).lstrip("-")
 
     @property
     def shown_choices(self) -> str:
-        """The choices, for help texts and errors."""
+        """Choices as text, for help texts and errors."""
         return ", ".join(f"{one}TEMPLATE" if one == JSONPATH else one for one in self.choices)
 
 
 RAW_ARGUMENTS: Final = "ARGUMENT…"
-"""The name by which a verb that another program runs gets all its arguments, as they are."""
+"""Key of all arguments, unchanged, of a verb that another program runs (``Verb.raw``)."""
 
 _MAY_BE_EMPTY: Final = frozenset({"key-separator", "listener"})
-"""Options of which an empty value means something: no key, the first listener. Any other is refused
-when it is empty, as by a variable of a script that is not set: it would count as not given."""
+"""Options whose empty value has a meaning: no key, the first listener. An empty value of any other
+option, such as from an unset variable in a script, is refused: it would count as not given.
+"""
 
 YES: Final = Option(("-y", "--yes"), "do not ask; needed where there is no terminal to ask at")
 
 
 class Argument(NamedTuple):
-    """A positional argument: at least ``least`` of them, at most ``most`` (None = any number)."""
+    """Positional argument, given at least ``least`` and at most ``most`` times (None = any
+    number).
+    """
 
     name: str
     help: str
@@ -80,10 +86,10 @@ class Argument(NamedTuple):
 
 
 class Verb(NamedTuple):
-    """One verb: what it takes, how it is explained, and what runs it.
+    """Verb of the command line: its options and arguments, its help, and the function that runs it.
 
-    ``examples`` are command lines with what they do. With ``raw`` another program runs it: the
-    arguments after the verb are checked as those of every verb, and handed on as they are
+    ``examples`` are command lines with their meaning. With ``raw`` another program runs the verb:
+    its arguments are checked like those of other verbs, and passed on unchanged
     (``RAW_ARGUMENTS``).
     """
 
@@ -97,21 +103,23 @@ class Verb(NamedTuple):
     formats: tuple[str, ...] = ()
     writes: bool = False
     destroys: bool = False
-    """Does what cannot be undone: it asks first, or has ``--yes`` (``Session.approve``)."""
+    """True if the verb may do something irreversible: it asks first, unless ``--yes`` is given
+    (``Session.approve``).
+    """
     raw: bool = False
     timeout_seconds: float = 5.0
-    """Unless ``--timeout`` says otherwise."""
+    """Default timeout of a request, which ``--timeout`` overrides."""
 
     def own_options(self) -> tuple[Option, ...]:
-        """Returns its own options, with ``--yes`` where it destroys, and ``-o`` with the formats it
-        has.
+        """Returns the verb's own options, with ``--yes`` if it ``destroys``, and with ``-o`` if it
+        has formats.
         """
         output = (_output_option(self.formats),) if self.formats else ()
         return (*((YES,) if self.destroys else ()), *self.options, *output)
 
     def common_options(self) -> tuple[Option, ...]:
-        """Returns the options of every verb, with this one's default of ``--timeout``; with ``raw``
-        only ``--help`` and ``--debug``.
+        """Returns the options that all verbs have, with this verb's default of ``--timeout``; if
+        ``raw``, only ``--help`` and ``--debug``.
         """
         if self.raw:
             return tuple(option for option in GLOBAL_OPTIONS if option.key in {"help", "debug"})
@@ -123,7 +131,7 @@ class Verb(NamedTuple):
         return tuple(patience if o.names == patience.names else o for o in GLOBAL_OPTIONS)
 
     def all_options(self) -> tuple[Option, ...]:
-        """Returns all options."""
+        """Returns all options of the verb."""
         return (*self.own_options(), *self.common_options())
 
 
@@ -143,8 +151,8 @@ GLOBAL_OPTIONS: Final = (
 
 
 def _output_option(formats: tuple[str, ...]) -> Option:
-    """Returns ``-o``: with ``table`` it also takes ``wide``, with ``json`` also ``jsonpath=``
-    (``resolver.cli.output``).
+    """Returns the option ``-o``: formats with ``table`` also include ``wide``, formats with
+    ``json`` also ``jsonpath=`` (``resolver.cli.output``).
     """
     choices = [*formats]
     if "table" in formats:
@@ -155,7 +163,7 @@ def _output_option(formats: tuple[str, ...]) -> Option:
 
 
 def split_verb(parts: Sequence[str]) -> tuple[list[str], str, list[str]]:
-    """Cuts a command line into the options before the verb, the verb ("" if none) and the rest.
+    """Splits a command line into the options before the verb, the verb (empty = none) and the rest.
 
     Raises:
         UsageError: an option before the verb is unknown, or lacks its value.
@@ -181,7 +189,7 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
     """Parses the arguments of one verb.
 
     Raises:
-        UsageError: they are invalid; the message has what was expected.
+        UsageError: the arguments are invalid; the message has the value expected.
     """
     options = verb.all_options()
     values: dict[str, list[str]] = {}
@@ -211,7 +219,7 @@ def parse(verb: Verb, parts: Sequence[str]) -> Arguments:
 
 
 def _check_text(name: str, value: str, verb: Verb) -> None:
-    """Checks that a value is text, as servers require; only names of files may have other bytes.
+    """Checks that a value is UTF-8, as servers require; only names of files may have other bytes.
 
     Raises:
         UsageError: its bytes are not UTF-8.
@@ -228,10 +236,10 @@ def _check_text(name: str, value: str, verb: Verb) -> None:
 
 
 def _is_choice(option: Option, value: str, verb: Verb) -> bool:
-    """True if an option takes this value: one of its choices, or a template behind ``jsonpath=``.
+    """True if the value is one of an option's choices, or ``jsonpath=`` with a template.
 
     Raises:
-        UsageError: the template behind ``jsonpath=`` cannot be read.
+        UsageError: the template is invalid.
     """
     if value in option.choices and value != JSONPATH:
         return True
@@ -247,7 +255,9 @@ def _is_choice(option: Option, value: str, verb: Verb) -> bool:
 def _scan(
     options: tuple[Option, ...], parts: Sequence[str], verb: Verb
 ) -> Iterator[tuple[Option | None, str]]:
-    """Yields each option with its value ("" for a flag); None with each positional argument."""
+    """Yields each option with its value (empty for a flag), and each positional argument, with None
+    as its option.
+    """
     known = _by_name(options)
     rest = list(parts)
     while rest:
@@ -260,7 +270,7 @@ def _scan(
             continue
         name, equals, value = part.partition("=")
         if not part.startswith("--") and len(part) > 2:
-            # -lr and -n5: the rest of the argument is more flags, or the value.
+            # -lr or -n5: the rest of the argument has more flags, or is the value.
             name, tail = part[:2], part[2:]
             takes_value = name in known and bool(known[name].value)
             equals, value = ("=", tail.removeprefix("=")) if takes_value else ("", "")
@@ -285,7 +295,9 @@ def _by_name(options: Sequence[Option]) -> dict[str, Option]:
 def _gather(
     arguments: tuple[Argument, ...], parts: list[str], values: dict[str, list[str]], verb: Verb
 ) -> None:
-    """Assigns the positional arguments; only one argument of a verb may take any number."""
+    """Assigns the positional arguments; only one argument of a verb may be given any number of
+    times.
+    """
     needed = sum(argument.least for argument in arguments)
     spare = len(parts) - needed
     if spare < 0:
@@ -293,7 +305,7 @@ def _gather(
         raise UsageError(f"{missing.name} is required: {missing.help}", verb=verb.name)
     for argument in arguments:
         if argument.choices and not argument.least and parts and parts[0].startswith("/"):
-            continue  # a path is not its value but the next argument's
+            continue  # a path is the value of the next argument
         room = spare if argument.most is None else argument.most - argument.least
         extra = min(spare, room)
         taken, parts = parts[: argument.least + extra], parts[argument.least + extra :]
@@ -304,7 +316,7 @@ def _gather(
             if argument.completes != "file":
                 _check_text(argument.name, part, verb)
             if not (part or argument.least) and argument.completes == "path":
-                # It would count as not given. One that is required is checked when it is parsed.
+                # It would count as not given. A required path is checked when it is parsed.
                 raise UsageError(f"{argument.name} '': a path was expected", verb=verb.name)
             if argument.choices and part not in argument.choices:
                 raise UsageError(

@@ -1,9 +1,9 @@
-"""Output of ``--plan``: gained and lost rights, changed values, and calls to Kafka; no network
-calls.
+"""Output of ``--plan``: gained and lost rights, changed values, and calls to Kafka; makes no
+network calls.
 
-The rows are data, on stdout; the size of the change, and what was left out, is printed on stderr.
-Unless on a terminal each row begins with its section: ``access``, ``policy``, ``kafka``, ``quota``
-or ``retired``.
+The rows are data, on stdout; the size of the change, and the number of omitted rows, are printed on
+stderr. If stdout is no terminal, each row begins with its section: ``access``, ``policy``,
+``kafka``, ``quota`` or ``retired``.
 """
 
 from __future__ import annotations
@@ -49,12 +49,11 @@ def print_change_plan(
     effect: str = "",
     is_cluster_unknown: bool = False,
 ) -> None:
-    """Prints a plan in the output format; with ``recorded`` an object that contains it was printed
-    already. With ``-o name`` nothing is printed.
+    """Prints a plan in the output format; nothing with ``-o name``.
 
     Args:
-        effect: what changes in Kafka and what is held back, by cluster, for those who know more of
-            it than the plan.
+        recorded: an object with the plan was already printed as JSON or YAML.
+        effect: text of the changes in Kafka by cluster, if the caller knows more than the plan.
         is_cluster_unknown: the plan of a cluster below is not known.
     """
     if out.structured and not recorded:
@@ -118,7 +117,9 @@ def _section(out: Output, name: str, rows: Iterable[Sequence[str | Styled]]) -> 
 
 
 def _entries(plan: access_pb2.ChangePlan) -> str:
-    """Returns ``3 directories, 412 topics, 412 topics deleted in Kafka with data``."""
+    """Returns the affected entries as text, such as ``3 directories, 412 topics, 412 topics deleted
+    in Kafka with data``.
+    """
     entries = plan.entries
     parts = [
         units.plural(number, one, many)

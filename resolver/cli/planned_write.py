@@ -1,4 +1,4 @@
-"""Write of an approved plan: of the entry that was planned for, and of no other."""
+"""Sends the change of an approved plan, only if the entry is still as it was planned."""
 
 from __future__ import annotations
 
@@ -18,22 +18,25 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _TRIES: Final = 8
-"""How often a change is planned again if servers record Kafka's state of its topic."""
+"""Number of times that a change is planned again because servers recorded the topic's state in
+Kafka meanwhile.
+"""
 
 
 def send_planned(
     planned: T, send: Callable[[T], R], plan_again: Callable[[], T], is_same: Callable[[T], bool]
 ) -> R:
-    """Makes a planned change; returns the answer.
+    """Sends a planned change; returns the answer.
 
     Args:
         planned: the approved plan.
         send: sends the change with the etag of a plan.
-        plan_again: makes the plan of the current entry.
-        is_same: whether a later plan is the approved one but for what servers record of a topic.
+        plan_again: returns a plan for the current entry.
+        is_same: returns whether a later plan differs from the approved one only by the state that
+            servers record of a topic.
 
     Raises:
-        EtagMismatch: the entry was changed since.
+        EtagMismatch: the entry was changed since the plan.
         KdirError
     """
     now = planned
@@ -48,7 +51,7 @@ def send_planned(
 
 
 def decided_values(entry: entry_pb2.Entry) -> tuple[object, ...]:
-    """Returns what people decide of a topic, without what servers record of it."""
+    """Returns the parts of an entry that users decide, without those that servers record."""
     policies = type(entry.policies)()
     policies.CopyFrom(entry.policies)
     policies.ClearField("stamps")
@@ -58,10 +61,10 @@ def decided_values(entry: entry_pb2.Entry) -> tuple[object, ...]:
 
 
 def is_same_topic(session: Session, entry: entry_pb2.Entry) -> bool:
-    """True if a topic that was read is still there, and nobody but servers has changed it.
+    """True if a topic that was read still exists, and only servers have changed its entry since.
 
     Raises:
-        KdirError: it could not be read again.
+        KdirError: the entry could not be read again.
     """
     if not entry.HasField("topic"):
         return False

@@ -1,4 +1,4 @@
-"""Verbs that move messages by path: ``produce`` and ``consume``, for a quick look and for scripts.
+"""Verbs for messages: ``produce`` and ``consume``, for quick checks and scripts.
 
 They resolve the path and use confluent-kafka. For more, use a Kafka client and ``kdir resolve -o
 kcat``.
@@ -43,16 +43,18 @@ __all__ = [
 
 _T = TypeVar("_T")
 _DELIVERY_SECONDS: Final = 30.0
-"""For the brokers to take all that was written, unless --timeout says otherwise."""
+"""Default time limit for the brokers to acknowledge all messages."""
 _INTERRUPTED_SECONDS: Final = 2.0
-"""For the brokers to take what was written before ^C; another ^C ends the wait."""
+"""Time limit for the brokers to acknowledge messages after ^C; another ^C ends the wait."""
 _PAUSE_SECONDS: Final = 0.1
-"""Between two questions whether Kafka has a topic by now."""
+"""Pause between two checks whether Kafka has a topic."""
 _MOST_BYTES: Final = 1_000_000
-"""Of a message, by librdkafka's default."""
+"""Most bytes of a message, by librdkafka's default."""
 _OFFSET_DIGITS: Final = 19
 _PARTITION_DIGITS: Final = 10
-"""From these numbers of digits on, a number is too large for Kafka."""
+"""Numbers with this number of digits, or with ``_OFFSET_DIGITS`` as offsets, are too large for
+Kafka.
+"""
 
 
 def client_settings(
@@ -63,11 +65,11 @@ def client_settings(
     for_writes: bool,
     feature: str = "",
 ) -> tuple[TopicLocation, dict[str, str]]:
-    """Returns the location of the topic, and the settings of a Kafka client. Those of the command
-    line override ``own``, the verb's settings, which override the policies of the path.
+    """Returns the location of the topic, and the settings of a Kafka client. Settings of the
+    command line override ``own``, the verb's settings, which override the policies of the path.
 
     Args:
-        feature: the option that needs kdir[kafka], if not the whole verb does.
+        feature: option that needs kdir[kafka], if the verb itself does not.
 
     Raises:
         InvalidArgument: the path is no topic, or kdir[kafka] is not installed.
@@ -77,7 +79,7 @@ def client_settings(
     if missing := missing_extra(feature or f"kdir {arguments.verb.name}", "kafka"):
         raise InvalidArgument(missing)
     where = parse_path_argument(arguments.one("PATH"))
-    # A producer stays with a link's first target: an outage must not move data.
+    # A producer stays with a link's first target: an outage must not redirect data.
     found = session.resolver.resolve(where.path, prefer=where.prefer, for_writes=for_writes)
     where.check_kind(found)
     from resolver.kafka.client_settings import (
@@ -98,7 +100,7 @@ def client_settings(
 
 
 def own_settings(arguments: Arguments) -> dict[str, str]:
-    """Returns the settings of ``--properties`` and ``-X``; secrets belong into the file."""
+    """Returns the settings of ``--properties`` and ``-X``."""
     settings: dict[str, str] = {}
     file = arguments.one("properties")
     if file:
@@ -146,7 +148,8 @@ def _produce(session: Session, arguments: Arguments) -> int:
     ended: list[KafkaError] = []
     try:
         if _may_be_missing(found):
-            # Else each message would wait for the topic, and time out as if Kafka were away.
+            # Otherwise each message would wait for the topic, and time out as if Kafka did not
+            # answer.
             patience = seconds if _is_pending(found) else 0.0
             _in_thread(lambda: _wait_for_topic(producer, found, session.timeout_seconds, patience))
     except KafkaException as error:
@@ -166,7 +169,7 @@ def _produce(session: Session, arguments: Arguments) -> int:
             ended.append(error.args[0])
         left = flush_deliveries(producer, seconds)
     except KafkaException as error:
-        # This error has the cause; the one before it only reported that the client is unusable.
+        # This error has the cause; the earlier one only that the client is unusable.
         ended, left = [error.args[0]], 0
     except KeyboardInterrupt:
         with contextlib.suppress(KafkaException):
@@ -185,7 +188,7 @@ def _produce(session: Session, arguments: Arguments) -> int:
 
 
 def _may_be_missing(found: TopicLocation) -> bool:
-    """True if Kafka did not have the topic when its directory looked last."""
+    """True if Kafka did not have the topic when the directory server last read Kafka."""
     from kdir.v1 import entry_pb2
 
     return found.entry.topic.provision in {
@@ -194,7 +197,7 @@ def _may_be_missing(found: TopicLocation) -> bool:
 
 
 def _is_pending(found: TopicLocation) -> bool:
-    """True if kdir had not made the topic in Kafka yet when its directory was asked."""
+    """True if kdir had not yet created the topic in Kafka when the path was resolved."""
     from kdir.v1 import entry_pb2
 
     return found.entry.topic.provision == entry_pb2.PROVISION_PENDING
@@ -242,8 +245,8 @@ def _note_counts(session: Session, found: TopicLocation, delivered: int, undeliv
 
 
 def lines_within(stream: IO[bytes], most: int, separator: bytes) -> Iterator[bytes]:
-    """Yields lines. Yields a line that has more than ``most`` bytes, beside the separator of its
-    key, in parts; the first part also has more than ``most``.
+    """Yields lines. A line of more than ``most`` bytes, not counting the separator of its key, is
+    yielded in parts, of which the first also has more than ``most`` bytes.
     """
     while line := stream.readline(most + len(separator) + 1):
         yield line
@@ -256,7 +259,7 @@ def sent_lines(
     separator: bytes,
     reported: Callable[[KafkaError | None, Message], None],
 ) -> Iterator[bool]:
-    """Hands one line to the producer for each value. Kafka's client refuses one that is too long.
+    """Sends one line for each value that it yields. Kafka's client refuses a line that is too long.
 
     Raises:
         KafkaException
@@ -267,7 +270,7 @@ def sent_lines(
             try:
                 producer.produce(topic, value=value, key=key, on_delivery=reported)
                 break
-            except BufferError:  # its queue is full: let it work
+            except BufferError:  # its queue is full: wait for deliveries
                 producer.poll(0.1)
         producer.poll(0)
         yield True
@@ -293,11 +296,11 @@ def _consume(session: Session, arguments: Arguments) -> int:
         raise UsageError("-o json has the keys; it takes no -K", verb="consume")
     chosen = _chosen_partitions(arguments)
     own = {
-        "group.id": "kdir-consume",  # the client wants one; none is joined and nothing committed
+        "group.id": "kdir-consume",  # required by the client; no group is joined
         "enable.auto.commit": "false",
         "auto.offset.reset": "earliest",
         "enable.partition.eof": "false",
-        # Kafka's defaults: a policy for programs may let a broker wait longer than this verb does.
+        # Kafka's defaults: by a policy, a broker might wait longer than this verb does.
         "fetch.min.bytes": "1",
         "fetch.max.wait.ms": "500",
     }
@@ -331,15 +334,15 @@ def _consume(session: Session, arguments: Arguments) -> int:
         is_interrupted = True
         raise
     finally:
-        if not is_interrupted:  # a thread may use it still; no group is left by it
+        if not is_interrupted:  # a thread may still use it, and it has joined no group
             consumer.close()
         sys.stdout.flush()
     return 0
 
 
 def message_record(message: Message, path: str) -> dict[str, Any]:
-    """Returns a message as JSON values: bytes that are no UTF-8 as URL-safe base64, under a name
-    that ends in ``_base64``; what is null in Kafka as null.
+    """Returns a message as JSON values. Bytes that are not UTF-8 are URL-safe base64, under a name
+    that ends in ``_base64``; null in Kafka is null.
     """
     kind, milliseconds = message.timestamp()
     record: dict[str, Any] = {
@@ -368,19 +371,19 @@ def _as_text(name: str, value: bytes | str | None) -> dict[str, str | None]:
 
 
 class _Start(NamedTuple):
-    """Where to begin in each partition."""
+    """Place at which to begin in each partition."""
 
     where: str
     """``beginning``, ``end``, ``offset`` or ``time``."""
     number: int = 0
-    """The offset, or the time as Unix milliseconds."""
+    """Offset, or time in Unix milliseconds."""
 
     @classmethod
     def parse(cls, text: str) -> _Start:
-        """Reads ``--from``.
+        """Parses the value of ``--from``.
 
         Raises:
-            UsageError: it names no place.
+            UsageError: the value is invalid.
         """
         if text in {"beginning", "end"}:
             return cls(text)
@@ -392,7 +395,7 @@ class _Start(NamedTuple):
             milliseconds = int(datetime.fromisoformat(text).timestamp() * 1000)
         except (ValueError, OverflowError):
             milliseconds = -1
-        if milliseconds < 0:  # negative times have meanings of their own in Kafka
+        if milliseconds < 0:  # negative times have special meanings in Kafka
             raise UsageError(
                 f"--from {text!r}: beginning, end, an offset such as 1200 or a time from 1970 on, "
                 f"such as 2026-11-01T14:30, was expected",
@@ -402,10 +405,10 @@ class _Start(NamedTuple):
 
 
 def _chosen_partitions(arguments: Arguments) -> list[int]:
-    """Returns the partitions that ``--partition`` names; none = all.
+    """Returns the partitions of ``--partition``; empty = all.
 
     Raises:
-        UsageError: one is no number.
+        UsageError: a value is not a number.
     """
     texts = arguments.many("partition")
     for text in texts:
@@ -417,11 +420,11 @@ def _chosen_partitions(arguments: Arguments) -> list[int]:
 def begin_offsets(
     consumer: Any, topic: str, start: _Start, bounds: Mapping[int, tuple[int, int]], seconds: float
 ) -> dict[int, int]:
-    """Returns the offset to begin with in each partition, within its bounds: one outside would be
-    taken for the beginning.
+    """Returns the offset at which to begin in each partition, limited to its bounds: at an offset
+    outside, the client would begin at the first message.
 
     Raises:
-        KafkaException: Kafka did not answer, or refused, also if only of one partition.
+        KafkaException: Kafka did not answer, or returned an error for a partition.
     """
     from confluent_kafka import KafkaException, TopicPartition
 
@@ -438,7 +441,7 @@ def begin_offsets(
             if errors := [one.error for one in found if one.error is not None]:
                 raise KafkaException(errors[0])
             wanted = {
-                # Negative: nothing is as new.
+                # Negative: no message is so new.
                 one.partition: one.offset if one.offset >= 0 else bounds[one.partition][1]
                 for one in found
             }
@@ -451,12 +454,15 @@ def begin_offsets(
 def missing_messages(
     start: _Start, bounds: Mapping[int, tuple[int, int]], begins: Mapping[int, int]
 ) -> str:
-    """Returns the note that there is no message from the chosen start on, with the end offsets;
-    empty if there may be one, or if the start is the end.
+    """Returns a note if there is no message from the chosen start on, with the end offset; empty if
+    there may be one, or if the start is the end.
     """
     if start.where == "end" or any(begins[one] < high for one, (_, high) in bounds.items()):
         return ""
-    missing = {"offset": f"no message from offset {start.number} on", "time": "no message so new"}
+    missing = {
+        "offset": f"no message from offset {start.number} on",
+        "time": "no message from that time on",
+    }
     ends = sorted({high for _, high in bounds.values()})
     end = f"the end is offset {ends[0]}" if len(ends) == 1 else f"the last end is offset {ends[-1]}"
     return f"{missing.get(start.where, 'no messages')}; {end}"
@@ -471,9 +477,10 @@ def _messages(
     start: _Start,
     chosen: Sequence[int],
 ) -> Iterator[Message]:
-    """Yields messages from the chosen start up to the current ends, or with ``--follow`` endlessly.
+    """Yields messages from the chosen start up to the current ends; with ``--follow`` without an
+    end.
 
-    The ends are read first: "end of partition" comes again and again, and is never final.
+    The ends are read first, since "end of partition" is reported again for each new message.
     """
     from confluent_kafka import TopicPartition
 
@@ -498,10 +505,10 @@ def _messages(
     while follow or ends:
         message = consumer.poll(0.2)
         positions = _drop_reached(consumer, topic, ends)
-        if positions != known_positions:  # also beyond what aborted transactions left
+        if positions != known_positions:  # a position also passes gaps of aborted transactions
             known_positions, received = positions, time.monotonic()
         if message is None:
-            if follow and reason.is_all_down:  # else it would wait in silence
+            if follow and reason.is_all_down:  # otherwise it would wait silently
                 text = f"{found.path}: no broker is reachable"
                 session.out.note(f"{text}{reason.text_after(text)}", "warn")
                 reason.is_all_down = False
@@ -513,7 +520,7 @@ def _messages(
             _check(message.error())
             continue
         if not follow and message.offset() >= last[message.partition()]:
-            continue  # it came after we began
+            continue  # newer than the end at the start
         yield message
         received = time.monotonic()  # after the yield: the reader of the output may be slow
         yielded += 1
@@ -524,7 +531,7 @@ def _messages(
 def _find_offsets(
     consumer: Any, found: TopicLocation, start: _Start, chosen: Sequence[int], seconds: float
 ) -> tuple[Mapping[int, tuple[int, int]], dict[int, int]]:
-    """Returns the bounds of each partition, and the offset to begin with.
+    """Returns the bounds of each partition, and the offset at which to begin in it.
 
     Raises:
         InvalidArgument: the topic has no such partition.
@@ -548,8 +555,8 @@ def _find_offsets(
 
 
 def _in_thread(work: Callable[[], _T]) -> _T:
-    """Returns or raises what ``work`` does, in a thread: ^C ends the wait for it at once, and not
-    only when a call of Kafka's client returns.
+    """Calls ``work`` in a thread; returns its result or raises its error. So ^C ends the wait at
+    once, not only when a call of Kafka's client returns.
     """
     from concurrent.futures import Future
 
@@ -566,8 +573,8 @@ def _in_thread(work: Callable[[], _T]) -> _T:
 
 
 def _check(error: KafkaError) -> None:
-    """Raises an error that prevents messages; ignores that the group's coordinator is denied, as no
-    group is joined, and the end of a partition, which ``-X enable.partition.eof=true`` asks for.
+    """Raises an error that prevents reading; ignores a denied group, since none is joined, and the
+    end of a partition, which ``-X enable.partition.eof=true`` reports.
     """
     from confluent_kafka import KafkaError, KafkaException
 
@@ -577,10 +584,10 @@ def _check(error: KafkaError) -> None:
 
 
 def _drop_reached(consumer: Any, topic: str, ends: dict[int, int]) -> dict[int, int]:
-    """Drops the partitions whose end, as it was at the start, has been reached: newer messages of
-    one are not fetched while others are not at their ends. Returns the positions, by partition.
+    """Unassigns the partitions that have reached their end of the start, so that their newer
+    messages are not fetched while others are read. Returns the positions, by partition.
 
-    By the position, not by the last message: compaction and markers leave gaps (P20).
+    The position decides, not the last message: compaction and markers leave gaps (P20).
     """
     from confluent_kafka import TopicPartition
 

@@ -1,4 +1,4 @@
-"""Files of the verbs; a verb's file is imported only when the verb is used."""
+"""Files of the verbs; a file is imported only if one of its verbs is used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "Operate": ("server", "index", "doctor", "verify", "backup", "restore", "migrate", "features",
                 "log", "parent", "context", "completion"),
 }  # fmt: skip
-"""The verbs as help shows them: what for, and in which order."""
+"""Verbs by purpose, in the order in which help lists them."""
 
 FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "ls": ("ls",),
@@ -50,14 +50,15 @@ FAMILIES: Final[Mapping[str, tuple[str, ...]]] = {
     "parent": ("parent",),
     "context": ("context", "completion"),
 }
-"""The verbs of each file of this package, which is named as one of them; its ``VERBS`` declares
-them."""
+"""Verbs of each file of this package; the file is named as one of them, and declares them in
+``VERBS``.
+"""
 
 _FAMILY_OF: Final = {verb: family for family, verbs in FAMILIES.items() for verb in verbs}
 
 
 def load_verb(name: str) -> Verb | None:
-    """Returns the verb of that name; None when there is none."""
+    """Returns the verb of that name; None = there is none."""
     family = _FAMILY_OF.get(name)
     if family is None:
         return None
@@ -66,7 +67,9 @@ def load_verb(name: str) -> Verb | None:
 
 
 def every_verb() -> Iterator[Verb]:
-    """Yields all verbs, in the order of help. No verb's file imports anything heavy."""
+    """Yields all verbs, in the order of help. This is fast, since verbs' files import slow modules
+    only when they run.
+    """
     for names in GROUPS.values():
         for name in names:
             verb = load_verb(name)
@@ -75,7 +78,7 @@ def every_verb() -> Iterator[Verb]:
 
 
 def nearest_verbs(name: str) -> list[str]:
-    """Returns verbs that look like ``name``, best first; at most three."""
+    """Returns verbs similar to ``name``, or of the same meaning; the best first, at most three."""
     import difflib
 
     others = {"list": "ls", "dir": "ls", "delete": "rm", "remove": "rm", "move": "mv",

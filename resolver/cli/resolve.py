@@ -51,7 +51,9 @@ def _resolve(session: Session, arguments: Arguments) -> int:
 
 
 def _chunks(parts: Sequence[str]) -> Iterator[list[str]]:
-    """Yields the paths of the command line, with those of stdin in the place of ``-``."""
+    """Yields the paths of the command line in chunks, with the paths of stdin in the place of
+    ``-``.
+    """
     chunk: list[str] = []
     for part in parts:
         for path in _stdin_lines() if part == "-" else [part]:
@@ -68,7 +70,7 @@ def _stdin_lines() -> Iterator[str]:
     """Yields the lines of stdin, stripped.
 
     Raises:
-        InvalidArgument: they are not in the encoding of the locale.
+        InvalidArgument: stdin is not in the encoding of the locale.
     """
     try:
         for line in sys.stdin:
@@ -78,7 +80,9 @@ def _stdin_lines() -> Iterator[str]:
 
 
 def _resolve_chunk(session: Session, arguments: Arguments, parts: Sequence[str]) -> int:
-    """Resolves many at once; returns the exit code of the first that failed, or 0."""
+    """Resolves many paths at once and prints the results; returns the exit code of the first error,
+    or 0.
+    """
     from resolver.cli.error_hints import explain
 
     outcomes: dict[str, TopicLocation | KdirError] = {}
@@ -175,8 +179,8 @@ def _properties(found: TopicLocation, listener: Listener) -> Iterator[str]:
 
 
 def property_value(text: str) -> str:
-    """Returns a value as ``java.util.Properties#load`` reads it back: what is not printable ASCII,
-    a backslash, and a blank at the beginning are escaped.
+    """Returns a value in the form that ``java.util.Properties#load`` reads: characters other than
+    printable ASCII, backslashes, and a blank at the beginning are escaped.
     """
     units = memoryview(text.encode("utf-16-be", "surrogatepass")).cast("B")
     codes = (units[at] << 8 | units[at + 1] for at in range(0, len(units), 2))
@@ -197,7 +201,7 @@ def _kcat(found: TopicLocation, listener: Listener) -> str:
 
 
 def _cells(found: TopicLocation, listener_name: str) -> list[str]:
-    """Returns what ``cut`` and ``awk`` get; of several listeners the named one, else the first.
+    """Returns the cells of the tab-separated line; with the named listener, else the first one.
 
     Raises:
         InvalidArgument: the cluster has no such listener.
@@ -221,7 +225,7 @@ def _cells(found: TopicLocation, listener_name: str) -> list[str]:
 
 
 def _described(found: TopicLocation) -> Iterator[str | Styled]:
-    """Yields the block of lines that people read."""
+    """Yields the lines that are printed for people."""
     yield found.path
     for step in found.links:
         fallback = ", a fallback" if step.fallback else ""
@@ -246,7 +250,7 @@ def _described(found: TopicLocation) -> Iterator[str | Styled]:
 
 
 def _is_described(out: Output) -> bool:
-    """True if the block for people is printed, which has the state of a topic."""
+    """True if the lines for people are printed, which include a topic's state."""
     return out.format == "table" and out.human
 
 
@@ -271,7 +275,7 @@ def _listeners(found: TopicLocation) -> Iterator[str]:
 
 
 def _caveats(session: Session, found: TopicLocation) -> None:
-    """Reports on stderr the topic's state, and that changes are stopped."""
+    """Reports on stderr a topic's state if it is not active, and stopped changes in Kafka."""
     trouble = _trouble(found) if found.kind == "topic" and not _is_described(session.out) else ""
     if trouble and not trouble.startswith("drift"):
         session.out.note(f"{found.path}: {trouble}", "warn")
@@ -287,7 +291,7 @@ def _which(session: Session, arguments: Arguments) -> int:
     parts = arguments.many("NAME")
     cluster, physical_name = parts if len(parts) == 2 else (arguments.one("cluster"), parts[0])
     if not cluster:
-        chosen_cluster(session, arguments)  # refuses servers of several clusters
+        chosen_cluster(session, arguments)  # raises if the servers belong to several clusters
     found = session.resolver.which(cluster, physical_name)
     out = session.out
     if out.structured:
@@ -357,7 +361,7 @@ def _took(out: Output, seconds: float) -> str:
 def _how(session: Session, step: Attempt) -> str:
     from resolver.resolution.values import Referral
 
-    assert step.reply is not None  # noqa: S101 - the caller has looked
+    assert step.reply is not None  # noqa: S101 - the caller has checked it
     sender, outcome = step.reply.sender, step.reply.outcome
     if isinstance(outcome, Referral):
         source = "mount table" if outcome.way.value == "direct" else "delegation"

@@ -17,7 +17,7 @@ def _server(session: Session, arguments: Arguments) -> int:
     import sys
 
     session.out.flush()
-    # -P: a folder named "directory" in the working directory is not imported.
+    # -P: without it, a folder "directory" in the working directory would be imported.
     command = [sys.executable, "-P", "-m", "directory", *arguments.many(RAW_ARGUMENTS)]
     os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
 

@@ -1,4 +1,6 @@
-"""Session of one command: output, timeout, and the clients of servers, made on first use."""
+"""Session of one command: output, timeout, and the clients of servers, which are created on first
+use.
+"""
 
 from __future__ import annotations
 
@@ -28,26 +30,26 @@ __all__ = ["PathArgument", "Session", "ending_in_order", "parse_path_argument"]
 
 
 class PathArgument(NamedTuple):
-    """A path as written on the command line; a ``/`` at the end means a directory."""
+    """Path as written on the command line; a ``/`` at the end means a directory."""
 
     path: Path
     directory: bool
 
     @property
     def prefer(self) -> str:
-        """What ``Resolver.resolve`` calls it."""
+        """Value of ``prefer`` for ``Resolver.resolve``."""
         return "directory" if self.directory else ""
 
     @property
     def kind(self) -> str:
-        """The name of the ``kdir.v1.EntryKind`` that the contract's requests take."""
+        """Name of the ``kdir.v1.EntryKind`` for requests."""
         return "ENTRY_KIND_DIRECTORY" if self.directory else "ENTRY_KIND_UNSPECIFIED"
 
     def check_kind(self, found: TopicLocation) -> None:
-        """Checks that a path with a ``/`` at the end is not that of a topic alone.
+        """Checks that a path with a ``/`` at the end is not only a topic.
 
         Raises:
-            Absent: it is.
+            Absent: there is only a topic at the path.
         """
         if self.directory and found.kind == "topic":
             from resolver.errors import Absent
@@ -55,11 +57,11 @@ class PathArgument(NamedTuple):
             raise Absent(f"{found.path} is a topic, not a directory", path=found.path)
 
     def check_listing(self, listing: Listing) -> None:
-        """Checks that a path with a ``/`` at the end is not that of a topic alone: a target of a
-        union may be a topic, and another one a directory.
+        """Checks that a listed path with a ``/`` at the end is not only a topic. In a union one
+        target may be a topic, and another one a directory.
 
         Raises:
-            Absent: it is; all targets were listed.
+            Absent: all targets were listed, and none is a directory.
         """
         if self.directory and not listing.has_directory and not listing.is_partial:
             from resolver.errors import Absent
@@ -71,10 +73,10 @@ class PathArgument(NamedTuple):
 
 
 def parse_path_argument(text: str) -> PathArgument:
-    """Reads a path of the command line.
+    """Parses a path of the command line.
 
     Raises:
-        InvalidPath: it is not canonical; one ``/`` at the end is allowed.
+        InvalidPath: the path is not canonical; one ``/`` at the end is allowed.
     """
     from resolver.path import Path
 
@@ -86,8 +88,9 @@ def parse_path_argument(text: str) -> PathArgument:
 
 @contextmanager
 def ending_in_order() -> Iterator[None]:
-    """Makes SIGTERM, such as that of ``timeout``, and SIGHUP, of a terminal that is closed, end in
-    order: temporary files are deleted. A signal that is ignored, as with ``nohup``, stays so.
+    """Lets SIGTERM (such as from ``timeout``) and SIGHUP (a closed terminal) end the process in
+    order, so that temporary files are deleted. A signal that is ignored, as with ``nohup``, stays
+    ignored.
     """
     import signal
     import sys
@@ -109,9 +112,9 @@ def ending_in_order() -> Iterator[None]:
 
 
 class Session:
-    """One run of one verb.
+    """Run of one verb.
 
-    ``partial`` is set if the output is incomplete; the exit code is then 3.
+    ``partial`` is True if the output is incomplete; the exit code is then 3.
     """
 
     def __init__(
@@ -135,15 +138,15 @@ class Session:
         self._owns_transport = transport is None
         self._noting: _NotingTransport | None = None
         self._outdated: set[tuple[str, str]] = set()
-        """Clusters whose stale and unconfirmed answers were reported, with what was reported."""
+        """Pairs of cluster and state (``stale`` or ``unconfirmed``) that were reported already."""
         self._unconfirmed: dict[str, float] = {}
-        """Ids of the clusters whose newest answers are unconfirmed, with the seconds."""
+        """Seconds for which the newest answers are unconfirmed, by cluster id."""
         self._resolver: Resolver | None = None
         self._health: ServerHealth | None = None
         self._troubles: FailedServers | None = None
         self._remembered: dict[str, float] = {}
         self.chosen_cluster: Any = None
-        """The cluster that the command is about, once it was chosen (``resolver.cli.streams``)."""
+        """Cluster that the command is about; None until ``resolver.cli.streams`` has chosen it."""
 
     # -- which servers ---------------------------------------------------------------------------
 
@@ -154,16 +157,16 @@ class Session:
         return load_contexts()
 
     def context(self) -> Context | None:
-        """Returns the context in force; None where servers are named, or there is none."""
+        """Returns the context in use; None if servers are named, or no context is selected."""
         from resolver.user_config import choose_context
 
         return choose_context(self._at, self._context_name, self.environ)
 
     def servers(self) -> tuple[str, ...]:
-        """Returns the directory servers to begin with, ``host:port``, and never none.
+        """Returns the start servers (``host:port``), at least one.
 
         Raises:
-            InvalidArgument: what was named is no server, or no context.
+            InvalidArgument: the servers or the context that the user named are invalid.
         """
         from resolver.user_config import choose_servers
 
@@ -173,7 +176,7 @@ class Session:
         """Checks that a write may be sent to the servers.
 
         Raises:
-            UsageError: the servers are those of a protected context that was not named.
+            UsageError: one of the servers belongs to a protected context that was not named.
         """
         contexts = self.contexts()
         guarded = [context for context in contexts.by_name.values() if context.protected]
@@ -192,7 +195,9 @@ class Session:
 
     @property
     def resolver(self) -> Resolver:
-        """Client of the directories; created on first use, since gRPC is most of the start-up."""
+        """Client of the directory servers; created on first use, since gRPC takes most of the
+        start-up time.
+        """
         if self._resolver is None:
             from resolver.client import Resolver
 
@@ -207,7 +212,7 @@ class Session:
 
     @property
     def allow(self) -> AllowList:
-        """Rule for which servers named by referrals may be called.
+        """Rule for which servers of referrals may be called.
 
         Raises:
             InvalidArgument: the context or the environment has a value that is neither a network
@@ -219,7 +224,9 @@ class Session:
         return AllowList.of(self.allowed(), parse_servers(self.servers()))
 
     def allowed(self) -> tuple[str, ...] | None:
-        """Returns the networks and domains that ``allow`` has, as written; None = all."""
+        """Returns the networks and domains of the allow list, as written; None = all servers are
+        allowed.
+        """
         from resolver.user_config import choose_allow
 
         return choose_allow(self._at, self._context_name, self.environ)
@@ -236,19 +243,19 @@ class Session:
         return self._noting
 
     def unconfirmed_fields(self, cluster_id: str = "") -> dict[str, float]:
-        """Returns the field of JSON for how long a cluster's answers are unconfirmed; empty if they
-        are not. Without an id: of the cluster that answered last.
+        """Returns the JSON field with the seconds for which a cluster's answers are unconfirmed;
+        empty if they are confirmed. Without an id, that of the cluster that answered last.
         """
         answering = "" if self._noting is None else self._noting.answering_id
         seconds = self._unconfirmed.get(cluster_id or answering)
         return {} if seconds is None else {"unconfirmed_seconds": seconds}
 
     def _note_authority(self, method: Method, authority: Authority) -> None:
-        """Keeps for how long an answer is unconfirmed, and reports on stderr, once for each
-        cluster, that its answers are stale or unconfirmed.
+        """Stores the seconds for which an answer is unconfirmed, and reports on stderr, once for
+        each cluster, that its answers are stale or unconfirmed.
         """
         if method.name.startswith("/kdir.v1.AdminService/"):
-            return  # these calls of operators show the state of a server themselves
+            return  # the output of these calls shows the server's state itself
         self.note_stale(authority)
         cluster_id = authority.cluster.cluster_id
         if not authority.HasField("unconfirmed_seconds"):
@@ -259,7 +266,7 @@ class Session:
             self._note_once(authority, "unconfirmed", what, authority.unconfirmed_seconds)
 
     def note_stale(self, authority: Authority) -> None:
-        """Reports on stderr, once for each cluster, if an answer is stale."""
+        """Reports a stale answer on stderr, once for each cluster."""
         if authority.stale:
             what = f"its store has been {'sealed' if authority.sealed else 'unavailable'}"
             self._note_once(authority, "stale", what, authority.age_seconds)
@@ -280,17 +287,17 @@ class Session:
         return choose_credentials(self._at, self._context_name, self.environ)
 
     def export_login(self) -> None:
-        """Sets the environment variables of credentials and allowed servers, which the index and
+        """Sets the environment variables for credentials and allowed servers, which the index and
         Spark read, also in other processes.
         """
         os.environ.update(self.login().variables)
         if (allow := self.allowed()) is not None:
-            # An empty value would count as not set, and allow all.
+            # An empty value would count as unset, and allow all servers.
             os.environ["KDIR_ALLOW"] = ",".join(allow) or ","
 
     @property
     def health(self) -> ServerHealth:
-        """Health of the servers, by calls of this command and failures shortly before it."""
+        """Health of the servers, from calls of this command and from failures shortly before it."""
         if self._health is None:
             from resolver.endpoints import ServerHealth
 
@@ -303,7 +310,7 @@ class Session:
                     random.shuffle(endpoints)
 
             self._health = ServerHealth(shuffle=shuffle)
-            if len(self.servers()) > 1:  # a single server is called in any case
+            if len(self.servers()) > 1:  # a single server is always called
                 from resolver.cli.disk_hints import FailedServers
 
                 self._troubles = FailedServers()
@@ -320,13 +327,13 @@ class Session:
         *,
         cluster_id: str = "",
     ) -> Any:
-        """Queries servers until one answers: those of ``among``, else those that the user named.
-        Healthy ones come first, and ones that failed come last; each has all of the remaining time
-        for a change that is not to be made twice, and its share for any other. ``cluster_id``: as
-        of a transport.
+        """Calls servers one after another until one answers: those of ``among``, else those that
+        the user named. Healthy servers are called first, those that failed recently last. Each has
+        its share of the remaining time; for a change that must not be made twice, all of it.
+        ``cluster_id``: as in ``Transport.call``.
 
         Raises:
-            KdirError: the error of the last one; with all attempts where none answered.
+            KdirError: the error of the last server, with all attempts if none answered.
         """
         import time
 
@@ -340,12 +347,12 @@ class Session:
         last: KdirError | None = None
         deadline = time.monotonic() + self.timeout_seconds
         servers = self.health.order(among or self.servers())
-        # Twice, where there are several: those that did not answer quickly are tried again.
+        # Two passes if there are several: servers that did not answer quickly are called again.
         passes = [(server, True) for server in servers[:-1]]
         passes += [(server, False) for server in (*servers[-1:], *servers[:-1])]
         changes = is_change(method_name, request)
         patient = changes and not is_same_twice(method_name)
-        if changes:  # it may take longer than any first try
+        if changes:  # a change may take longer than the timeout of a first pass
             passes = [(server, False) for server in servers]
         refused: set[str] = set()
         for position, (server, hurried) in enumerate(passes):
@@ -373,7 +380,7 @@ class Session:
         raise last
 
     def close(self) -> None:
-        """Closes what was opened, and saves which servers fail."""
+        """Closes the resolver and the transport, and saves the servers that failed."""
         if self._health is not None and self._troubles is not None:
             now = self._health.troubles()
             if now.keys() != self._remembered.keys():
@@ -384,10 +391,10 @@ class Session:
             self._transport.close()
 
     def approve(self, action: str, consequence: str = "") -> bool:
-        """Returns whether something that cannot be undone may be done (``confirmation.approve``).
+        """Returns whether an irreversible action may be done (``confirmation.approve``).
 
         Raises:
-            UsageError: there is no ``--yes``, and nobody to ask.
+            UsageError: ``--yes`` was not given, and there is no terminal to ask at.
         """
         from resolver.confirmation import NotApproved, approve
 
@@ -397,8 +404,8 @@ class Session:
             raise UsageError(str(reason), verb=self._verb) from None
 
     def show_root(self, show: Callable[[str], None]) -> None:
-        """Shows ``/`` where no path was given; where no route leads there, the mount that the
-        queried server serves.
+        """Shows ``/``, for a command without a path; if no route leads there, shows the mount that
+        the queried server serves.
 
         Raises:
             KdirError
@@ -415,11 +422,11 @@ class Session:
             show(mount)
 
     def refuse_topic(self, where: PathArgument) -> None:
-        """Checks what is at a path, as ``PathArgument.check_kind`` does; another error is left to
-        the call that follows.
+        """Checks the entry at a path, as ``PathArgument.check_kind`` does. Other errors are
+        ignored: the next call raises them.
 
         Raises:
-            Absent: it is a topic alone.
+            Absent: there is only a topic at the path.
         """
         from resolver.errors import KdirError
 
@@ -432,18 +439,18 @@ class Session:
         where.check_kind(found)
 
     def not_listed(self, path: object, error: KdirError) -> None:
-        """Reports which part of a listing is missing, and why; the exit code becomes 3."""
+        """Reports a missing part of a listing, with the reason; the exit code becomes 3."""
         why = str(error).removeprefix(f"{path}: ")
         self.missing(f"not listed: {path}: {why}")
 
     def missing(self, text: str) -> None:
-        """Reports what could not be shown; the exit code becomes 3."""
+        """Reports a missing part of the output; the exit code becomes 3."""
         self.partial = True
         self.out.note(text, "warn")
 
 
 class _NotingTransport:
-    """Transport that reports the authority of each answer that is no referral."""
+    """Transport that passes on the authority of each answer that is not a referral."""
 
     def __init__(
         self, transport: Transport, note_authority: Callable[[Method, Authority], None]
@@ -451,7 +458,7 @@ class _NotingTransport:
         self._transport = transport
         self._note_authority = note_authority
         self.answering_id = ""
-        """Id of the cluster that answered last, and referred nowhere else."""
+        """Id of the cluster whose answer, not a referral, was received last."""
 
     def call(
         self,

@@ -1,4 +1,4 @@
-"""Verbs for the policies of an entry: ``set``, ``unset``, ``effective``; Kafka is not called."""
+"""Verbs for the policies of an entry: ``set``, ``unset``, ``effective``."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 __all__ = ["VERBS", "is_same_change"]
 
 _BESIDES: Final = frozenset({"acl", "topic_id"})
-"""What drifts of a topic and is no policy."""
+"""Fields of a topic's drift that are no policies."""
 _DRIFT: Final = "drift"
 _UNKNOWN: Final = "unknown"
-"""State of a difference from what Kafka had when it was last read, where it does not answer now."""
+"""State of a difference if Kafka does not answer now: its value is from the last read."""
 
 
 def _set(session: Session, arguments: Arguments) -> int:
@@ -90,7 +90,7 @@ def _update(
 
     def ask(*, validate_only: bool) -> directory_pb2.UpdateEntryResponse:
         request.validate_only = validate_only
-        # A mount's policies are those of the directory that its child has there: follow it.
+        # A mount has the policies of its child's root directory, so it is followed.
         answer: directory_pb2.UpdateEntryResponse = session.resolver.call(
             where.path, "DirectoryService.UpdateEntry", request, no_follow=bool(of_link)
         )
@@ -103,7 +103,7 @@ def _update(
     may_lock_out = any(one.mask == "directory.closed" for one in fields)
     is_planned = reaches_kafka or may_lock_out or arguments.flag("plan")
     planned = ask(validate_only=True) if is_planned else None
-    path = planned.entry.path if planned else ""  # empty without DESCRIBE on it
+    path = planned.entry.path if planned else ""  # empty if the caller lacks DESCRIBE
     below = plans_below(session, path, planned.plan.policies) if planned and path else []
     if planned is not None and not arguments.flag("plan"):
         if not _is_approved(session, path or str(where), planned.plan, below):
@@ -113,7 +113,7 @@ def _update(
     without = [] if past == "set" or arguments.flag("clear") else _not_set(session, where, fields)
     answer = planned if planned and arguments.flag("plan") else _write(request, planned, ask)
     if not answer.HasField("entry"):
-        answer.entry.path = str(where.path)  # callers without DESCRIBE get no entry
+        answer.entry.path = str(where.path)  # a caller without DESCRIBE receives no entry
     answered = f"would {past}" if arguments.flag("plan") else past
     show_entry(session, answer.entry, _summary(answered, answer.entry.path, fields, without))
     own = answer.authority.cluster.cluster
@@ -140,7 +140,8 @@ def _write(
     planned: directory_pb2.UpdateEntryResponse | None,
     ask: Callable[..., directory_pb2.UpdateEntryResponse],
 ) -> directory_pb2.UpdateEntryResponse:
-    """Makes a change; after a plan, without a given etag, only of the entry that was planned for.
+    """Sends a change. After a plan, if ``--etag`` was not given, changes the entry only if it is as
+    it was planned.
 
     Raises:
         EtagMismatch: the entry was changed since.
@@ -162,8 +163,8 @@ def _write(
 def is_same_change(
     planned: directory_pb2.UpdateEntryResponse, now: directory_pb2.UpdateEntryResponse
 ) -> bool:
-    """True if two plans of a change are the same: in between, servers only recorded the topic's
-    state in Kafka, which changes its etag, and nobody changed the entry.
+    """True if two plans of a change are the same: between them, servers only recorded the topic's
+    state in Kafka, which changes the entry's etag.
     """
     return (
         planned.entry.HasField("topic")
@@ -181,7 +182,7 @@ def _effect(
     *,
     is_dry_run: bool = False,
 ) -> str:
-    """Returns the effect on Kafka; if nothing changes, no cluster below was queried."""
+    """Returns the effect of a change on Kafka, as text."""
     if plan.policies or plan.kafka_calls or plan.held_topic_count:
         return armed_summary(own, path, plan, below, is_dry_run=is_dry_run)
     return unchanged_text(is_dry_run=is_dry_run)
@@ -190,7 +191,7 @@ def _effect(
 def _note_fewer_partitions(
     session: Session, entry: entry_pb2.Entry, fields: Sequence[Field]
 ) -> None:
-    """Warns where a topic was given fewer partitions than it has: Kafka takes none away."""
+    """Warns if a topic's policy has fewer partitions than the topic: Kafka removes none."""
     wanted, have = entry.policies.partitions, entry.topic.partitions
     is_set = entry.HasField("topic") and any(one.name == "partitions" for one in fields)
     if is_set and 0 < wanted < have:
@@ -200,10 +201,10 @@ def _note_fewer_partitions(
 def _is_approved(
     session: Session, path: str, plan: access_pb2.ChangePlan, below: Sequence[ClusterPlan]
 ) -> bool:
-    """Returns whether a planned change may be made; asks for approval of what cannot be undone.
+    """Returns whether a planned change may be made; asks for approval of irreversible effects.
 
     Raises:
-        UsageError: there is no ``--yes``, and nobody to ask.
+        UsageError: ``--yes`` was not given, and there is no terminal to ask at.
     """
     known = [one for one in below if not one.error]
     unknown = [one.cluster for one in below if one.error]
@@ -215,7 +216,7 @@ def _is_approved(
 
 
 def _summary(answered: str, path: str, fields: Sequence[Field], without: Sequence[Field]) -> str:
-    """Returns what was changed; ``without`` are the fields of which nothing was set there."""
+    """Returns the summary of a change; ``without`` are the fields that were not set at the path."""
     names = ", ".join(one.shown for one in fields if one not in without)
     text = f"{answered} {names} at {path}" if names else ""
     if not without:
@@ -225,7 +226,9 @@ def _summary(answered: str, path: str, fields: Sequence[Field], without: Sequenc
 
 
 def _not_set(session: Session, where: PathArgument, fields: Sequence[Field]) -> list[Field]:
-    """Returns which of the policies an entry itself does not set; none if it cannot be read."""
+    """Returns those of the fields that the entry itself does not set; empty if it cannot be
+    read.
+    """
     from kdir.v1 import directory_pb2
 
     request = directory_pb2.GetEntryRequest(path=str(where.path), kind=where.kind)
@@ -248,7 +251,9 @@ def _wait(
     fields: Sequence[Field],
     token: str,
 ) -> None:
-    """With ``--wait``, waits until Kafka shows what was set, in every inheriting cluster, too."""
+    """With ``--wait``, waits until Kafka has the new values, also in every cluster that inherits
+    them.
+    """
     if not arguments.flag("wait"):
         return
     entry, own = planned.entry, planned.authority.cluster.cluster
@@ -336,8 +341,8 @@ def _no_difference(*, in_kafka: bool, is_directory: bool) -> str:
 
 
 def _unstated(notes: Sequence[KafkaNote]) -> str:
-    """Returns the state of a difference of which the server returned none: whether a value that was
-    set since Kafka was last read has drifted is not known.
+    """Returns the state of a difference for which the server returned none: *drift*, or *unknown*
+    if Kafka may have changed since it was last read.
     """
     return _UNKNOWN if any(note.is_missing for note in notes) else _DRIFT
 
@@ -345,7 +350,7 @@ def _unstated(notes: Sequence[KafkaNote]) -> str:
 def _note_outdated(
     session: Session, notes: Sequence[KafkaNote], *, is_compared: bool = True
 ) -> None:
-    """Reports why what is known of a cluster's Kafka is outdated, or may be."""
+    """Reports the reasons why the known state of a cluster's Kafka is, or may be, outdated."""
     for note in notes:
         if note.is_missing and is_compared:
             session.missing(note.text)
@@ -356,10 +361,10 @@ def _note_outdated(
 def _assume(
     request: policies_pb2.GetEffectivePoliciesRequest, changes: Sequence[str]
 ) -> list[Field]:
-    """Adds assumed values to a request, as if they were set; returns their fields.
+    """Adds the assumed values of ``--if`` to a request; returns their fields.
 
     Raises:
-        UsageError: one is no policy.
+        UsageError: a value is not of a policy.
     """
     from kdir.v1 import entry_pb2
 
@@ -381,7 +386,9 @@ def _show_topics_changed(
     policies: policies_pb2.Policies,
     fields: Sequence[Field],
 ) -> None:
-    """Shows how many topics would have another value, in each cluster that inherits it."""
+    """Shows the number of topics that would have another value, in each cluster that inherits
+    it.
+    """
     owner = session.resolver.owner_of(where.path)
     texts, path = [topics_text(answer, owner.cluster)], str(owner.path)
     below = [] if owner.kind == "topic" and not where.directory else clusters_below(session, path)
@@ -397,11 +404,11 @@ def _show_topics_changed(
 
 
 def _topic_drift(session: Session, where: PathArgument) -> list[admin_pb2.Drift]:
-    """Returns a topic's drift besides its policies: it is missing or another one, or its ACLs
-    differ. Empty if the caller may not read drift.
+    """Returns a topic's drift other than that of its policies: it is missing, was replaced, or has
+    other ACLs. Empty if the caller may not read drift.
 
     Raises:
-        InvalidArgument: its cluster has no Kafka.
+        InvalidArgument: the topic's cluster has no Kafka.
     """
     from kdir.v1 import admin_pb2
 
@@ -417,7 +424,7 @@ def _topic_drift(session: Session, where: PathArgument) -> list[admin_pb2.Drift]
         if _is_without_kafka(error):
             raise _nothing_to_compare(error, where) from None
         return []
-    path = str(session.resolver.owner_of(where.path).path)  # the rows' are those behind links
+    path = str(session.resolver.owner_of(where.path).path)  # the rows have canonical paths
     return [one for one in answer.drifts if one.field in _BESIDES and one.path == path]
 
 
@@ -441,17 +448,17 @@ def _nothing_to_compare(error: InvalidArgument, where: PathArgument) -> InvalidA
 
 
 class _Compared(NamedTuple):
-    """Differences of a cluster, and why what is known of its Kafka is outdated."""
+    """Differences of a cluster, and the reasons why the known state of its Kafka is outdated."""
 
     listed: admin_pb2.ListDriftResponse
     notes: Sequence[KafkaNote]
 
 
 def _drift_below(session: Session, where: PathArgument) -> int:
-    """Shows the differences of the cluster of a directory and of each that is mounted below it.
+    """Shows the differences in a directory's cluster and in each cluster mounted below it.
 
     Raises:
-        InvalidArgument: none of them has a Kafka.
+        InvalidArgument: none of these clusters has a Kafka.
     """
     from kdir.v1 import admin_pb2
 
@@ -501,16 +508,16 @@ def _drift_below(session: Session, where: PathArgument) -> int:
 
 
 class _Difference(NamedTuple):
-    """One difference, and for how long its cluster is unconfirmed, as fields of JSON."""
+    """Difference, with the JSON field of an unconfirmed cluster."""
 
     drift: admin_pb2.Drift
     unconfirmed: dict[str, float]
     unstated: str = _DRIFT
-    """State of a policy of which the server returned none."""
+    """State of a policy for which the server returned none."""
 
     @property
     def state(self) -> str:
-        """Why Kafka has it otherwise."""
+        """State of the difference: the reason why Kafka has another value."""
         is_policy = self.drift.field.partition(" ")[0] not in _BESIDES
         return self.drift.kafka_state or (self.unstated if is_policy else _DRIFT)
 
@@ -539,7 +546,7 @@ def _drift_row(difference: _Difference, *, human: bool) -> list[str | Styled]:
 def _table_row(
     out: Output, one: policies_pb2.EffectiveValue, path: Path, unstated: str
 ) -> list[str | Styled]:
-    """Returns the row of a value, without the column IN KAFKA where ``unstated`` is empty."""
+    """Returns the row of a value, without the column IN KAFKA if ``unstated`` is empty."""
     key = policy_key(one.field)
     shown = units.retention if out.human and key.endswith(".ms") else str
     with_use = _with_use if out.human else _bare
@@ -561,7 +568,7 @@ def _table_row(
 
 
 def _with_use(value: str, of: policies_pb2.EffectiveValue | policies_pb2.OverriddenValue) -> str:
-    """A quota with what is used of it."""
+    """Returns the value; that of a quota with its usage."""
     return f"{value} ({of.used} used)" if of.HasField("used") else value
 
 

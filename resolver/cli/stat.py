@@ -1,5 +1,5 @@
-"""The verb ``stat``: everything known of one entry, and of large changes of it in progress; for a
-topic also Kafka's own state.
+"""The verb ``stat``: details of one entry, with large changes in progress; for a topic also its
+partitions and groups in Kafka.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def _stat(session: Session, arguments: Arguments) -> int:
 
 
 def _asks_kafka(session: Session, arguments: Arguments) -> bool:
-    """Returns whether Kafka is asked, and not the directory.
+    """Returns whether Kafka is queried instead of the directory.
 
     Raises:
-        UsageError: the options do not go together.
+        UsageError: the options contradict each other.
     """
     asked = [key for key in ("partitions", "groups") if arguments.flag(key)]
     wrong = ""
@@ -101,8 +101,8 @@ def _dashed(key: str) -> str:
 def _cluster_status(
     session: Session, where: PathArgument, answer: directory_pb2.GetEntryResponse
 ) -> admin_pb2.GetStatusResponse | None:
-    """Returns the status of the cluster that is mounted at a path, or that a topic is of; None
-    for other entries, and if the status cannot be read.
+    """Returns the status of the cluster that is mounted at a path, or that owns a topic; None for
+    other entries, and if the status cannot be read.
     """
     from resolver.cli.entry_rows import cluster_status_at
 
@@ -112,26 +112,26 @@ def _cluster_status(
     try:
         return cluster_status_at(session, where.path)
     except KdirError:
-        return None  # the entry is what was asked for
+        return None  # the entry itself is shown anyway
 
 
 def _report_removal(session: Session, where: PathArgument) -> None:
-    """Reports the progress if the absent entry is being removed."""
+    """Reports the progress if an absent entry is being removed."""
     from resolver.cli.entry_rows import large_changes_at, progress_text
     from resolver.path import Path
 
     try:
         changes = large_changes_at(session, where.path)
     except KdirError:
-        return  # that it is absent is the answer
+        return  # the caller reports that it is absent
     for one in changes:
         if one.kind == "delete" and Path.of_entry(one.path).is_prefix_of(where.path):
             session.out.note(progress_text(one))
 
 
 def _get(session: Session, where: PathArgument) -> directory_pb2.GetEntryResponse:
-    """Returns the entry at the path itself; if the path ends in ``/``, the directory that it leads
-    to.
+    """Returns the entry at the path itself; if the path ends in ``/``, the directory to which it
+    leads.
     """
     from kdir.v1 import directory_pb2
 
@@ -142,7 +142,7 @@ def _get(session: Session, where: PathArgument) -> directory_pb2.GetEntryRespons
     mounted_here = answer.authority.cluster.mount == str(where.path)
     if where.directory or not mounted_here:
         return answer
-    # The mounted cluster itself was asked first: the mount is an entry of its parent's.
+    # The mounted cluster itself answered; the mount is an entry of its parent.
     try:
         above: directory_pb2.GetEntryResponse = session.resolver.call(
             where.path, "DirectoryService.GetEntry", request, no_follow=True, at_parent=True
@@ -156,7 +156,7 @@ def _get(session: Session, where: PathArgument) -> directory_pb2.GetEntryRespons
 
 
 def _show_facts(out: Output, facts: Sequence[tuple[str, str | Styled]]) -> None:
-    """Prints one fact a line, as ``name  value``."""
+    """Prints one fact on each line, as ``name value``."""
     width = max(len(name) for name, _ in facts) + 2
     for name, value in facts:
         if not out.human:
@@ -170,7 +170,7 @@ def _show_facts(out: Output, facts: Sequence[tuple[str, str | Styled]]) -> None:
 def _facts(
     answer: directory_pb2.GetEntryResponse, counts: TopicCounts, *, human: bool
 ) -> list[tuple[str, str | Styled]]:
-    """Returns the facts of an entry, each with its name."""
+    """Returns the facts of an entry, as pairs of name and value."""
     from resolver.entry_fields import policy_fields
 
     entry, authority = answer.entry, answer.authority
@@ -196,7 +196,7 @@ def _facts(
 
 
 def _in_units(key: str, value: str) -> str:
-    """Returns the value of a setting in the units of ``ls -l``."""
+    """Returns the value of a setting in human units, as in ``ls -l``."""
     return units.retention(value) if key.endswith(".ms") else value
 
 

@@ -1,8 +1,8 @@
-"""Calls for one cluster: which cluster is meant, which servers to call, and the timeout between the
+"""Calls to one cluster: the choice of the cluster and its servers, and the timeout between the
 messages of a stream.
 
-The cluster is never chosen by chance: if the named servers belong to several, the command is
-refused.
+The cluster is never chosen by chance: if the named servers belong to several clusters, the command
+is refused.
 """
 
 from __future__ import annotations
@@ -48,12 +48,14 @@ CLUSTER: Final = Option(("--cluster",), "the cluster, by name or id, instead of 
 
 
 class ChosenCluster(NamedTuple):
-    """The cluster that a command is about."""
+    """Cluster that a command is about."""
 
     servers: tuple[str, ...]
-    """Those to ask."""
+    """Servers to call."""
     name: str
-    """For people; empty if the user named one server, which was not queried yet (``name_of``)."""
+    """Name for people; empty if the user named one server, which was not queried yet
+    (``name_of``).
+    """
     requested: str
     """Value of a request's ``cluster``; empty = the called server's own."""
     mount: str = ""
@@ -63,17 +65,19 @@ def chosen_cluster(
     session: Session, arguments: Arguments, *, changes: bool = False, by_path: bool = False
 ) -> ChosenCluster:
     """Returns the cluster that PATH or ``--cluster`` names, else that of the servers that the user
-    named. It is chosen once per command: what a user confirms for one cluster is done to no
-    other, even if other servers answer by then.
+    named.
+
+    It is chosen once per command, so that an action approved for one cluster is not done to
+    another, even if other servers answer later.
 
     Args:
-        changes: the cluster is to be changed; of several servers, each must then answer which
+        changes: the command changes the cluster; then each of several servers must answer which
             cluster it belongs to.
 
     Raises:
-        UsageError: both are given; or neither, and those servers belong to several clusters, or
-            may.
-        KdirError: also if no cluster of this name is known.
+        UsageError: both are given; or neither, and the servers belong, or may belong, to several
+            clusters.
+        KdirError: no cluster of this name is known, or no server answered.
     """
     if session.chosen_cluster is None:
         session.chosen_cluster = _choose(session, arguments, changes=changes, by_path=by_path)
@@ -114,16 +118,16 @@ def _choose(
             f"{known[0].name}",
             verb=arguments.verb.name,
         )
-    # Without its id: a server that hosts several clusters then refuses the call.
+    # Without its id, so that a server that hosts several clusters refuses the call.
     return known[0]._replace(requested="")
 
 
 def refuse_absent_path(session: Session, arguments: Arguments, mount: str, hint: str = "") -> None:
-    """Checks that PATH is in the tree, although it only selects the cluster mounted at ``mount``:
-    one that is absent was meant otherwise. Other errors of the path itself are none here.
+    """Checks that PATH, which only selects the cluster mounted at ``mount``, exists: an absent path
+    was probably meant as something else. Other errors of the path are ignored.
 
     Raises:
-        UsageError: it is absent; with the hint.
+        UsageError: the path is absent; the message ends with ``hint``.
     """
     path = arguments.one("PATH")
     if not path or path.rstrip("/") == mount.rstrip("/"):
@@ -136,12 +140,12 @@ def refuse_absent_path(session: Session, arguments: Arguments, mount: str, hint:
             verb=arguments.verb.name,
         ) from error
     except KdirError:
-        return  # such as of a record that cannot be read, for which these verbs are there
+        return  # such as an unreadable record, for which these verbs are used
 
 
 def identify_cluster(session: Session, chosen: ChosenCluster) -> ChosenCluster:
-    """Returns the cluster with its name and mount; queries its servers if they are not known yet.
-    What they do not answer stays empty.
+    """Returns the cluster with its name and mount; queries its servers if these are not known yet.
+    Both stay empty if no server answers.
     """
     if chosen.name:
         return chosen
@@ -155,8 +159,8 @@ def name_of(session: Session, chosen: ChosenCluster) -> str:
 
 
 def _clusters_of_servers(session: Session) -> tuple[list[ChosenCluster], KdirError | None]:
-    """Returns the clusters of the servers that the user named, in their order, and the last error
-    of a server that did not answer which cluster it belongs to.
+    """Returns the clusters of the servers that the user named, in that order, and the last error of
+    a server that did not return its cluster.
     """
     from kdir.v1 import admin_pb2, resolve_pb2
 
@@ -175,7 +179,7 @@ def _clusters_of_servers(session: Session) -> tuple[list[ChosenCluster], KdirErr
                     server, method("ResolveService.Resolve"), request, limit
                 )
             except (NotReady, NoRoute, Unmounted):
-                # The server resolves nothing, but operators need its cluster to repair it.
+                # The server resolves no path, but operators need its cluster to repair it.
                 answer = session.transport.call(
                     server, method("AdminService.GetStatus"), admin_pb2.GetStatusRequest(), limit
                 )
@@ -194,12 +198,12 @@ def _clusters_of_servers(session: Session) -> tuple[list[ChosenCluster], KdirErr
 
 
 def _mounted_cluster(session: Session, name: str) -> ChosenCluster:
-    """Returns the cluster of that name or id: one of the mounts that the servers know, the root, or
-    one of the mounts that the root knows.
+    """Returns the cluster of that name or id: from the servers' mount table, the root itself, or
+    from the root's mount table.
 
     Raises:
-        Absent: the root knows none, its list is complete, and it is linked to all of its mounts.
-        KdirError: such as NoRoute, if it is not linked to all of them.
+        Absent: the root's table has no such cluster, is complete, and all its mounts are linked.
+        KdirError: other errors, such as NoRoute if a mount is not linked.
     """
     from kdir.v1 import federation_pb2
 
@@ -227,15 +231,15 @@ def _mounted_cluster(session: Session, name: str) -> ChosenCluster:
 
 
 def _mount_of(name: str, rows: Sequence[federation_pb2.MountRow]) -> str:
-    """Returns where the cluster of that name or id is mounted; empty if no row has it."""
+    """Returns the mount of the cluster of that name or id; empty if no row has it."""
     return next((row.mount for row in rows if name in {row.cluster, row.cluster_id}), "")
 
 
 def call_chosen_cluster(
     session: Session, arguments: Arguments, method_name: str, request: Any, *, changes: bool = False
 ) -> Any:
-    """Calls a server of the chosen cluster, which the request then names, and returns the answer;
-    ``changes`` as in ``chosen_cluster``.
+    """Sets ``cluster`` of the request to the chosen cluster, calls one of its servers and returns
+    the answer; ``changes`` as in ``chosen_cluster``.
     """
     path = arguments.one("PATH")
     chosen = chosen_cluster(session, arguments, changes=changes)
@@ -247,7 +251,7 @@ def call_chosen_cluster(
 
 
 class _Patience:
-    """Timer that cancels a stream which is silent for too long."""
+    """Timer that cancels a stream if no message is received in time."""
 
     def __init__(self, stream: Any, seconds: float) -> None:
         self._stream = stream
@@ -256,7 +260,7 @@ class _Patience:
         self.gave_up = False
 
     def wait(self) -> None:
-        """Starts the timer: the next message is awaited."""
+        """Starts the timer for the next message."""
         import threading
 
         self.rest()
@@ -275,10 +279,10 @@ class _Patience:
 
 
 def messages(session: Session, server: str, method_name: str, request: Any) -> Iterator[Any]:
-    """Yields what a server streams, of the cluster that the request names.
+    """Yields the messages of a server's stream about the cluster that the request names.
 
     Raises:
-        KdirError: its error; DeadlineExceeded when it was silent for too long.
+        KdirError: the server's error; DeadlineExceeded if no message was received in time.
     """
     from resolver.transport import method
 

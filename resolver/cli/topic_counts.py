@@ -1,7 +1,7 @@
 """Number of topics below a directory or a mount, at any depth and in all clusters there.
 
-A cluster counts its own topics; those of the clusters mounted below are in its mount table. A
-cluster that is not linked is not counted: the number is then a lower bound.
+A cluster counts its own topics; the counts of the clusters mounted below are in its mount table. A
+cluster that is not linked is not counted, so the number is then a lower bound.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ class TopicCount(NamedTuple):
 
     number: int
     is_whole: bool = True
-    """False: not all were counted, as where some cluster is not linked: there are at least so
-    many.
+    """False if the number is a lower bound, since a cluster is not linked or its count is not
+    known.
     """
 
     def plus(self, other: TopicCount) -> TopicCount:
-        """Returns both together."""
+        """Returns the sum of two counts."""
         return TopicCount(self.number + other.number, self.is_whole and other.is_whole)
 
     def cell(self, *, human: bool) -> str:
-        """Returns the number for a column: ``at least 9``, or ``9+`` in exact output; ``-`` where
-        none is known.
+        """Returns the number as a cell: ``at least 9``, or ``9+`` in exact output; ``-`` if none is
+        known.
         """
         if not self.is_whole and not self.number:
             return "-"
@@ -57,7 +57,7 @@ _NOT_KNOWN = TopicCount(0, is_whole=False)
 def count_in_rows(
     rows: Iterable[federation_pb2.MountRow], path: str, *, below_only: bool = False
 ) -> TopicCount:
-    """Returns how many topics the clusters have that are mounted at or below a path."""
+    """Returns the number of topics in the clusters mounted at or below a path."""
     prefix = f"{path.rstrip('/')}/"
     found = TopicCount(0)
     for row in rows:
@@ -67,8 +67,8 @@ def count_in_rows(
 
 
 class TopicCounts:
-    """Topic counts of the entries that one command shows; a mount table is read once, and only
-    where something may be mounted below.
+    """Reader of topic counts for the entries that one command shows. A mount table is read once,
+    and only if a cluster may be mounted below.
     """
 
     def __init__(self, session: Session) -> None:
@@ -76,10 +76,10 @@ class TopicCounts:
         self._tables: dict[str, list[federation_pb2.MountRow] | None] = {}
 
     def at(self, entry: entry_pb2.Entry, mount: str) -> TopicCount | None:
-        """Returns how many topics are below an entry; None for topics and links.
+        """Returns the number of topics below an entry; None for topics and links.
 
         Args:
-            mount: the mount of the entry's cluster.
+            mount: mount of the entry's cluster.
         """
         from kdir.v1 import entry_pb2
 
@@ -95,15 +95,15 @@ class TopicCounts:
                 return None
 
     def _below(self, path: str, mount: str) -> TopicCount:
-        """Returns how many are in the clusters mounted strictly below a path."""
+        """Returns the number of topics in the clusters mounted strictly below a path."""
         rows = self._table(mount)
         return _NOT_KNOWN if rows is None else count_in_rows(rows, path, below_only=True)
 
     def _table(self, mount: str) -> list[federation_pb2.MountRow] | None:
-        """Returns the mount table of a cluster, or of one above it; None where it is not known."""
+        """Returns the mount table of a cluster, or of one above it; None if it is not known."""
         for above, rows in self._tables.items():
             if rows is not None and f"{mount}/".startswith(f"{above.rstrip('/')}/"):
-                return rows  # it has all that is mounted below
+                return rows  # it has all mounts below
         if mount not in self._tables:
             self._tables[mount] = self._read_table(mount)
         return self._tables[mount]

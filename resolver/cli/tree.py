@@ -1,4 +1,4 @@
-"""The verb ``tree``: draws everything below a path; siblings are listed concurrently."""
+"""The verb ``tree``: draws the entries below a path; siblings are listed concurrently."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ _AT_ONCE: Final = 8
 
 
 class _TreeLevel(NamedTuple):
-    """What is in one directory, or why that is not known."""
+    """Entries of one directory, or the error of listing it."""
 
     entries: Sequence[ListedEntry] = ()
     gaps: Sequence[NotListed] = ()
     error: KdirError | None = None
     directory: entry_pb2.Entry | None = None
-    """The directory itself; None for a union."""
+    """Directory itself; None for a union."""
 
 
 class _Node(NamedTuple):
-    """One line: its stem in the drawing, its entry, and its details."""
+    """Line of the drawing: its stem, its entry, and its details."""
 
     stem: str
     one: ListedEntry
     error: KdirError | None
     topics: TopicCount | None
-    """How many are below."""
+    """Number of topics below the entry."""
 
 
 def _draw_tree(
     session: Session, where: PathArgument, *, levels: int, topics: bool, include_system: bool
 ) -> None:
-    """Prints everything below ``where``, ``levels`` deep.
+    """Prints the entries below ``where``, ``levels`` deep.
 
     Raises:
-        KdirError: the directory to begin with cannot be listed.
+        KdirError: the directory at ``where`` cannot be listed.
     """
     from concurrent.futures import ThreadPoolExecutor  # heavy, and --help imports this file
 
@@ -81,7 +81,9 @@ def _draw_tree(
 
 
 class _TreeFetcher:
-    """Depth-first traversal; all directories of one level are listed ahead, concurrently."""
+    """Depth-first traversal, in which all directories of one level are listed ahead,
+    concurrently.
+    """
 
     def __init__(
         self, session: Session, pool: ThreadPoolExecutor, *, topics: bool, include_system: bool
@@ -93,7 +95,7 @@ class _TreeFetcher:
         self.silent: list[tuple[Path, KdirError]] = []
 
     def level(self, path: Path, check: Callable[[Listing], None] = lambda _: None) -> _TreeLevel:
-        """Lists one directory; ``check`` may raise a KdirError for what was found there."""
+        """Lists one directory; ``check`` may raise a KdirError, which becomes the level's error."""
         try:
             listing = self._resolver.list(
                 path, kinds=self._kinds, include_system=self._include_system
@@ -107,7 +109,7 @@ class _TreeFetcher:
     def nodes(
         self, level: _TreeLevel, indent: str, levels: int, counts: TopicCounts | None
     ) -> Iterator[_Node]:
-        """Yields the lines of one directory, each followed by those below it."""
+        """Yields the lines of one directory, each followed by the lines below it."""
         self.silent.extend((gap.path, gap.error) for gap in level.gaps)
         if levels < 1:
             return
@@ -134,7 +136,9 @@ class _TreeFetcher:
 
 
 def _only_topics(level: _TreeLevel) -> str:
-    """Returns how many topics are in a directory of which nothing else is drawn."""
+    """Returns the number of topics of a directory, as text, if no entries of it are drawn; else
+    empty.
+    """
     if level.entries or level.gaps or level.directory is None:
         return ""
     count = level.directory.directory.total_topic_count
@@ -155,7 +159,7 @@ def _path(one: ListedEntry) -> str:
 
 
 def _print(session: Session, nodes: Sequence[_Node]) -> None:
-    """Prints all lines at once, so that their columns are aligned."""
+    """Prints all lines together, so that their columns are aligned."""
     cells = [tuple(map(printable, (_node_name(node), *_error_text(node)))) for node in nodes]
     widths = [max((len(row[at]) for row in cells), default=0) for at in range(3)]
     for node, (name, kind, what, answered) in zip(nodes, cells, strict=True):

@@ -1,4 +1,6 @@
-"""The verb ``ui``: serves read-only web pages of the tree, by the caller's own rights."""
+"""The verb ``ui``: serves read-only web pages of the tree, with the rights of the user who runs
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ __all__ = ["VERBS"]
 _LISTEN: Final = "127.0.0.1:7430"
 _NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _OPTIONS: Final = ("at", "context", "timeout")
-"""Options of the command line that its pages use, too."""
+"""Options of the command line that the requests of pages also use."""
 
 
 def _ui(session: Session, arguments: Arguments) -> int:
@@ -59,11 +61,11 @@ def _ui(session: Session, arguments: Arguments) -> int:
 
 
 def _page_options(session: Session, arguments: Arguments) -> list[str]:
-    """Returns the options of each page's requests: they keep the servers of the start, even if
-    another context is selected later, since the credentials are those of the start, too.
+    """Returns the options for the requests of pages. They name the servers of the start, even if
+    another context is selected later, since the credentials are also those of the start.
 
     Raises:
-        InvalidArgument: there is no such context, or what was named is no server.
+        InvalidArgument: there is no such context, or the named servers are invalid.
     """
     values = {key: arguments.one(key) for key in _OPTIONS}
     if not values["at"] and not values["context"]:
@@ -74,10 +76,10 @@ def _page_options(session: Session, arguments: Arguments) -> list[str]:
 
 
 def _listen_address(arguments: Arguments) -> tuple[str, int]:
-    """Returns where to listen.
+    """Returns the address and port to listen on.
 
     Raises:
-        UsageError: no address and port, or one that other machines reach, without
+        UsageError: the value is not ADDRESS:PORT, or other machines can reach the address, without
             ``--allow-remote``.
     """
     text = arguments.one("listen", _LISTEN)
@@ -122,7 +124,9 @@ def _is_remote(host: str) -> bool:
 
 
 def _index_table(arguments: Arguments, session: Session) -> str:
-    """Returns the index to search in: the named one, else the user's own if there is one."""
+    """Returns the location of the index to search in: the named one, else the user's own; empty =
+    there is none.
+    """
     table = table_location(arguments, session.environ)
     is_named = arguments.one("table") or session.environ.get("KDIR_INDEX")
     return table if is_named or os.path.isdir(table) else ""

@@ -1,5 +1,5 @@
-"""The verb ``verify``: shows the differences between store, memory, change log and Kafka; changes
-nothing.
+"""The verb ``verify``: shows the differences between store, memory, change log and Kafka, without
+changing anything.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DIFFERENCES: Final = 5
 
 
 class _Group(NamedTuple):
-    """Differences that are equal except for their path or key."""
+    """Key of differences that are equal except for their path or key."""
 
     compared: str
     field: str
@@ -44,7 +44,7 @@ class _Group(NamedTuple):
 
 _WHERES: Final = 3
 _NAMED: Final = 20
-"""Most topics outside the tree that are named; ``kdir ls --detached`` lists all."""
+"""Most detached topics that are named; ``kdir ls --detached`` lists all."""
 
 
 def _verify(session: Session, arguments: Arguments) -> int:
@@ -65,7 +65,7 @@ def _verify(session: Session, arguments: Arguments) -> int:
                 session.out.record(message)
             elif message.HasField("difference"):
                 shown.add(message.difference)
-    finally:  # also if the comparison ends early
+    finally:  # even if the comparison ends early
         shown.end()
     if summary is None:
         raise Unreachable("the comparison ended before its summary: not everything was compared")
@@ -76,7 +76,9 @@ def _verify(session: Session, arguments: Arguments) -> int:
 
 
 def _note_detached(session: Session, chosen: ChosenCluster) -> None:
-    """Prints which topics are in Kafka and not in the tree: no difference, but good to know."""
+    """Prints the topics that are in Kafka and not in the tree, which do not count as
+    differences.
+    """
     from kdir.v1 import admin_pb2
 
     request = admin_pb2.AdoptTopicsRequest(validate_only=True, cluster=chosen.requested)
@@ -85,7 +87,7 @@ def _note_detached(session: Session, chosen: ChosenCluster) -> None:
             "AdminService.AdoptTopics", request, chosen.servers, cluster_id=chosen.requested
         )
     except KdirError:
-        return  # such as for a caller that may not adopt
+        return  # such as for a caller without the right to adopt
     names = [one.physical_name for one in answer.adoptions if one.action == "detached"]
     if names:
         of = chosen.mount or "PATH"
@@ -121,7 +123,7 @@ def _first_answering(
 
 
 class _Shown:
-    """The differences as a table: those that are alike in one row, unless each is wanted."""
+    """Table of the differences: equal ones are in one row, unless ``each`` is set."""
 
     def __init__(self, session: Session, *, each: bool) -> None:
         self._out = session.out

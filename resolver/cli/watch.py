@@ -1,4 +1,4 @@
-"""Verbs for changes: ``watch`` shows them as they happen, ``history`` past ones."""
+"""Verbs for changes: ``watch`` shows new changes as they happen, ``history`` past ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def _watch(session: Session, arguments: Arguments) -> int:
 
 
 def note_coverage(session: Session, path: Path) -> None:
-    """Prints what a watch waits for, and which clusters it leaves out."""
+    """Prints a note if the watched path does not exist yet, and one with the clusters below, which
+    a watch leaves out.
+    """
     from resolver.cli.mount import list_mounts_below, some_paths
 
     try:
@@ -69,8 +71,9 @@ def note_coverage(session: Session, path: Path) -> None:
 
 
 def _closes_on_interrupt(close: Callable[[], object]) -> Callable[[], bool]:
-    """Makes Ctrl-C end the watch even if its exception is lost: Python drops one that is raised in
-    a callback of gRPC, and the watch would never end. The result returns if there was a Ctrl-C.
+    """Lets Ctrl-C end the watch even if its exception is lost: Python drops an exception that is
+    raised in a callback of gRPC, and the watch would never end. Returns a function that returns
+    whether Ctrl-C was pressed.
     """
     import signal
     import threading
@@ -128,8 +131,8 @@ def _history(session: Session, arguments: Arguments) -> int:
         if not answer.next_page_token:
             break
     if foreign_count:
-        # A cluster has no authority over paths outside its mount (R5). Its history may have such
-        # changes all the same, from the time before it was mounted here.
+        # A cluster has no authority over paths outside its mount (R5). But its history may have
+        # changes at such paths, from the time before it was mounted here.
         session.missing(
             f"not shown: {units.plural(foreign_count, 'change')} at paths outside {owner.mount}, "
             f"where the cluster {owner.cluster} is mounted"
@@ -160,8 +163,8 @@ def _print(session: Session, table: Table, events: Any) -> None:
 
 
 def visible_events(events: Iterable[watch_pb2.ChangeEvent]) -> list[watch_pb2.ChangeEvent]:
-    """Returns the changes that people made, and their results; omits the server's own records of a
-    removal in progress, of an attempt in Kafka, or of the amount of drift. ``-o json`` has all.
+    """Returns the changes of users, and their results, without the server's own records: of a
+    removal in progress, of an attempt in Kafka, or of the drift count. ``-o json`` has all.
     """
     return [event for event in events if not _is_inner_record(event)]
 
@@ -198,7 +201,7 @@ def _table_row(event: watch_pb2.ChangeEvent, *, human: bool) -> list[str | Style
 
 
 def summary(event: watch_pb2.ChangeEvent) -> Iterator[str]:
-    """Yields what changed, a phrase each: ``owner: search → ads``."""
+    """Yields a phrase for each changed part, such as ``owner: search → ads``."""
     if event.path_before and event.path_before != event.path:
         yield f"was {event.path_before}"
     yield from _granted(event)
@@ -229,7 +232,7 @@ def _granted(event: watch_pb2.ChangeEvent) -> Iterator[str]:
 
 
 def _inherited(event: watch_pb2.ChangeEvent) -> Iterator[str]:
-    """Yields the policies in force in a cluster after a change of its ancestors."""
+    """Yields the effective policies of a cluster after a change of its ancestors."""
     from kdir.v1 import watch_pb2
 
     from resolver.entry_fields import policy_fields

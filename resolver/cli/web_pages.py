@@ -1,11 +1,11 @@
-"""Pages of ``kdir ui``: what the reading verbs print, as HTML.
+"""Pages of ``kdir ui``: the output of reading verbs, as HTML.
 
-A page is made of sections, most of them the output of one verb, run with the options of the command
-that serves the pages: a page has what the command line has, by the same rights. A section that
-fails shows its error in its place, and is never empty instead.
+A page has sections, most of them the output of one verb, which is run with the options of ``kdir
+ui``: a page shows the same as the command line, with the same rights. A section that fails shows
+its error, and is never empty instead.
 
-All requests of a page together have a time limit: a server that always has one more answer would
-keep a page from its end, and few are made at a time.
+All requests of a page together have a time limit: otherwise a server that always has one more
+answer would occupy one of the few threads that make pages.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MOUNTS: Final = "/~mounts"
 STYLE: Final = "/~style.css"
 
 PAGE_SECONDS: Final = 60.0
-"""Time for the requests of one page, unless the user's ``--timeout`` asks for longer ones."""
+"""Time limit for all requests of one page, unless a longer ``--timeout`` of the user raises it."""
 _MOST_ROWS: Final = 1_000
 _HISTORY_CHANGES: Final = "20"
 _FOUND: Final = ("path", "partitions", "owner", "provision", "cluster", "as_of")
@@ -61,7 +61,7 @@ _LISTED: Final = ("path", "kind", "partitions", "owner")
 _MOUNTED: Final = ("MOUNT", "CLUSTER", "CLUSTER ID", "STATE", "TOPICS", "OWN", "AGE", "SERVERS")
 _ATTEMPTS: Final = 8
 _STATUSES: Final = {1: 404, 2: 400, 4: 403}
-"""By exit code: absent, invalid path, denied; every other error is 503."""
+"""HTTP statuses by exit code: absent, invalid path, denied; every other error is 503."""
 
 STYLE_SHEET: Final = """\
 :root { color-scheme: light dark }
@@ -91,18 +91,18 @@ th { font-size: .8rem }
 
 
 class Page(NamedTuple):
-    """Answer to one request: HTTP status and HTML."""
+    """Response to one request: HTTP status and HTML."""
 
     status: int
     html: str
 
 
 class _EnoughRecords(Exception):
-    """More objects would not be shown."""
+    """Signal that a verb has printed as many objects as a page shows."""
 
 
 class _CapturedOutput(Output):
-    """Output of a verb that is kept: text as for a terminal without colours, or objects."""
+    """Output of a verb that is kept in memory: text, or objects."""
 
     def __init__(self, format: str) -> None:
         self.text, self.notes = io.StringIO(), io.StringIO()
@@ -116,7 +116,7 @@ class _CapturedOutput(Output):
 
 
 class _Outcome(NamedTuple):
-    """What became of one verb."""
+    """Result of one verb: its output, its notes, and its error."""
 
     text: str
     notes: str
@@ -125,15 +125,15 @@ class _Outcome(NamedTuple):
 
 
 class Pages:
-    """Pages of what the directories answer to one caller. Thread-safe.
+    """Factory of pages with the answers of directory servers to one caller. Thread-safe.
 
     Args:
-        options: of every verb: which servers to ask, and how long.
-        transport: how to reach them; the caller's to close.
-        table: location of the index to search in; "" where there is none.
-        has_login: whether the caller is known to the servers, so that entries may be hidden.
+        options: options of every verb: the servers to call, and the timeout.
+        transport: transport to the servers; the caller closes it.
+        table: location of the index to search in; empty = none.
+        has_login: whether the caller has credentials, so that entries may be hidden.
         environ: variables that name servers and credentials.
-        page_seconds: time for the requests of one page.
+        page_seconds: time limit for all requests of one page.
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class Pages:
         self._clock = clock
 
     def page(self, path: str, query: Mapping[str, str]) -> Page:
-        """Returns the page of a request's path, decoded, and query."""
+        """Returns the page for the decoded path and the query of a request."""
         transport = _LimitedTransport(self._transport, self._page_seconds, self._clock)
         made = _PageSections(
             self._options,
@@ -169,7 +169,7 @@ class Pages:
 
 
 class _LimitedTransport:
-    """Transport whose calls, all together, have a time limit; streams have none."""
+    """Transport whose calls have one common time limit; streams have none."""
 
     def __init__(
         self, transport: Transport, limit_seconds: float, clock: Callable[[], float]
@@ -206,7 +206,7 @@ class _LimitedTransport:
 
 
 class _PageSections:
-    """Sections of one page; see ``Pages``."""
+    """Sections of one page; arguments as in ``Pages``."""
 
     def __init__(
         self,
@@ -337,7 +337,7 @@ class _PageSections:
         return _Outcome(out.text.getvalue(), out.notes.getvalue(), out.records, error)
 
     def _shown(self, name: str, *parts: str, format: str = "table", before: str = "") -> str:
-        """Returns what one verb prints."""
+        """Returns the output of one verb, as HTML."""
         outcome = self._run(name, *parts, format=format)
         text = f"<pre>{_text(before, outcome.text.rstrip())}</pre>" if outcome.text else ""
         return text + _remarks(outcome)
@@ -347,7 +347,9 @@ class _PageSections:
 
 
 def _content(session: Session, where: PathArgument) -> str:
-    """Returns the table of what is in a directory, and what of it could not be listed."""
+    """Returns the table of a directory's entries, and the parts that could not be listed, as
+    HTML.
+    """
     listing = session.resolver.list(where.path)
     entries = list(islice(listing, _MOST_ROWS + 1))
     counts = TopicCounts(session)
@@ -377,13 +379,13 @@ def _entry_cells(one: ListedEntry, counts: TopicCounts, width: int) -> list[str]
     )[:width]
     path = str(one.path) if kind_of(one.entry) == "topic" else f"{one.path}/"
     shown = name.text if isinstance(name, Styled) else name
-    if str(one.path) != one.entry.path:  # behind a link, say where it really is
+    if str(one.path) != one.entry.path:  # behind a link: also the canonical path
         others[-1] = f"{_plain_text(others[-1])} ({one.entry.path})"
     return [_cell(kind), f"<td>{_link(path, shown)}</td>", *map(_cell, others)]
 
 
 def _entry_record(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns the cells of an entry, as ``ls -o json`` has it."""
+    """Returns the shown fields of an entry of ``ls -o json``."""
     kind = next((one for one in ("topic", "directory", "link", "mount") if one in entry), "")
     return {
         "path": entry["path"],
@@ -394,7 +396,7 @@ def _entry_record(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _mount_cells(record: Mapping[str, Any]) -> list[str]:
-    """Returns the cells of a row of ``mounts -o json``, as the verb's table has them."""
+    """Returns the cells of a row of ``mounts -o json``, as in the table of ``kdir mounts``."""
     mount, state = str(record.get("mount", "")), str(record["state"])
     own = record.get("topic_count")
     is_whole = "total_topic_count" in record and not record.get("total_is_lower_bound")
@@ -427,7 +429,7 @@ def _record_cells(record: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
 
 
 def _remarks(outcome: _Outcome) -> str:
-    """Returns what a verb noted, and its error."""
+    """Returns the notes and the error of a verb, as HTML."""
     parts = [_note(_text(outcome.notes.rstrip()))] if outcome.notes else []
     if outcome.error is not None:
         parts.append(_error(outcome.error))
@@ -437,14 +439,14 @@ def _remarks(outcome: _Outcome) -> str:
 def _error(error: KdirError) -> str:
     lines = [f"<p class=error>{_text(headline(error))} ({_text(error.reason)})</p>"]
     lines += [_note(_text(hint)) for hint in hints(error)]
-    if _status(error) == 503:  # else the answer says it all
+    if _status(error) == 503:  # otherwise the error is the answer of a server
         lines += [_note(f"queried: {_text(one)}") for one in error.attempts[:_ATTEMPTS]]
     return "".join(lines)
 
 
 def _error_page(path: str, error: KdirError, *, may_be_hidden: bool) -> Page:
-    """Returns the page of a path that cannot be shown; its status is 404 if it is absent,
-    403 if denied, 400 if it is no path, and 503 if that could not be queried.
+    """Returns the page for a path that cannot be shown; its status is 404 if the path is absent,
+    403 if it is denied, 400 if it is invalid, and 503 after any other error.
     """
     status = _status(error)
     parts = [_error(error)]
@@ -466,7 +468,7 @@ def _error_page(path: str, error: KdirError, *, may_be_hidden: bool) -> Page:
 
 
 def _status(error: KdirError | None) -> int:
-    """Returns the HTTP status that goes with the exit code of an error."""
+    """Returns the HTTP status for the exit code of an error; 200 = no error."""
     return 200 if error is None else _STATUSES.get(error.exit_code, 503)
 
 
@@ -492,7 +494,7 @@ def _search_form(text: str, within: str, label: str) -> str:
 
 
 def _crumbs(where: PathArgument) -> str:
-    """Returns a path, each directory above its end a link."""
+    """Returns a path as HTML, in which each directory above is a link."""
     parts, above = [_link("/")], ""
     *directories, last = where.path.segments or ("",)
     for segment in directories:
@@ -521,7 +523,7 @@ def _plain_text(value: str | Styled) -> str:
 
 
 def _link(path: str, text: str = "") -> str:
-    # One slash: with two, //host/, a path from a server would lead to another host.
+    # One slash: with two (//host/), a path from a server would be a link to another host.
     return f'<a href="/{_text(quote(path.lstrip("/")))}">{_text(text or path)}</a>'
 
 
@@ -530,6 +532,6 @@ def _note(html: str) -> str:
 
 
 def _text(*values: object) -> str:
-    """Returns text of other people escaped for HTML, so that none of it is markup."""
+    """Returns untrusted text, printable and escaped for HTML."""
     lines = "".join(map(str, values)).split("\n")
     return escape("\n".join(map(printable, lines)), quote=True)

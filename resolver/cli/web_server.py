@@ -28,9 +28,11 @@ from resolver.limited_connections import LimitedConnections
 __all__ = ["WebServer", "is_own_host"]
 
 _AT_ONCE: Final = 8
-"""Pages that are made at a time; more wait."""
+"""Most pages that are made at the same time; further requests wait."""
 _CONNECTIONS: Final = 64
-"""Open at a time, a thread each; a browser has six. More are closed at once."""
+"""Most open connections, with a thread each (a browser opens six); further ones are closed at
+once.
+"""
 _REQUEST_SECONDS: Final = 10.0
 """Timeout for reading a request and writing its answer; then the connection is closed."""
 _MOST_FIELDS: Final = 10
@@ -63,16 +65,16 @@ def is_own_host(host: str, names: Iterable[str]) -> bool:
 
 
 class WebServer(LimitedConnections, HTTPServer):
-    """Server of the pages that ``make_page`` makes of a decoded path and a query.
+    """Server of the pages that ``make_page`` makes from a decoded path and a query.
 
     Args:
         host: address to listen on.
-        port: 0 is a free one.
-        names: by which requests may name it, besides its addresses and ``localhost``.
-        report: is given what went wrong in making a page.
+        port: port to listen on; 0 = a free one.
+        names: names of the server that requests may use, besides addresses and ``localhost``.
+        report: called with an unexpected error of ``make_page``.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: it cannot listen on the address.
     """
 
     request_queue_size = _CONNECTIONS
@@ -96,13 +98,13 @@ class WebServer(LimitedConnections, HTTPServer):
 
     @property
     def address(self) -> str:
-        """Where it listens, as in a URL."""
+        """Address and port on which it listens, as in a URL."""
         host, port = self.server_address[:2]
         shown = f"[{host!s}]" if self.address_family == socket.AF_INET6 else str(host)
         return f"{shown}:{port}"
 
     def server_bind(self) -> None:
-        socketserver.TCPServer.server_bind(self)  # HTTPServer would look its own name up
+        socketserver.TCPServer.server_bind(self)  # HTTPServer would look up its own name
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Does nothing: the browser has closed the connection."""
@@ -115,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
     error_message_format = "%(code)d %(message)s\n"
 
     def do_GET(self) -> None:
-        """Answers with a page."""
+        """Answers a request with a page."""
         hosts = self.headers.get_all("Host") or []
         if len(hosts) != 1 or not is_own_host(hosts[0], self.server.names):
             self._answer(421, "text/plain", "This server has another name: kdir ui --host NAME\n")
@@ -143,7 +145,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _page(self, path: str, query: dict[str, str]) -> Page:
         try:
             return self.server.make_page(path, query)
-        except Exception as error:  # noqa: BLE001 - reported, and the next request is answered
+        except Exception as error:  # noqa: BLE001 - reported; further requests are answered
             self.server.report(error)
             return Page(500, "<!doctype html><title>kdir</title><p>An unforeseen error.</p>")
 
@@ -172,4 +174,4 @@ class _Handler(BaseHTTPRequestHandler):
         return "kdir"
 
     def log_message(self, format: str, *args: object) -> None:
-        """Logs nothing: a page is no event, and its path is other people's text."""
+        """Logs nothing: a request is not worth an entry, and its path is untrusted text."""

@@ -338,7 +338,7 @@ def _missing(found_clusters: FederationClusters, before: TableState) -> Iterator
             yield RemovedCluster(state.cluster_id, reason, found_clusters.started_at)
             continue
         kept.append(mount)
-        unsaid = "no server that answered knows its mount, or can say that it is gone"
+        unsaid = "no server that answered lists its mount, or shows that it was removed"
         yield NoAnswer(
             state.cluster_id, state.cluster, str(mount), unsaid, found_clusters.started_at
         )

@@ -366,7 +366,7 @@ def _table_at(table: DeltaTable, location: str, moment: datetime) -> DeltaTable:
         begun = datetime.fromtimestamp(later[oldest][1] / 1000, UTC)
         begins = f" begins at {begun:%Y-%m-%d %H:%M:%S} UTC; it"
     raise InvalidArgument(
-        f"the index at {location}{begins} cannot say how it was at {moment:%Y-%m-%d %H:%M:%S} UTC"
+        f"the index at {location}{begins} has no version of {moment:%Y-%m-%d %H:%M:%S} UTC"
     )
 
 
@@ -419,7 +419,7 @@ class Shadowed:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Summary of the index: counts and conspicuous topics; each list has at most ``limit`` items."""
+    """Summary of the index: counts and conspicuous topics; lists have at most ``limit`` items."""
 
     version: int
     clusters: tuple[ClusterCounts, ...]

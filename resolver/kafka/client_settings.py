@@ -272,7 +272,7 @@ def problem_with(client: Client, name: str, value: str) -> str:
     known = _DEFINITIONS[client]
     own = _ALIASES.get(name, name)
     if own.startswith(_THE_PROGRAMS):
-        return f"{cut_name(name)} is for a program to say of itself, not for a path"
+        return f"{cut_name(name)} can be set only by a program, not by a policy"
     definition = known.get(own)
     if definition is None:
         near = nearest(name, known)
@@ -455,4 +455,4 @@ def _against(sourced: Mapping[str, _SourcedValue]) -> str:
 
 
 def _conflict(one: str, other: str) -> InvalidArgument:
-    return InvalidArgument(f"{one} cannot be had together with {other}: leave one of them out")
+    return InvalidArgument(f"{one} cannot be combined with {other}: leave one of them out")

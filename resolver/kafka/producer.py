@@ -267,7 +267,7 @@ class Producer:
         names, not paths, and must be in the transaction's cluster.
         """
         if self._in_transaction is None:
-            raise InvalidArgument("nothing was produced yet: nobody knows in which cluster")
+            raise InvalidArgument("nothing was produced yet, so the transaction has no cluster")
         self._in_transaction.send_offsets_to_transaction(positions, group_metadata, timeout)
 
     def commit_transaction(self, timeout: float = 30.0) -> None:
@@ -495,7 +495,7 @@ class Producer:
         elif self._in_transaction is not client:
             raise InvalidArgument(
                 f"{found.path} is of cluster {found.cluster}; the open transaction is of another, "
-                f"and a transaction ends where a cluster ends"
+                f"and a transaction cannot span clusters"
             )
 
     def _same_process(self) -> None:

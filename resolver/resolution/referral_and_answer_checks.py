@@ -47,7 +47,7 @@ def referral_error(path: Path, sender: Path, referral: Referral, *, went_down: b
             return "" if is_above(sender, mount) else "down must be strictly deeper"
         case AskedBecause.UP:
             if went_down or inside:
-                return "up, after the walk has come down"
+                return "up, after a step down"
             if mount is not None and not is_above(mount, sender):
                 return "up must be a strict ancestor of the sender"
             return ""

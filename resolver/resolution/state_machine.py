@@ -159,7 +159,7 @@ class Trail:
         """
         why = referral_error(ask.path, sender.mount, referral, went_down=self.went_down)
         if not why and hop.way is AskedBecause.TREE and referral.way is AskedBecause.DOWN:
-            why = "down, after it was hinted elsewhere"
+            why = "down, after a direct referral elsewhere"
         if referral.endpoints:
             asked = {stop.endpoint for stop in self.stops}
             asked.add(ask.endpoint)
@@ -435,9 +435,7 @@ class ResolutionStateMachine:
             case _ if hop.way is AskedBecause.TREE:
                 # The hint's sender owns the path above the mount: only the hint leads further.
                 self._note(ask, "no referral further up", elapsed_seconds, reply)
-                self._reject(
-                    ServerFailure.LAME, errors.Lame(f"{ask.endpoint} knows no way by the tree")
-                )
+                self._reject(ServerFailure.LAME, errors.Lame(f"{ask.endpoint} has no route to it"))
                 return AnswerStatus.ACCEPTED
             case Answer() | Absent() as answered:
                 found = isinstance(answered, Answer)

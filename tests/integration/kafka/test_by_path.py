@@ -187,7 +187,7 @@ def test_a_transaction_is_one_clusters(resolver: Resolver) -> None:
         producer.produce("/one/w", b"no")
     producer.begin_transaction()
     producer.produce("/one/w", b"dropped")
-    with pytest.raises(InvalidArgument, match="a transaction ends where a cluster ends"):
+    with pytest.raises(InvalidArgument, match="a transaction cannot span clusters"):
         producer.produce("/two/t", b"no")
     producer.abort_transaction()
     producer.begin_transaction()

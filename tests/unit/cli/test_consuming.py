@@ -118,7 +118,7 @@ def test_an_unknown_offset_of_a_partition_is_an_error_and_not_the_end() -> None:
         ("10", {0: (3, 10)}, "no message from offset 10 on; the end is offset 10"),
         ("99", {0: (3, 10), 1: (0, 5)}, "no message from offset 99 on; the last end is offset 10"),
         ("9", {0: (3, 10), 1: (0, 5)}, ""),
-        ("2026-11-01", {1: (0, 5)}, "no message so new; the end is offset 5"),
+        ("2026-11-01", {1: (0, 5)}, "no message from that time on; the end is offset 5"),
         ("beginning", {0: (7, 7), 1: (7, 7)}, "no messages; the end is offset 7"),
         ("end", {0: (3, 10)}, ""),
     ],

@@ -167,14 +167,14 @@ def test_a_plan_of_several_paths_has_what_the_command_would_do(kdir: Kdir) -> No
     assert ran == Ran(0, "", "would make /yy, /yy/a\nwould make /yy/b\n")
     ran = kdir("mkdir", "--plan", "/x", "/x")
     assert ran.code == 5
-    assert "/x is made by this command before (ALREADY_EXISTS)" in ran.err
+    assert "/x is already made by this command (ALREADY_EXISTS)" in ran.err
     ran = kdir("mkdir", "-p", "--plan", "/x", "/x")
     assert ran == Ran(0, "", "would make /x\nunchanged: /x exists\n")
     assert kdir("create", "--plan", "/x", "/x").code == 5
     assert kdir("create", "--plan", "--if-not-exists", "/x", "/x").code == 0
     ran = kdir("rm", "-r", "--plan", "/search/", "/search/clicks", "/orders")
     assert ran.code == 1
-    assert "/search/clicks is removed by this command before (ABSENT)" in ran.err
+    assert "/search/clicks is already removed by this command (ABSENT)" in ran.err
     assert "would remove topic /orders" in ran.err
     kdir.tree.topic("/orders/dlq")
     ran = kdir("rm", "-r", "--plan", "/orders", "/orders", "/orders/", "/orders/dlq")
@@ -1147,7 +1147,7 @@ def test_without_an_answer_of_kafka_there_is_no_claim_of_no_drift(kdir: Kdir, pa
     kdir.answers["AdminService.GetStatus"] = _status(**AWAY)
     ran = kdir("effective", "--diff", path)
     why = "la: Kafka did not answer when it was last read, since 2026-11-01T12:00:00Z: no broker"
-    assert ran == Ran(3, "", f"{why} answered; what is known is of 6m ago\n")
+    assert ran == Ran(3, "", f"{why} answered; the shown state is 6m old\n")
     kdir.answers["AdminService.GetStatus"] = _status(leader=True, message="since x: refused")
     assert "since x: refused; it was not read before" in kdir("effective", "--diff", path).err
     kdir.answers["AdminService.GetStatus"] = _status(leader=True, reachable=True)
@@ -1178,10 +1178,10 @@ def test_what_a_kafka_that_does_not_answer_has_is_unknown_and_no_drift(
     ran = kdir("effective", "--diff", path)
     found = [line.split("\t")[-1] for line in ran.lines]
     assert (ran.code, found) == (5, ["8  unknown", "(missing)  drift"])
-    assert "what is known is of 6m ago" in ran.err
+    assert "the shown state is 6m old" in ran.err
     ran = kdir("effective", "/orders")
     assert (ran.code, ran.lines[0].split("\t")[-1]) == (0, "8  unknown")
-    assert "what is known is of 6m ago" in ran.err
+    assert "the shown state is 6m old" in ran.err
     kdir.answers["AdminService.GetStatus"] = _status(leader=True, reachable=True)
     found = [line.split("\t")[-1] for line in kdir("effective", "--diff", path).lines]
     assert found == ["8  drift", "(missing)  drift"]
@@ -1196,7 +1196,7 @@ def test_whether_kafka_answers_is_asked_of_the_elected_server(kdir: Kdir) -> Non
     assert "la: not known whether its Kafka answers: " in kdir("effective", "--diff", "/orders").err
     kdir.tree.transport.serve("127.0.0.1:20009", lambda *_: _status(**AWAY))
     ran = kdir("effective", "--diff", "/orders")
-    assert (ran.code, "no broker answered; what is known is of 6m ago" in ran.err) == (3, True)
+    assert (ran.code, "no broker answered; the shown state is 6m old" in ran.err) == (3, True)
     kdir.tree.transport.serve("127.0.0.1:20009", lambda *_: _status(leader=True, reachable=True))
     assert kdir("effective", "--diff", "/orders").code == 0
     kdir.answers["AdminService.GetStatus"] = _status(message="another one knows")

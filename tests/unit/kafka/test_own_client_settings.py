@@ -118,7 +118,7 @@ def test_a_mistake_is_one_sentence_with_its_name(properties: str, arguments: str
         (SASL + "sasl.pasword=hunter2", "unknown property 'sasl.pasword'.*'sasl.password'"),
         (SASL + "client.id=me", "kafka.properties: client.id: kdir sets that itself"),
         (SASL + "hunter2", "line 5: expected KEY=VALUE"),
-        (SASL + "sasl.password=hunter2", "line 5: sasl.password is in it twice"),
+        (SASL + "sasl.password=hunter2", "line 5: sasl.password is set twice"),
         ("sasl.jaas.config=hunter2\nsecurity.protocol=SASL_SSL", "JAAS"),
         (SASL.replace("SCRAM-SHA-512", "GUESSING"), "Unsupported SASL mechanism: GUESSING"),
         (SASL.replace("sasl.username=kdir\n", ""), "sasl.username and sasl.password must be set"),

@@ -127,7 +127,7 @@ def test_changed_rows_are_noticed() -> None:
         read(forged(parts))
     parts = messages()
     del parts[2]
-    with pytest.raises(DamagedBackup, match="700 rows came; 1,200 were written"):
+    with pytest.raises(DamagedBackup, match="found 700 rows; the trailer has 1,200"):
         read(forged(parts))
     parts = messages()
     parts[1], parts[2] = parts[2], parts[1]
@@ -144,7 +144,7 @@ def test_changed_rows_are_noticed() -> None:
         (b"", "the file is empty"),
         (b"SQLite format 3\0", "Not a gzipped file"),
         (gzip.compress(b"", mtime=0), "the file is empty"),
-        (gzip.compress(b"hello" * 100, mtime=0), "its first line says something else"),
+        (gzip.compress(b"hello" * 100, mtime=0), "its first line is not that of a backup"),
     ],
 )
 def test_other_files_are_no_backups(raw: bytes, complaint: str) -> None:
@@ -175,7 +175,7 @@ def test_a_writer_refuses_what_a_reader_would() -> None:
         (parts[1:], "it does not begin with a header"),
         ([*parts, parts[-1]], "it goes on after its trailer"),
         ([*parts[:2], parts[1], *parts[2:]], "out of order"),
-        ([parts[0], *parts[2:]], "700 rows came"),
+        ([parts[0], *parts[2:]], "found 700 rows"),
         ([], "it ends after 0 rows"),
     ):
         with pytest.raises(DamagedBackup, match=complaint):

@@ -26,7 +26,7 @@ def test_a_wrong_line_is_named_by_its_number_and_not_shown(line: str) -> None:
 
 
 def test_a_key_that_comes_twice_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="line 2: a is in it twice"):
+    with pytest.raises(ValueError, match="line 2: a is set twice"):
         parse_settings("a=b\na=c")
 
 
