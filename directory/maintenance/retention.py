@@ -183,6 +183,8 @@ class RetentionTrimmer:
                 break  # another server trims too
             self._index.forget(key for _, key in rows)
             removed += done
+            if len(rows) < self._batch:
+                break  # those that came meanwhile are left for the next step
         else:
             self._is_behind = True
         return removed
