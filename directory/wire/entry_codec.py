@@ -164,13 +164,17 @@ def record_to_proto(
     field of the response, is an empty message that is filled and returned.
 
     Raises:
-        UnreadableRecord: the record cannot be read. A load checks its first bytes only.
+        UnreadableRecord: the record cannot be read, or its physical name is damaged. A load checks
+            its first bytes only.
     """
     message = entry_pb2.Entry() if into is None else into
     try:
         message.MergeFromString(record)
     except DecodeError as error:
         raise UnreadableRecord(f"the record of {path} cannot be read: {error}") from None
+    if not _is_legal(message.topic.physical_name):
+        reason = _illegal_name(message.topic)
+        raise UnreadableRecord(f"the record of {path} cannot be read: {reason}")
     message.path = path
     message.etag = f"{message.entry_id:x}-{message.change_count}"
     return message
@@ -388,6 +392,10 @@ def _is_legal(physical_name: str) -> bool:
     return not physical_name.encode().translate(None, LEGAL)
 
 
+def _illegal_name(topic: entry_pb2.Topic) -> str:
+    return f"topic.physical_name: not a name: {topic.physical_name!r}"
+
+
 # Entries and policies as messages, field by field, both ways.
 
 
@@ -429,7 +437,7 @@ def _topic(message: entry_pb2.Topic, common: dict[str, Any], *, stored: bool) ->
     if stored and not message.physical_name:
         raise ValueError("topic.physical_name: missing")
     if stored and not _is_legal(message.physical_name):
-        raise ValueError(f"topic.physical_name: not a name: {message.physical_name!r}")
+        raise ValueError(_illegal_name(message))
     provision, provision_message = Provision.PENDING, message.provision_message
     if int(message.provision) in _PROVISIONS:
         provision = Provision(message.provision)

@@ -214,6 +214,10 @@ def test_S21_a_physical_name_that_is_damaged_into_none_hides_no_other_topic() ->
     rows = [put(ROOT_ID, one, Topic(entry_id=91, physical_name=one)) for one in names]
     damaged = Put(rows[1].key, rows[1].value.replace(b"\x03n1J", b"\x03n1\n"))  # one bit
     assert damaged.value != rows[1].value
+    at = lookup(loaded([damaged]), ("n1J",))
+    assert isinstance(at, TopicAt), "a load reads no names"
+    with pytest.raises(UnreadableRecord, match=r"/m/n1J cannot be read: .*not a name: 'n1\\n'"):
+        record_to_proto(at.record, "/m/n1J")
     for snapshot in both(rows[0], damaged, *rows[2:]):
         snapshot.index_physical_names()
         found = [snapshot.locate(one) is not None for one in (*names, "n1\n")]
