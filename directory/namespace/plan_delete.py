@@ -205,18 +205,22 @@ def _delete_directory(
 def _refuse_read_only_below(draft: PlanBuilder, path: Path, directory_id: int) -> None:
     # By the marks, of which there are few: a subtree may have a million entries.
     snapshot, prefix = draft.snapshot, path.below(draft.mount)
+    lost = b""
     for key, value in snapshot.facts(READ_ONLY):
         at = read_only_place(snapshot, key, value)
-        if at is None and read_only_id(key) and snapshot.has_unreadable_below(directory_id):
-            raise ReadOnly(
-                f"an entry below {path} may be read-only: the mark {key.decode()} names none that "
-                f"can be read, and not all below can; repair or remove those first: "
-                f"kdir verify {draft.mount}",
-                path=path,
-            )
-        if at is not None and at[: len(prefix)] == prefix and at != prefix:
+        if at is None and read_only_id(key):
+            lost = lost or key
+        elif at is not None and at[: len(prefix)] == prefix and at != prefix:
             where = entry_path(draft.mount, at)
             raise ReadOnly(f"{where} is read-only", path=where)
+    # Once, after all marks: it takes a pass over all unreadable records.
+    if lost and snapshot.has_unreadable_below(directory_id):
+        raise ReadOnly(
+            f"an entry below {path} may be read-only: the mark {lost.decode()} names none that can "
+            f"be read, and not all below can; repair or remove those first: "
+            f"kdir verify {draft.mount}",
+            path=path,
+        )
 
 
 def remove_topic(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
@@ -32,6 +33,7 @@ from directory.namespace.keys import (
     retired_key,
 )
 from directory.namespace.removal_progress import Removal, removals
+from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put, Write
 from directory.store.transaction_limits import Limits
 from resolver.errors import (
@@ -483,6 +485,22 @@ def test_S21_a_read_only_topic_that_is_damaged_further_in_is_kept() -> None:
     spoil(cluster, Kind.TOPIC, "a", "t", record=whole[:-3])
     cluster.snapshot = cluster.loaded()
     assert not cluster.snapshot.unreadable_values
+    refused(cluster, rm("/la/a", recursive=True), ReadOnly, "may be read-only")
+
+
+def test_many_read_only_entries_that_cannot_be_read_take_one_look_below() -> None:
+    cluster = Cluster()
+    cluster.do(mkdir("/la/a"), mkdir("/la/b/x"))
+    names = [f"t{number}" for number in range(50)]
+    for one in names:
+        cluster.do(CreateTopic(path=path(f"/la/a/{one}"), policies=Policies(read_only=True)))
+        spoil(cluster, Kind.TOPIC, "a", one)
+    cluster.snapshot = cluster.loaded()
+    with mock.patch.object(
+        Snapshot, "has_unreadable_below", autospec=True, side_effect=Snapshot.has_unreadable_below
+    ) as asked:
+        cluster.plan(rm("/la/b", recursive=True))
+    assert asked.call_count == 1
     refused(cluster, rm("/la/a", recursive=True), ReadOnly, "may be read-only")
 
 
