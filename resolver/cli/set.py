@@ -300,10 +300,11 @@ def _effective(session: Session, arguments: Arguments) -> int:
     drifts = _topic_drift(session, where) if compares else []
     out = session.out
     has_unstated = any(_differs(one) and not one.kafka_state for one in values)
-    is_asked = compares or (has_unstated and not out.structured)
+    in_kafka = any(one.HasField("kafka_value") for one in answer.values)
+    is_compared = compares or (arguments.flag("diff") and in_kafka)
+    is_asked = is_compared or (has_unstated and not out.structured)
     notes = kafka_notes_at(session, where.path) if is_asked else []
     unstated = _unstated(notes)
-    in_kafka = any(one.HasField("kafka_value") for one in answer.values)
     if out.structured:
         for one in values:
             out.record({**plain(one), **unconfirmed})
@@ -312,7 +313,7 @@ def _effective(session: Session, arguments: Arguments) -> int:
         in_last = unstated if in_kafka else ""
         table.rows([_table_row(out, one, where.path, in_last) for one in values])
     _show_drift(out, [_Difference(one, unconfirmed) for one in drifts])
-    _note_outdated(session, notes, is_compared=compares)
+    _note_outdated(session, notes, is_compared=is_compared)
     if not answer.values and not drifts:
         out.note(f"no policy applies to {where}: none is set on it or above it")
     for ancestor in answer.ancestors[:1]:

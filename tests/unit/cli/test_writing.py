@@ -1187,6 +1187,29 @@ def test_what_a_kafka_that_does_not_answer_has_is_unknown_and_no_drift(
     assert found == ["8  drift", "(missing)  drift"]
 
 
+@pytest.mark.parametrize("in_kafka", ["8", "9"])
+@pytest.mark.parametrize("layout", [[], ["-o", "json"]])
+def test_an_assumed_value_makes_no_difference_known_that_is_not(
+    kdir: Kdir, in_kafka: str, layout: list[str]
+) -> None:
+    kdir.answers["DirectoryService.GetEntry"] = directory_pb2.GetEntryResponse()
+    value = policies_pb2.EffectiveValue(
+        field="topic_config[x.ms]", value="9", kafka_value=in_kafka, source_path="/orders"
+    )
+    kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse(
+        values=[value]
+    )
+    kdir.answers["AdminService.ListDrift"] = admin_pb2.ListDriftResponse()
+    kdir.answers["AdminService.GetStatus"] = _status(**AWAY)
+    for assumed in ([], ["--if", "owner=x"]):
+        ran = kdir("effective", "--diff", "/orders", *assumed, *layout)
+        assert (ran.code, "no drift" in ran.err) == (3, False)
+        assert "what is known is of 6m ago" in ran.err
+    kdir.answers["AdminService.GetStatus"] = _status(leader=True, reachable=True)
+    ran = kdir("effective", "--diff", "/orders", "--if", "owner=x", *layout)
+    assert ran.code == (5 if in_kafka == "8" else 0)
+
+
 def test_whether_kafka_answers_is_asked_of_the_elected_server(kdir: Kdir) -> None:
     kdir.answers["DirectoryService.GetEntry"] = directory_pb2.GetEntryResponse()
     kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
