@@ -328,9 +328,25 @@ def _effective(session: Session, arguments: Arguments) -> int:
         _show_topics_changed(session, where, answer, request.what_if, fields)
     if arguments.flag("diff") and not (values or drifts or session.partial):
         is_directory = bool(changes) and _is_directory(session, where)
-        out.note(_no_difference(in_kafka=in_kafka, is_directory=is_directory))
+        own = str(session.resolver.owner_of(where.path).path)
+        if not (in_kafka or is_directory) and _has_kafka_setting(answer.values, own):
+            session.missing("nothing was compared: Kafka does not have this topic")
+        else:
+            out.note(_no_difference(in_kafka=in_kafka, is_directory=is_directory))
     known = drifts or any((one.kafka_state or unstated) != _UNKNOWN for one in values)
     return _EXIT_DIFFERENT if arguments.flag("diff") and known else 0
+
+
+def _has_kafka_setting(values: Sequence[policies_pb2.EffectiveValue], own: str) -> bool:
+    """True if a topic's value is one that Kafka should have; ``own`` is the topic's path. Numbers
+    of partitions or replicas that it inherits were for its creation only.
+    """
+    return any(
+        one.field.startswith("topic_config[")
+        or (one.field in {"partitions", "replication_factor"} and one.source_path == own)
+        for one in values
+        if not one.cleared
+    )
 
 
 def _no_difference(*, in_kafka: bool, is_directory: bool) -> str:

@@ -1210,6 +1210,33 @@ def test_an_assumed_value_makes_no_difference_known_that_is_not(
     assert ran.code == (5 if in_kafka == "8" else 0)
 
 
+@pytest.mark.parametrize("assumed", [[], ["--if", "owner=x"]])
+@pytest.mark.parametrize(
+    ("field", "source", "is_cleared", "expected"),
+    [
+        ("topic_config[x.ms]", "/", False, "nothing was compared: Kafka does not have this topic"),
+        ("partitions", "/orders", False, "nothing was compared: Kafka does not have this topic"),
+        ("partitions", "/", False, "no drift: nothing is set that Kafka could have otherwise"),
+        ("topic_config[x.ms]", "/", True, "no drift: nothing is set that Kafka could have"),
+        ("owner", "/orders", False, "no drift: nothing is set that Kafka could have otherwise"),
+    ],
+)
+def test_a_topic_that_kafka_does_not_have_is_not_compared(
+    kdir: Kdir, assumed: list[str], field: str, source: str, is_cleared: bool, expected: str
+) -> None:
+    kdir.answers["DirectoryService.GetEntry"] = directory_pb2.GetEntryResponse()
+    value = policies_pb2.EffectiveValue(
+        field=field, value="" if is_cleared else "9", cleared=is_cleared, source_path=source
+    )
+    kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse(
+        values=[value]
+    )
+    kdir.answers["AdminService.ListDrift"] = admin_pb2.ListDriftResponse()
+    kdir.answers["AdminService.GetStatus"] = _status(leader=True, reachable=True)
+    ran = kdir("effective", "--diff", "/orders", *assumed)
+    assert (ran.code, expected in ran.err) == (3 if "nothing was" in expected else 0, True)
+
+
 def test_whether_kafka_answers_is_asked_of_the_elected_server(kdir: Kdir) -> None:
     kdir.answers["DirectoryService.GetEntry"] = directory_pb2.GetEntryResponse()
     kdir.answers["PolicyService.GetEffectivePolicies"] = policies_pb2.GetEffectivePoliciesResponse()
