@@ -53,9 +53,11 @@ _LOOK_SECONDS: Final = 0.5
 """Longest time, after a commit, to look up the paths' settings: meanwhile another producer could
 take the transactional id, and a client with new settings would fence that one.
 """
-_LEAST_SECONDS: Final = 1.0
+_LEAST_SECONDS: Final = 5.0
 """With less time left after a commit, no client is replaced: Kafka may still execute a request
-after the new client's timeout, which would fence the former client.
+after the new client's timeout, which would fence the former client. With TLS and SASL, some 15
+round trips lead to that request, and it waits until Kafka has written the end of the transaction
+everywhere.
 """
 _REPORT_SECONDS: Final = 1.0
 """Longest wait for the delivery reports of a client after a fatal error."""
@@ -275,7 +277,8 @@ class Producer:
         abort.
 
         If policies changed meanwhile, a client with the new settings then replaces the cluster's
-        client, within the same timeout in seconds. Negative = no limit, as for Kafka's client.
+        client, within the same timeout in seconds; with less than 5 s left, a later commit does it.
+        Negative = no limit, as for Kafka's client.
         """
         deadline = deadline_after(timeout)
         former = self._in_transaction
