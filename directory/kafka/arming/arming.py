@@ -380,16 +380,18 @@ class ArmingService:
 
     def _plan_acls(self, asked: _Asked, seconds: float) -> ArmingPlan:
         snapshot, limit = asked.snapshot, self._context.settings.max_acls
-        with self._asking(snapshot, seconds) as admin:
-            view = admin.acls()
         start = ArmedEntry(*asked.place) if asked.place else ArmedEntry(asked.entry.entry_id)
         starts, mount = [*armed_starts(snapshot), start], self._context.mount_at(snapshot)
         expired, assume = self._context.has_expired(), asked.assume
+        scope = arming_scope(snapshot, mount, start, expired=expired, assume=assume)
+        if not (scope or assume):  # nothing is armed there: perhaps Kafka keeps no ACLs
+            return ArmingPlan(asked.plan_hash(()), (), asked.entry, asked.place)
+        with self._asking(snapshot, seconds) as admin:
+            view = admin.acls()
         desired_set = desired_acls(snapshot, mount, starts, expired=expired, assume=assume)
         rules = AclDiffOptions(
             revert_external_changes=True, released=True, open_to_all=view.open_to_all
         )
-        scope = arming_scope(snapshot, mount, start, expired=expired, assume=assume)
         found, survey = FoundAcls(view.bindings), AclDiffs(snapshot, desired_set)
         diffs = survey.diffs(found, lambda _: rules, scope)
         changes = [(one.resource, one.add, one.remove) for one in diffs]

@@ -905,6 +905,23 @@ def test_what_kafka_did_not_answer_is_asked_again_beside_what_it_refused(
     assert kafka.asked.count(("+", refused)) == times, "what it refused is not asked again"
 
 
+def test_where_no_acl_is_armed_nothing_is_left_in_a_kafka_without_authorizer(
+    here: World, kafka: Kafka
+) -> None:
+    """``kdir grant --wait`` above several clusters asks each of them."""
+    grant(here, "search", "allow alice read")
+    kafka.refuses = "no authorizer"
+    arming_service, where = here.reconciler.arming_service, MOUNT.join(["search"])
+    assert arming_service.plan(where, "acls", armed_only=True).calls == ()
+    with pytest.raises(KafkaRejected, match="no authorizer"):
+        arming_service.plan(where, "acls")
+    kafka.refuses = ""
+    arm(here, "search")
+    kafka.refuses = "no authorizer"
+    with pytest.raises(KafkaRejected, match="no authorizer"):
+        arming_service.plan(where, "acls", armed_only=True)
+
+
 def test_a_kafka_without_authorizer_stops_only_acls(here: World, kafka: Kafka) -> None:
     grant(here, "search", "allow alice read")
     arm(here, "search")
