@@ -363,8 +363,12 @@ class ConfigApplier(Applier):
         self._commits.put_all([one.to_write(one.asked) for one in diffs if one.asked != one.before])
         allowed = self._reserve_growth(diffs, bound)
         asks = [one for one in allowed if one.calls]
-        outcomes = self._make_calls(snapshot, asks, admin) if asks else _CallOutcomes()
-        self._record(result, allowed, outcomes)
+        outcomes = _CallOutcomes()
+        try:
+            if asks:
+                self._make_calls(snapshot, asks, admin, outcomes)
+        finally:
+            self._record(result, allowed, outcomes)
 
     def _diff(
         self,
@@ -424,9 +428,15 @@ class ConfigApplier(Applier):
         return [kept.get(one.subject.place, one) for one in diffs]
 
     def _make_calls(
-        self, snapshot: Snapshot, asks: Sequence[ConfigDiff], admin: KafkaAdmin
-    ) -> _CallOutcomes:
-        """Makes the calls, except for topics that have another id now; returns the outcomes."""
+        self,
+        snapshot: Snapshot,
+        asks: Sequence[ConfigDiff],
+        admin: KafkaAdmin,
+        outcomes: _CallOutcomes,
+    ) -> None:
+        """Makes the calls; ``outcomes`` gets what is known of them even if this raises, but nothing
+        for topics with another id by now.
+        """
         basis = inherited_basis(snapshot, self._mount_at(snapshot))
         is_released = unchanged_basis(basis, self._latest, self._mount_at)
         names = [one.subject.name for one in asks]
@@ -436,7 +446,6 @@ class ConfigApplier(Applier):
         same = [one for one in asks if _is_same(one.subject, shown.get(one.subject.name))]
         changes = [ConfigChange(one.subject.name, a) for one in same if (a := one.alterations)]
         grown = {one.subject.name: one.grows_to for one in same if one.grows_to}
-        outcomes = _CallOutcomes()
         try:
             if changes:
                 outcomes.altered.update(admin.alter_configs(changes, still))
@@ -445,7 +454,6 @@ class ConfigApplier(Applier):
         except StaleObservation:
             # The next read of Kafka finds out what is left to do.
             _log.warning("%s: %d topics are looked at again", self._cluster, len(same))
-        return outcomes
 
     def _record(
         self,

@@ -32,7 +32,7 @@ from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import INHERITED, PUSHED
 from directory.namespace.snapshot import Snapshot
 from directory.store.base import Delete, Put
-from resolver.errors import QuotaExceeded
+from resolver.errors import KafkaRejected, KafkaUnavailable, QuotaExceeded
 from tests.support.large_trees import FakeKafka
 from tests.support.reconciler import MOUNT, Chance, World, begin_arming, unlucky, world
 from tests.unit.kafka.test_acl_applier import inherit
@@ -598,6 +598,41 @@ def test_an_arming_counts_configs_that_were_changed_whatever_becomes_of_growth(
         assert all_have(kafka, WEEK)
         assert (mark.calls, mark.pending) == (3, False)
         assert 2 <= mark.made <= 2 + is_grown, "the topic's own change may come first"
+
+
+@pytest.mark.parametrize("answer", [KafkaUnavailable("away"), KafkaRejected("ALTER is missing")])
+def test_configs_that_were_changed_are_counted_though_the_request_for_growth_fails(
+    tmp_path: FilePath, monkeypatch: pytest.MonkeyPatch, answer: Exception
+) -> None:
+    kafka = GrowingKafka("a", "b")
+    ceiling = frozenset({"configs"})
+    with world(tmp_path / "store.db", lambda: kafka, ceiling=ceiling, split_on=".") as here:
+        here.sweep()
+        retention(here, WEEK)
+        grow(here, "policies", 6)
+        begin_arming(here)
+        failed: list[Exception] = []
+
+        def fail(*_: Any) -> Mapping[str, Outcome]:
+            failed.append(answer)
+            raise answer
+
+        with monkeypatch.context() as patch:
+            patch.setattr(kafka, "create_partitions", fail)
+            for _ in range(9):
+                if not failed:
+                    here.reconciler.run_once()
+                    here.now += 1
+        assert failed
+        assert all_have(kafka, WEEK)
+        observed = here.topics()["b"].observed_config
+        assert observed.get("retention.ms") == WEEK, "it is on record at once"
+        here.now += 60
+        here.settle(1_000)
+        assert counts(here, kafka) == (6, 6)
+        mark = load_armed_record(here.replica.snapshot, "configs", ROOT_ID)
+        assert mark is not None
+        assert (mark.pending, mark.made) == (False, 3)
 
 
 def test_growth_that_kafka_refuses_is_taken_back_wherever_the_topic_was_moved_meanwhile(
