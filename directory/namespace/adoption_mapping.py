@@ -55,9 +55,9 @@ DETACHED_REASON: Final = (
 
 
 def is_detached(snapshot: Snapshot, observed: ObservedTopic) -> bool:
-    """True if this very Kafka topic was left alone when its entry was removed, or if kdir asked for
-    it and removed its entry before Kafka showed it. A topic of the same name with another id is not
-    detached: another client of Kafka created it since.
+    """True if this very Kafka topic was left alone when its entry was removed, or if kdir requested
+    it from Kafka and removed its entry before the topic appeared. A topic of the same name with
+    another id is not detached: another client of Kafka created it since.
     """
     value = snapshot.fact(detached_key(observed.physical_name))
     if value is None:
@@ -67,13 +67,13 @@ def is_detached(snapshot: Snapshot, observed: ObservedTopic) -> bool:
 
 
 def is_deleted(snapshot: Snapshot, observed: ObservedTopic) -> bool:
-    """True if this very Kafka topic was deleted when its entry was removed: a broker that lags
-    shows it still.
+    """True if this very Kafka topic was deleted when its entry was removed: a broker that lags may
+    still show it.
     """
     name = observed.physical_name
     deleted_id = deleted_topic_id(snapshot.fact(retired_key(name)))
     is_same = bool(deleted_id) and deleted_id == observed.topic_id
-    return is_same and snapshot.fact(detached_key(name)) is None  # else it was left alone
+    return is_same and snapshot.fact(detached_key(name)) is None  # otherwise it was left alone
 
 
 class PlacementSet:
@@ -87,11 +87,12 @@ class PlacementSet:
     def assign_path(
         self, wanted: tuple[str, ...], physical_name: str
     ) -> tuple[tuple[str, ...], str]:
-        """Returns the path for a topic, and why it is not the wanted one; marks it as occupied.
+        """Returns the path for a topic, which is then occupied, and why it is not the wanted one
+        (empty = it is).
 
         A topic is never dropped because its path is taken: it goes under ``__adopted/`` by its flat
-        name, with a number if that is taken too. Only if the mount is so deep that even this
-        exceeds a path's limits is the result empty.
+        name, with a number if that is taken too. The path is empty only if the mount is so deep
+        that even this one exceeds a path's limits.
         """
         reason = self.why_blocked(wanted)
         if reason is None:
@@ -239,15 +240,15 @@ class MappingRule:
 
 
 def split_on(separator: str) -> tuple[MappingRule, ...]:
-    """Returns the rules for ``[kafka] split_on``: split every name; empty = every topic
-    stays flat.
+    """Returns the rules for ``[kafka] split_on``: every name is split at the separator; if that is
+    empty, every topic stays flat.
     """
     return (MappingRule.from_fields("*", split_on=separator),) if separator else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Path of one physical name by the rules."""
+    """Path that the rules give to one physical name."""
 
     segments: tuple[str, ...]
     """Below the mount; empty if the topic is not adopted."""
@@ -264,7 +265,9 @@ class Adoption:
     observed: ObservedTopic
     action: AdoptionAction
     segments: tuple[str, ...]
-    """Path below the mount; empty if the topic is not adopted."""
+    """Path below the mount: the new one, the present one (``KEEP``), or the last one
+    (``DETACHED``); empty = none.
+    """
     rule: int
     message: str = ""
 
@@ -318,7 +321,7 @@ def plan_adoption(
     mount: Path = ROOT,
     remap_adopted: bool = False,
 ) -> list[Adoption]:
-    """Returns the result of adoption by these rules for each topic, by physical name.
+    """Returns the result of adoption by these rules for each topic, ordered by physical name.
 
     ``remap_adopted``: topics that were adopted before move to their path by these rules; other
     known topics stay where they are.

@@ -197,7 +197,7 @@ def _size(text: str) -> int:
 
 
 def check_mount(after: Mount, before: Mount | None, bounds: Bounds) -> None:
-    """Checks the fields of a mount about its child.
+    """Checks the fields of a mount that describe its child.
 
     Raises:
         InvalidArgument, LimitExceeded: names the field.

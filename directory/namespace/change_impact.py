@@ -132,7 +132,8 @@ def removal_impact(
 ) -> RemovalImpact:
     """Returns the impact of removing an entry on its topics in Kafka; visits each topic.
 
-    ``goes_in_kafka``: as the removal has it; what is below the entry may be kept all the same.
+    ``goes_in_kafka``: the removal may delete topics in Kafka; policies below the entry may still
+    keep some. With ``shown`` only topics for which it is true are counted.
     """
     found = RemovalImpact()
     for topic, is_kept in _topics(snapshot, entry, budget, shown):
@@ -223,7 +224,7 @@ def diff_effective_policies(
 
 
 def _effective(kept: ChangeSide, above: Sequence[PolicyLevel]) -> dict[str, object]:
-    """Returns the effective policies of an entry, as in ``set_fields``."""
+    """Returns the effective policies of an entry by field, as ``set_fields`` does."""
     found, levels = kept.standing, [level.policies for level in above]
     match found.entry:
         case Directory(entry_id=entry_id):

@@ -84,7 +84,7 @@ class PlanContext:
     bounds: Bounds = DEFAULT_BOUNDS
     """Bounds of an entry's contents."""
     claims: Mapping[bytes, bytes | None] = field(default_factory=dict)
-    """Claims of physical names as they are stored, by key: those that failed an earlier plan."""
+    """Stored claims of physical names, by key, whose guards failed in an earlier plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,8 +169,8 @@ class DeleteEntry:
     recursive: bool = False
     etag: str = ""
     deletes_in_kafka: bool = False
-    """True if Kafka's topics are deleted too (ceiling and policy ``delete``). No request has it: it
-    is set from the snapshot on which the removal is planned.
+    """True if Kafka's topics are deleted too (ceiling and policy ``delete``). It is never part of a
+    request, but is set from the snapshot on which the removal is planned.
     """
 
 
@@ -214,8 +214,7 @@ class AdoptTopics:
 class TopicObservation:
     """State of one topic as the reconciler observed it. ``None`` = unchanged.
 
-    Nothing is written if nothing differs, or if the entry is gone or has another physical name by
-    now.
+    Nothing is written if nothing differs, or if no topic with this entry id is at the path.
     """
 
     path: Path
@@ -230,8 +229,8 @@ class TopicObservation:
     provision_attempt: str | None = None
     adopted: bool | None = None
     refused_partitions: int = 0
-    """So many on record were refused by Kafka, and become ``partitions``; else a number on record
-    only grows, except with ``adopted``.
+    """Recorded number of partitions that Kafka refused: ``partitions`` replaces it. Any other
+    recorded number only grows, except with ``adopted``.
     """
 
 
@@ -249,8 +248,8 @@ class RecordObservations:
 class MoveTopics:
     """Command that moves adopted topics to their paths by new rules, all in one transaction.
 
-    Missing directories are created. A topic that cannot be moved stays, with a note; one that is
-    gone, or is another topic by now, is skipped. The caller splits batches to fit one transaction.
+    Missing directories are created. A topic that cannot be moved stays, with a note; one that is no
+    longer at its path is skipped. The caller splits batches to fit one transaction.
     """
 
     moves: tuple[tuple[Path, int, Path], ...]
@@ -260,7 +259,7 @@ class MoveTopics:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReapDeleted:
     """Command for one step of finishing removals below ``DELETED_ID``: at most ``limit`` entries,
-    leaves first, and as many as one transaction holds by ``limits``. Only one server may run it.
+    leaves first, and no more than one transaction holds by ``limits``. Only one server may run it.
     """
 
     limit: int = 100
@@ -276,7 +275,7 @@ class FinishDelete:
     topics: tuple[tuple[str, int], ...]
     """Each: the entry's name below ``DELETED_ID``, its entry id."""
     is_acknowledged: bool = False
-    """Whether Kafka acknowledged that it deleted them: a broker that shows one lags."""
+    """True if Kafka acknowledged the deletion: a broker that still shows one of them lags."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,7 +368,7 @@ class Plan:
     directory_count: int = 0
     """For a delete: number of directories removed."""
     unreadable_count: int = 0
-    """For a delete: number of entries removed that cannot be read, and so are of no known kind."""
+    """For a delete: number of removed entries whose records, and so whose kinds, cannot be read."""
     kafka_topics_deleted: bool = False
     """For a delete: Kafka topics are deleted, too."""
     notes: tuple[str, ...] = ()

@@ -1,5 +1,5 @@
-"""Effective policies: the own value or the nearest ancestor's, key by key for maps; those after
-each change of a plan; and how many topics inherit a field.
+"""Effective policies: each field's own value or the nearest ancestor's, key by key for maps; the
+effective policies after each change of a plan; and the number of topics that inherit a field.
 
 The levels above the mount are the outermost ones (KIP-37).
 """
@@ -62,7 +62,7 @@ def inherit(outer: Policies, inner: Policies) -> Policies:
     """Returns the effective policies if ``inner`` is set below ``outer``. A cleared key (``None``)
     stays cleared until a nearer level sets it.
     """
-    # Usually the same object; comparing field by field takes as long as everything else here.
+    # Usually the same object: comparing field by field would take as long as all the rest.
     if inner is NO_POLICIES or inner == NO_POLICIES:
         return outer
     if outer is NO_POLICIES or outer == NO_POLICIES:
@@ -270,7 +270,7 @@ class _PolicyAttacher:
 
 
 def _bare(policies: Policies) -> Policies | None:
-    """Returns policies without stamps and without cleared keys."""
+    """Returns policies without stamps and cleared keys; None if none are set."""
     if policies is NO_POLICIES:
         return None
     holds = without_cleared_keys(policies)

@@ -69,7 +69,9 @@ class Provision(enum.IntEnum):
 
 
 class LinkMode(enum.IntEnum):
-    """Order in which a link's targets are queried."""
+    """Use of a link's targets: the first that is reachable, or all merged, a name by the first that
+    has it.
+    """
 
     FIRST = 1
     UNION = 2
@@ -231,15 +233,16 @@ class Codec(Protocol):
         """
 
     def look_like_topics(self, records: Sequence[bytes]) -> bool:
-        """True if the first bytes of all these records are those of topics: so cheap that a load
-        checks a million. If False, ``physical_names`` finds which records are not topics.
+        """True if the first bytes of all these records are those of topics. Cheap enough to check
+        the million records of a load. If False, ``physical_names`` finds which records are not
+        topics.
         """
 
     def physical_names(self, records: Sequence[bytes]) -> Sequence[str | None]:
         """Returns the physical name of each topic's record without decoding the entry.
 
-        None if the record is not a topic's or cannot be read, so also if the name has a character
-        that no name in Kafka has; ``decode`` raises the reason.
+        None if the record is not a topic's, cannot be read, or has a name with a character that no
+        name in Kafka has; ``decode`` raises the reason.
         """
 
     def entry_id(self, record: bytes) -> int:

@@ -2,8 +2,8 @@
 writes of a commit.
 
 A row applies at its entry's path; a row without a path (its entry is removed, or the directory's
-record is unreadable) applies nowhere. A row that cannot be read denies everything to everybody
-there: unreadable grants never count as "no grants".
+record is unreadable) applies nowhere. A row that cannot be read denies everything to everybody at
+its path: unreadable grants never count as "no grants".
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def update_grant_tree(
     directories: Collection[int],
     rows: Collection[bytes],
 ) -> tuple[GrantTree, Mapping[bytes, str]]:
-    """Returns the tree after a commit, and the rows among those written that cannot be read.
+    """Returns the tree after a commit, and the written rows that cannot be read, with the reason.
 
     Args:
         tree: the tree of ``before``.
@@ -203,8 +203,8 @@ def _with_restored(
     path: tuple[str, ...],
     others: frozenset[int],
 ) -> GrantTree:
-    """Returns the tree with the grants of a directory that had no path before; ``others`` are
-    handled separately.
+    """Returns the tree with the grants of a directory that had no path before; the directories
+    ``others`` are handled separately.
     """
     left = [(directory_id, path)]
     while left:

@@ -4,7 +4,7 @@ Keys are bytes, and entries are listed in their order::
 
     e/<parent id: 8 bytes, big-endian><t|c><name>   an entry's record (kdir.v1.Entry without path)
     g/<parent id, 8 bytes><t|c><name>               the grants of the entry at that place
-                                                    (kdir.v1.Grants); comes, moves and goes with it
+                                                    (kdir.v1.Grants); moved and removed with it
     p/<unified physical name>                       claim: the physical names that share it,
                                                     separated by \n
     r/<physical name>                               retired: unix ms of its end, as decimal text;
@@ -34,8 +34,8 @@ Keys are bytes, and entries are listed in their order::
                                                     after a detach; absent: there was none
     f/first_receipt                                 incarnation of the store and f/attached at the
                                                     parent's first update since they changed
-    f/moved                                         how often the path of the mount, or the parent,
-                                                    changed
+    f/moved                                         number of changes of the mount's path, or of the
+                                                    parent
     f/configured_parent                             the config's ``parent`` by which the parent was
                                                     found
     f/unmounted                                     why this cluster must not serve
@@ -65,8 +65,9 @@ Keys are bytes, and entries are listed in their order::
     k/acl_basis                                     what the grants were based on when ACLs were
                                                     pushed last
     k/armed/<aspect>/<entry id, 16 hex digits>      an entry where an aspect was armed: its plan
-    k/managing                                      how often another cluster began or stopped
-                                                    managing this Kafka, and which of both was last
+    k/managing                                      number of times that another cluster began or
+                                                    stopped managing this Kafka, and the last of
+                                                    them: begun or stopped
     k/named/<entry id, 16 hex digits>               a topic that a plan names: its id in Kafka, the
                                                     plan, and a hash of the directories in which it
                                                     is. Changes that may delete data are pushed only
@@ -79,8 +80,8 @@ Keys are bytes, and entries are listed in their order::
     k/log_resync                                    an operator confirmed that the change log is
                                                     brought in line with the store: the store's
                                                     incarnation, who, when
-    k/log_skip                                      an operator gave up what waited for the change
-                                                    log (kdir.v1.ChangeLogSkip)
+    k/log_skip                                      an operator gave up the changes that waited for
+                                                    the change log (kdir.v1.ChangeLogSkip)
     l/<role>                                        who holds a role (election)
     m/<server id>                                   a live server (kdir.v1.Member), gone with it
     f/level                                         the finalized feature level, decimal; absent = 1
@@ -204,7 +205,7 @@ _NOT_OF_TOPICS: Final = (
     *(EVENT, REQUEST, ROLE, MEMBER, KAFKA),
     *(CONTACT, MOUNT_ROW, CHILD, LINKED, BELOW),
 )
-"""Prefixes of rows that change nothing of topics, such as those that servers write while nobody
+"""Prefixes of rows that do not concern topics, such as those that servers write while no client
 changes anything.
 """
 _LOGGED_KINDS: Final = (RETIRED, DETACHED, KAFKA, MOUNTED)
@@ -251,7 +252,7 @@ def is_topic_key(key: bytes) -> bool:
 
 
 def grants_key(parent_id: int, kind: Kind, name: str) -> bytes:
-    """Returns the key of an entry's grants: but for the prefix, the key of the entry's record."""
+    """Returns the key of an entry's grants: that of the entry's record, with another prefix."""
     return GRANTS + entry_key(parent_id, kind, name)[len(ENTRY) :]
 
 
@@ -285,7 +286,9 @@ def unify(physical_name: str) -> str:
 
 
 def claim_key(physical_name: str) -> bytes:
-    """Returns the key of the claim by which physical names of entries never equal or collide."""
+    """Returns the key of the claim that keeps the physical names of entries unique under Kafka's
+    collision rule.
+    """
     return CLAIM + unify(physical_name).encode()
 
 
@@ -300,21 +303,21 @@ def detached_key(physical_name: str) -> bytes:
 
 
 def detached_value(topic_id: bytes, relative: Sequence[str]) -> bytes:
-    """Returns what is kept of a detached topic: Kafka's topic id (16 bytes; zeros or none: not
-    known), then its last path below the mount, if that is known.
+    """Returns the record of a detached topic: Kafka's topic id (16 bytes; zeros or empty =
+    unknown), then its last path below the mount, if known.
     """
     path = "/".join(relative).encode()
     return topic_id.ljust(_TOPIC_ID_BYTES, b"\0") + path if path else topic_id
 
 
 def parse_detached(value: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """Parses ``detached_value`` into the topic id and the path; each is empty if not known."""
+    """Parses ``detached_value`` into the topic id and the path; empty = unknown, for each."""
     topic_id, path = value[:_TOPIC_ID_BYTES], value[_TOPIC_ID_BYTES:].decode(errors="replace")
     return topic_id if topic_id.strip(b"\0") else b"", tuple(path.split("/")) if path else ()
 
 
 def request_key(principal: str, request_id: str) -> bytes:
-    """Returns the key of the answer of a request."""
+    """Returns the key of the stored answer to a request."""
     return b"%b%b\0%b" % (REQUEST, principal.encode(), request_id.encode())
 
 

@@ -2,8 +2,8 @@
 links and mounts.
 
 Entries are ordered by name, a topic before a container of the same name. Recursively, the entries
-of a directory follow it directly, so that paths are ordered segment by segment. A page costs by its
-own length, not by the directory's.
+of a directory follow it directly, so that paths are ordered segment by segment. The cost of a page
+depends on its length, not on the directory's.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Page(NamedTuple):
     """
 
 
-def list_page(  # noqa: PLR0913 - in as many ways a listing may be asked for
+def list_page(  # noqa: PLR0913 - one argument for each option of a listing
     snapshot: Snapshot,
     directory_id: int,
     after: Cursor | None = None,

@@ -48,9 +48,9 @@ def is_claimed_by(value: bytes, mount: Mount) -> bool:
 
 
 def is_mount_unreadable(snapshot: Snapshot, cluster_id: str) -> bool:
-    """True if a child that no mount names has a claim while entries are unreadable: the record of
-    its mount, or of a directory above the mount, may be one of them, and the child was not
-    unmounted (S21). If all can be read, the claim is left over.
+    """True if a child has a claim while entries are unreadable. If no mount names the child, the
+    record of its mount, or of a directory above that mount, may be one of them: the child was not
+    unmounted (S21). If all entries can be read, the claim is left over.
     """
     if snapshot.fact(mounted_key(cluster_id)) is None:
         return False
@@ -84,8 +84,8 @@ def raised_claim(snapshot: Snapshot, mount: Mount, raised: Mount, path_before: P
 def mounts_with_paths(
     snapshot: Snapshot, own_mount: Path
 ) -> Iterator[tuple[tuple[str, ...], Path | None, Mount]]:
-    """Yields the mounts, each with its path below and with this cluster's mount. None: at this
-    mount it has no valid path, which happens if the cluster came to a longer one meanwhile.
+    """Yields the mounts: path below this cluster's mount, absolute path, mount. The absolute path
+    is None if it is not valid, which happens if the cluster was moved to a longer mount.
     """
     for relative, mount in snapshot.mounts():
         try:

@@ -28,12 +28,12 @@ TopicsByDirectory = Iterable[tuple[int, SortedMap[str, bytes]]]
 _HASH: Final = 0x3FFF_FFFF
 """Thirty bits of a hash: a million integers of this size are sorted in a quarter of a second."""
 _TABLE: Final = 65_536
-"""Names in one table: one that fits the processor's cache is sorted in half the time."""
+"""Number of names in one table: if it fits the processor's cache, a sort takes half the time."""
 _MOST_TABLES: Final = 16
 _PIECE: Final = 1_000
-"""Records that are read in about a millisecond, during which other threads wait."""
+"""Number of records read at a time: about a millisecond, during which other threads wait."""
 _LOOSE: Final = 4096
-"""With at most so many later names no new base is built, however small the old one is."""
+"""Number of later names up to which no new base is built, however small the old one is."""
 
 
 class TopicKey(NamedTuple):
@@ -95,7 +95,9 @@ class PhysicalNameIndex:
         return PhysicalNameIndex(self.base, self._news.set(unified, (*places, place)))
 
     def remove(self, physical_name: str, place: TopicKey) -> PhysicalNameIndex:
-        """Returns the index without a later place; the base never changes, so its places stay."""
+        """Returns the index without a place that was added later; the base never changes, so its
+        places stay.
+        """
         unified = unify(physical_name)
         places = self._news.get(unified, ())
         if place not in places:
@@ -106,7 +108,9 @@ class PhysicalNameIndex:
 
     @property
     def due(self) -> bool:
-        """True if the later names exceed a quarter of the base by ``_LOOSE``: a new base is due."""
+        """True if a new base is due: there are more than ``_LOOSE`` later names beyond a quarter of
+        the base.
+        """
         return len(self._news) > _LOOSE + self.base.size // 4
 
 
@@ -141,10 +145,10 @@ class _Growing:
         begin = len(self.names)
         self.names += names
         self.parents += repeat(parent_id, len(names))
-        # One text of all names, unified at once: a fifth of the cost of one by one.
+        # One text of all names, unified at once: a fifth of the cost of unifying each.
         unified = unify("\n".join(physical)).split("\n") if physical else ()
         self._hashes += [hash(one) & _HASH for one in unified]
-        # The last sort blocks all threads; of pieces that are sorted it takes a third of the time.
+        # The last sort blocks all threads; if the pieces are sorted, it takes a third of the time.
         self._order += sorted(range(begin, len(self.names)), key=self._hashes.__getitem__)
 
     def table(self, give_way: Callable[[], object]) -> _Table:

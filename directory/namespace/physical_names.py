@@ -66,8 +66,8 @@ class NameRegistry(Protocol):
         """Returns the milliseconds for which the name stays retired; 0 = it is not."""
 
     def detached(self, physical_name: str) -> str | None:
-        """Returns the Kafka topic of this or a colliding name that was left alone when its entry
-        was removed.
+        """Returns the name of a Kafka topic with this or a colliding name that was left alone when
+        its entry was removed; None = there is none.
         """
 
 
@@ -141,8 +141,8 @@ def has_collision(name: str, other: str) -> bool:
 
 
 def default_physical_name(relative: Sequence[str]) -> str:
-    """Returns the physical name for a path below the mount: its segments joined with ``.``; of a
-    path too long for a name, the last segments that fit.
+    """Returns the physical name for a path below the mount: its segments joined with ``.``; if that
+    is too long for a name, only the last segments that fit.
     """
     first = len(relative) - 1
     length = len(relative[first])
@@ -153,8 +153,8 @@ def default_physical_name(relative: Sequence[str]) -> str:
 
 
 def next_free_name(base: str, names: NameRegistry) -> str:
-    """Returns ``base`` if it is free, else the first free name of ``base.2``,
-    ``base.3`` and so on; without its first dots and underscores if these make it one of kdir's.
+    """Returns ``base`` if it is free, else the first free name of ``base.2``, ``base.3`` and so on.
+    A base that begins like kdir's own topics loses its leading dots and underscores.
     """
     if has_kdir_prefix(base):
         base = base.lstrip("._")  # a number at its end would not help
@@ -227,7 +227,7 @@ def _refuse_used(name: str, names: NameRegistry) -> None:
     if (rest_ms := names.retired_for_ms(name)) > 0:
         raise PhysicalNameRetired(
             f"'{name}' was deleted less than a day ago and stays retired for {_hours(rest_ms)} "
-            f"more, so that nothing late hits the new topic; '{free}' is free",
+            f"more, so that clients of the old topic do not use the new one; '{free}' is free",
             physical_name=name,
             retired_for_seconds=rest_ms // 1000,
             free=free,

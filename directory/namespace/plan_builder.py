@@ -61,7 +61,7 @@ __all__ = ["PlanBuilder", "claim_value", "read_only_mark", "read_only_place"]
 E = TypeVar("E", Directory, Topic, Link, Mount)
 
 _BARE_ROOT: Final = Directory(entry_id=ROOT_ID)
-"""The root directory of which nothing was ever stored."""
+"""Root directory without a stored record."""
 _REMOVED: Final = "a topic that is being removed"
 
 
@@ -174,8 +174,8 @@ class PlanBuilder:
     def carry_grants(
         self, parent_id: int, name: str, entry: Entry, to_parent_id: int, to_name: str
     ) -> None:
-        """Moves the grants of a removed entry to its new place. Grants left behind there go: they
-        would be another entry's (P6).
+        """Writes the grants of a moved entry at its new place. If it has none, grants left behind
+        there are removed: they would be another entry's (P6).
         """
         record = self.snapshot.fact(grants_key(parent_id, entry.kind, name))
         if record is not None:
@@ -193,7 +193,7 @@ class PlanBuilder:
         return None if record is None else self.snapshot.codec.decode_grants(record)
 
     def put_grants(self, parent_id: int, kind: Kind, name: str, grants: EntryGrants | None) -> None:
-        """Writes an entry's grants; removes them if there are none."""
+        """Writes an entry's grants; None removes them."""
         key = grants_key(parent_id, kind, name)
         if grants is not None:
             self.write_fact(key, self.snapshot.codec.encode_grants(grants))
@@ -329,9 +329,8 @@ class PlanBuilder:
         )
 
     def _takes_rights_along(self, entry: Entry, path: Path) -> bool:
-        """True if grants, or a closed directory, are removed with an entry. The revision of the
-        version mark is that of the last change of rights: an entry that was removed earlier took
-        its rights along at that time.
+        """True if grants, or a closed directory, leave the tree with an entry. For an entry below
+        ``DELETED_ID`` they left it earlier, when its directory was removed.
         """
         if not self.mount.is_prefix_of(path) or DELETED in path.segments:
             return False
@@ -429,7 +428,7 @@ class PlanBuilder:
                 stored = self.context.claims[key]
                 others = self._unreadable_claimants(unified, stored) - {*names_before}
                 if not (others and names - {*names_before}):
-                    # A damaged claim is replaced; else its names would never be free again.
+                    # A damaged claim is replaced: otherwise its names would never be free again.
                     before, after = stored, claim_value(names | others)
             self.require_value(key, before)
             self._writes[key] = Delete(key) if after is None else Put(key, after)
@@ -460,7 +459,7 @@ class PlanBuilder:
         self._writes[key] = Delete(key)
 
     def forget_facts(self, *keys: bytes) -> None:
-        """Removes those of the facts that the snapshot has."""
+        """Removes the facts with these keys, if the snapshot has them."""
         for key in keys:
             if self.snapshot.fact(key) is not None:
                 self._writes[key] = Delete(key)
@@ -494,8 +493,8 @@ class PlanBuilder:
         grants: tuple[Grant, ...] = (),
         grants_changed: tuple[Grant, ...] = (),
     ) -> Plan:
-        """Returns the plan. Without writes it needs no guards. Its changes have the effective
-        policies that they lead to.
+        """Returns the plan; without writes it has no guards. Each change gets the effective
+        policies that it leads to.
         """
         self._write_claims()
         writes = tuple(self._writes.values())
@@ -529,8 +528,8 @@ def read_only_mark(parent_id: int, entry: Entry) -> bytes | None:
 
 
 def claim_value(names: Iterable[str]) -> bytes | None:
-    """Returns the value of the claim of physical names that unify to one; None if there
-    are none.
+    """Returns the value of the claim of physical names with the same unified name; None if there
+    are no names.
     """
     return "\n".join(sorted(names)).encode() or None
 

@@ -188,7 +188,7 @@ def _take_over(draft: PlanBuilder, command: CreateTopic, parent: Node, standing:
     request may set no others.
     """
     observed = command.adopt_existing
-    assert observed is not None  # noqa: S101 - for the type checker; the caller has looked
+    assert observed is not None  # noqa: S101 - for the type checker; the caller has checked
     if command.policies != NO_POLICIES:
         raise AlreadyExists(
             f"{command.path} already exists and keeps its policies when it takes the topic that "
@@ -221,7 +221,7 @@ def _take_over(draft: PlanBuilder, command: CreateTopic, parent: Node, standing:
 
 def _adopted_topic(draft: PlanBuilder, command: CreateTopic) -> Topic:
     observed = command.adopt_existing
-    assert observed is not None  # noqa: S101 - for the type checker; the caller has looked
+    assert observed is not None  # noqa: S101 - for the type checker; the caller has checked
     name = observed.physical_name
     refuse_protected(name)
     if command.physical_name not in {"", name}:
@@ -373,8 +373,8 @@ def _place_of(draft: PlanBuilder, key: bytes) -> str:
 def mounts_below(
     draft: PlanBuilder, relative: Sequence[str], most: int = _SHOWN_PATHS
 ) -> list[str]:
-    """Returns the paths of the first mounts at or below a path, in path order. A mount that has no
-    valid path is there with its path below this cluster's mount.
+    """Returns the paths of the first mounts at or below a path, in path order; for a mount without
+    a valid path, its path below this cluster's mount.
     """
     prefix = tuple(relative)
     below = (

@@ -92,7 +92,7 @@ def _is_asked_for(topic: Topic) -> bool:
 
 
 def is_deleted_in_kafka(topic: Topic, *, goes_in_kafka: bool) -> bool:
-    """True if removing the entry deletes a topic in Kafka, as far as its record shows."""
+    """True if, by the topic's record, removing the entry deletes the topic in Kafka."""
     fate = kafka_fate_of(topic, goes_in_kafka=goes_in_kafka)
     return fate is KafkaFate.DELETED and topic.provision is not Provision.MISSING
 

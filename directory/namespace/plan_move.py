@@ -151,7 +151,7 @@ def _check_fits(draft: PlanBuilder, found: LocatedEntry, new_path: Path) -> None
     outgrown = first_outgrown(draft.snapshot, node, found.path, new_path)
     if outgrown is not None:
         raise InvalidPath(
-            f"what lies in {outgrown.parent} would get paths of more than {MAX_SEGMENTS} segments "
+            f"entries in {outgrown.parent} would get paths of more than {MAX_SEGMENTS} segments "
             f"or {MAX_PATH_BYTES} bytes below {new_path}",
             path=outgrown.parent,
             rule="length",
@@ -227,7 +227,7 @@ def _moved_mount_path(relative: Sequence[str], depth: int, new_path: Path) -> Pa
     try:
         return new_path.join(relative[depth:])
     except InvalidPath as error:
-        # Only a mount that is too deep already: any other was checked with all that is below.
+        # Only for a mount that is too deep already: all other entries below were checked.
         mount = path_text_below(relative)
         raise InvalidPath(
             f"the mount {mount} of this cluster would still have no valid path below {new_path} "

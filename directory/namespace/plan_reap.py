@@ -179,8 +179,8 @@ def why_held_up(snapshot: Snapshot) -> str:
 
 
 def _unreadable_directories(snapshot: Snapshot) -> Iterator[tuple[int, bytes]]:
-    """Yields the parent's id and the key of each unreadable record of a container; nothing if no
-    directory without a readable record has entries.
+    """Yields the parent's id and the key of each unreadable record of a container, if some
+    directory without a readable record has entries; otherwise nothing.
     """
     if not snapshot.has_lost:
         return
@@ -207,9 +207,9 @@ def _below(
     removal: Removal | None,
     kept: frozenset[int],
 ) -> Generator[_ReapTarget | _UnreadableRecord, None, bool]:
-    """Yields the entries to remove below a directory, in the end the unreadable records directly in
-    it, which nothing would find without it; returns whether an entry there, and so the directory,
-    stays.
+    """Yields the entries to remove below a directory, last the unreadable records directly in it:
+    without the directory nothing would find them. Returns whether an entry there, and so the
+    directory, stays.
     """
     # Depth first, a directory after its entries: wherever the caller stops, the entries so far are
     # a whole step. A path has at most 64 segments, so recursion is safe.
@@ -246,7 +246,7 @@ def _readable(draft: PlanBuilder, record: bytes) -> Topic | None:
     try:
         entry = draft.snapshot.codec.decode(record)
     except ValueError:
-        return None  # removed after what else is in its directory
+        return None  # removed after the other entries of its directory
     return entry if isinstance(entry, Topic) else None
 
 
@@ -276,8 +276,8 @@ def _reap(draft: PlanBuilder, leaf: _ReapTarget) -> None:
         # The event of its removal was written when it was moved below DELETED_ID.
         draft.delete_fact(removal_key(entry.entry_id))
     else:
-        # Other entries may be at its old path by now: that is only the event's `path_before`. One
-        # below a former mount is of another cluster by now, so that the event has none (R5).
+        # Another entry may have its old path now, so that is only the event's `path_before`. A path
+        # outside the mount, which was moved since, is another cluster's: the event omits it (R5).
         where = Path((*draft.mount.segments, DELETED, deleted_name(entry.entry_id)))
         is_below_mount = leaf.path is not None and draft.mount.is_prefix_of(leaf.path)
         before = leaf.path if is_below_mount else None

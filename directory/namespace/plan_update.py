@@ -90,8 +90,8 @@ def _check_exclusions(
         if reported:
             field = f"policies.manage.{aspect}"
             raise InvalidArgument(
-                f"{field}: found false below a directory that is armed; without it what is here "
-                f"would be armed again, which takes a plan that was read first: kdir arm {path} "
+                f"{field}: found false below a directory that is armed; removing it would arm the "
+                f"entry again, which takes a plan that an operator has read: kdir arm {path} "
                 f"--aspect {aspect}",
                 field=field,
             )

@@ -49,7 +49,7 @@ def is_protected(name: str) -> bool:
 
 
 def has_kdir_prefix(name: str) -> bool:
-    """True if a name begins as those of kdir's own topics with a cluster id do."""
+    """True if a name begins like the names of kdir's own topics with a cluster id."""
     return unify(name).startswith(_PROTECTED_PREFIXES)
 
 

@@ -1,9 +1,9 @@
 """Quotas: the limits of topics and partitions below a directory, and how much of them is used.
 
-The quota of each directory above applies, and so do those inherited from above the mount, to each
-cluster separately. ``check_quota`` refuses a plan that would exceed one. Quotas count the topics of
-the tree and their recorded partitions; a topic whose number is unknown counts as one partition.
-System directories directly below the directory with the quota are not counted.
+The quota of each directory above applies. Quotas inherited from above the mount apply to each
+cluster separately. ``check_quota`` refuses a plan that would exceed a quota. Quotas count the
+topics of the tree and their recorded partitions; a topic whose number is unknown counts as one
+partition. System directories directly below the directory with the quota are not counted.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def check_quota(
     arriving: Mapping[int, Amount] = NOTHING,
     known: bool = True,
 ) -> bool:
-    """Checks every quota in ``node`` that counts what is added; returns whether there is any.
+    """Checks every quota in ``node`` that counts the added amount; returns whether there is one.
 
     Args:
         unless: directories whose quota counts the added amount already.
@@ -263,7 +263,7 @@ class QuotaAdditions:
         self._nodes: dict[int, Node] = {}
 
     def add(self, node: Node, amount: Amount, unless: frozenset[int] = frozenset()) -> None:
-        """Adds an amount to a directory and those above it, up to the first in ``unless``."""
+        """Adds an amount to a directory and those above it, until one is in ``unless``."""
         self._nodes[node.entry_id] = node
         for here in counting_directories(self._draft.snapshot, node):
             if here.entry_id in unless:

@@ -35,7 +35,7 @@ class Removal:
     path: Path
     """Path before the removal."""
     entries: int
-    """Number of topics and directories at the removal, itself included."""
+    """Number of topics and directories at the removal, the removed directory included."""
     started_at_ms: int
     principal: str
 
@@ -80,7 +80,7 @@ class RemovalInProgress(NamedTuple):
     entry_id: int
     removal: Removal | None
     left: int
-    """Number of topics and directories left, itself included."""
+    """Number of topics and directories left, the removed directory included."""
 
 
 def removals(snapshot: Snapshot) -> Iterator[RemovalInProgress]:

@@ -42,11 +42,12 @@ class LocatedTopic(NamedTuple):
 class Snapshot:
     """Tree of one cluster at one revision. Safe to read from any thread.
 
-    ``root`` is the node of the directory at the mount point, ``nodes`` all nodes by id, of which
-    those of ``ROOT_ID`` and ``DELETED_ID`` always exist, ``grants`` the tree of grants.
-    ``fact`` returns the value of a key that is not an entry's; claims, requests and events are not
-    kept here. From ``topics_unchanged_since`` to ``revision``, no commit changed which topics there
-    are, what is recorded or inherited for them, or who may see them, as far as is known.
+    ``root`` is the node of the directory at the mount point; ``nodes`` has all nodes by id, always
+    including those of ``ROOT_ID`` and ``DELETED_ID``; ``grants`` is the tree of grants. ``fact``
+    returns the value of a key that is not an entry's; claims, requests and events are not kept
+    here. After ``topics_unchanged_since``, up to ``revision``, no commit changed which topics there
+    are, what is recorded or inherited for them, or who may see them; the true revision may be
+    older.
     """
 
     __slots__ = (
@@ -143,13 +144,13 @@ class Snapshot:
         return sum(1 for _ in self._unreadable_below(directory_id))
 
     def has_unreadable_below(self, directory_id: int) -> bool:
-        """True if the record of an entry in a directory, or in one below it, is unreadable; also
-        of a topic whose record was found so only after the load, such as by ``locate``.
+        """True if the record of an entry in a directory, or in one below it, is unreadable; also if
+        a topic's was found unreadable only after the load, such as by ``locate``.
         """
         for key in self.unreadable_values:
             try:
                 above = parse_entry_key(key).parent_id
-            except ValueError:  # of something else
+            except ValueError:  # not an entry's
                 continue
             if self._is_within(directory_id, above):
                 return True
@@ -174,7 +175,7 @@ class Snapshot:
             for key in self.tree.unreadable:
                 try:
                     entry = parse_entry_key(key)
-                except ValueError:  # of something else, such as grants
+                except ValueError:  # not an entry's, but grants, for example
                     continue
                 found.setdefault(entry.parent_id, []).append(entry)
             self._unreadable_entries = found
@@ -294,8 +295,8 @@ class Snapshot:
         return path_in(self.tree.nodes, directory_id)
 
     def locate(self, physical_name: str) -> LocatedTopic | None:
-        """Returns the place of the topic with this physical name; of several (one removed, one new)
-        the one with a path.
+        """Returns the place of the topic with this physical name; if there are several (one
+        removed, one new), of the one with a path.
         """
         removed: TopicKey | None = None
         for found, place in self._named_like(physical_name):
@@ -315,7 +316,7 @@ class Snapshot:
 
     def index_physical_names(self, give_way: Callable[[], object] = lambda: None) -> None:
         """Builds the index that the first ``locate`` after a load would wait for: some two seconds
-        for a million topics. It also decodes every record, so that ``unreadable_values`` is
+        for a million topics. It also parses every topic's record, so that ``unreadable_values`` is
         complete.
 
         ``give_way`` is called every millisecond or so, to let other threads work, until another
@@ -325,8 +326,8 @@ class Snapshot:
 
     @property
     def all_read(self) -> bool:
-        """True if every topic's record was decoded without error. A load checks first bytes only;
-        ``index_physical_names`` decodes the rest, and records of commits are decoded as they come.
+        """True if every topic's record was parsed without error. A load checks first bytes only;
+        ``index_physical_names`` parses the rest, and records of commits are parsed as they come.
         """
         return self.tree.physical.base.is_all_read
 

@@ -48,7 +48,8 @@ UNREADABLE_ROOT: Final = Directory(
     policies=Policies(read_only=True, manage=MappingProxyType(dict.fromkeys(ASPECTS, False))),
 )
 """Root directory whose record cannot be read (S21). What it forbade is unknown, so it forbids all:
-only super users and who may describe it by a grant see what is below, and nothing changes.
+only super users, and callers that may describe it by a grant, see entries below; nothing may
+change.
 """
 _ONE_DIRECTORY = Counts(directories=1)
 _ONE_MOUNT = Counts(mounts=1)
@@ -215,7 +216,7 @@ class _Change:
         else:
             self._loose.pop(directory_id, None)
 
-    # How much is below: kept for each directory along the path.
+    # Counts of what is below, kept for each directory along the path.
 
     def _count(
         self, directory_id: int, counts: Counts, sign: int = 1, *, partitions: int = 0

@@ -24,8 +24,8 @@ D = TypeVar("D")
 # each key's hash: `get` finds a key by its tag and so reads the memory of one key; a bisection of a
 # hundred keys reads seven, which is most of the cost of a lookup in a million (1.7 → 1.0 µs).
 #
-# Tuples, because they are the smallest thing that Python has, and because its collector stops
-# looking at a tuple that holds nothing it tracks: a map of a million names to bytes costs a
+# Tuples, because they are the smallest containers of Python, and because its garbage collector
+# stops tracking a tuple without tracked items: a map of a million names to bytes costs a
 # collection nothing.
 _Node = tuple[Any, ...]
 

@@ -35,8 +35,8 @@ class TimeBudget:
 
 
 def checked(items: Iterable[T], check: Callable[[], object]) -> Iterator[T]:
-    """Yields the items; calls ``check``, which raises if nobody waits for them, every few
-    hundred.
+    """Yields the items; calls ``check``, which raises if no caller waits for them any more, every
+    few hundred.
     """
     for number, item in enumerate(items):
         if number % _CHECKED_EVERY == 0:

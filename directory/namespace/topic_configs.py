@@ -98,8 +98,8 @@ def problem_with(name: str, value: str) -> str:
 
 
 def unknown(name: str) -> str:
-    """Returns the sentence that Kafka has no such config, with the nearest name; "" = it has, or
-    may have.
+    """Returns the sentence that Kafka has no such config, with the nearest name; empty = Kafka has
+    it, or a vendor's may.
     """
     if name in _DEFINITIONS or name.startswith(_VENDORS):
         return ""
@@ -173,7 +173,7 @@ _FOR_EVER: Final = 2**64
 
 
 def _kept(text: str | None) -> int | None:
-    """Returns how much is kept, in the unit of the config; None = unknown."""
+    """Returns the limit up to which Kafka keeps records, in the config's unit; None = unknown."""
     if text is None or not INTEGER.fullmatch(text.strip()):
         return None
     number = int(text)

@@ -52,7 +52,9 @@ class Route:
     stopped_by: Link | Mount | None
     """Link or mount at the next segment; None = there is no container, or the path ends here."""
     unreadable: str = ""
-    """Why the record of the container at the next segment cannot be read; empty if it is not so."""
+    """Why the record of the container at the next segment cannot be read; empty = it can, or there
+    is none.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ def _fits(depth: int, size: int) -> bool:
 
 
 def traverse(snapshot: Snapshot, relative: Sequence[str]) -> Route:
-    """Follows a path as far as directories exist."""
+    """Returns the route along a path, up to the last directory that exists."""
     node = snapshot.root
     for depth, name in enumerate(relative):
         container = node.containers.get(name)
@@ -171,7 +173,7 @@ def require_directory(
     """Returns the directory at a path; ``rest`` is what the caller wants below it.
 
     Raises:
-        InvalidNamespace: there is none, or the path leads through a link; names the nearest.
+        InvalidNamespace: there is none (names the nearest), or the path leads through a link.
         NotAuthoritative: the path leads through a mount.
         UnreadableRecord: a record on the way cannot be read.
     """
@@ -285,6 +287,6 @@ def _similar(name: str, node: Node, path: Path) -> str:
 def _rewritten(target: Path, rest: Sequence[str]) -> Path:
     try:
         return target.join(rest)
-    # the whole would be too long: the target itself still shows where to continue
+    # the whole path would be too long: the target still shows where to continue
     except InvalidPath:
         return target

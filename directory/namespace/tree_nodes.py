@@ -46,7 +46,9 @@ Sums = immutables.Map[int, int]
 
 
 class _Asked:
-    """Flag shared by the counts of one tree and of all later ones: whether they were ever used."""
+    """Flag, shared by the partition counts of one tree and of all later ones: True once any was
+    used.
+    """
 
     __slots__ = ("ever", "lock")
 
@@ -76,7 +78,9 @@ class PartitionCounts:
 
     @property
     def kept(self) -> Sums | None:
-        """Counts, if those of any version of the tree were ever used; else None, not made."""
+        """The counts, if any version of the tree was ever asked for its own; else None, and none
+        are made.
+        """
         return self._all() if self._asked.ever else None
 
     def after(self, make: Callable[[], Sums], sums: Sums | None) -> PartitionCounts:

@@ -340,7 +340,7 @@ def _check_key(field: str, name: str, key: str, value: object) -> None:
 
 def _checked_map(field: str, kind: _FieldType, value: object) -> dict[str, object]:
     _check(field, kind, value)
-    assert isinstance(value, Mapping)  # noqa: S101 - for the type checker; `_check` has looked
+    assert isinstance(value, Mapping)  # noqa: S101 - for the type checker; `_check` did that
     return dict(value)
 
 
