@@ -47,7 +47,7 @@ def audit_line(
 ) -> AuditLine:
     """Returns the audit line of one decision.
 
-    ``request`` is the request id; ``resources`` is the number of resources that were asked about.
+    ``request`` is the request id; ``resources`` is the number of resources in the request.
     ``explicit`` is false where an entry is only omitted from an answer: the caller did not name it,
     so nothing was refused. Levels as in Kafka: an explicit deny is INFO, an explicit allow DEBUG,
     all else TRACE.

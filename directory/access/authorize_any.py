@@ -85,8 +85,8 @@ def _some_name(
     root: GrantNode | None,
     age_seconds: float,
 ) -> bool:
-    """Returns ``authorize_any`` of a kind with names. All levels down to the root directory count
-    as one, since each name is a resource of the root directory as well.
+    """Returns the answer of ``authorize_any`` for a kind with names. All levels down to the root
+    directory count as one, since each name is a resource of the root directory as well.
     """
     free = _NamedResourceSearch(caller.keys, question)
     evaluator = GrantEvaluator(caller, question)
@@ -168,10 +168,11 @@ def _keys_with_live_grants(children: GrantChildren, keys: Keys, bit: int) -> Key
 
 
 class _NamedResourceSearch:
-    """Search for an allow on groups or transactional ids whose names no single deny covers whole.
+    """Search for an allow on groups or transactional ids whose names no single deny covers
+    completely.
 
-    Costs by the number of grants of that kind for the caller and for everybody, not by those of
-    others.
+    The cost depends on the number of grants of that kind for the caller and for everybody, not on
+    the grants for others.
     """
 
     def __init__(self, keys: Keys, question: AccessQuestion) -> None:
@@ -190,7 +191,7 @@ class _NamedResourceSearch:
         ]
 
     def has_free_name(self, allows: list[Grant], denies: list[Grant]) -> bool:
-        """True if at least one allow is not covered whole by a single deny."""
+        """True if at least one allow is not covered completely by a single deny."""
         return any(not any(deny.includes(allow) for deny in denies) for allow in allows)
 
     def below(self, children: GrantChildren, denies: list[Grant], passing: TraverseRight) -> bool:

@@ -50,7 +50,7 @@ _PASSING: Final = bit_of(ResourceType.TOPIC, Operation.DESCRIBE)
 
 
 class TraverseRight(enum.Enum):
-    """Right to traverse a closed directory here."""
+    """Right to traverse a closed directory at this level."""
 
     UNDECIDED = "no matching grant so far"
     ALLOWED = "DESCRIBE is allowed"
@@ -340,8 +340,8 @@ class Authorizer:
         return evaluator
 
     def add_levels_to(self, evaluator: GrantEvaluator, place: EntryPlace) -> GrantNode | None:
-        """Advances an evaluator from the mount to a place; returns the node there, if
-        there is one.
+        """Advances an evaluator from the mount to a place; returns the node there, None = there is
+        none.
         """
         nodes = self.own_grants().branches_to(place)
         for at, node in enumerate(nodes):
@@ -486,8 +486,8 @@ class DirectoryAuthorization:
         """True if the decisions for this directory and everything below it equal those for another
         directory with the same names, or for this one under other grants.
 
-        Costs by the number of entries with grants for the caller, and nothing where both share the
-        subtree of grants.
+        The cost grows with the number of entries with grants for the caller; a subtree of grants
+        that both share costs nothing.
         """
         if self._evaluator is None or other._evaluator is None:
             return self._evaluator is other._evaluator

@@ -41,7 +41,7 @@ __all__ = [
 
 _EVERYTHING: Final = -1
 _QUESTIONS: Final = 1024
-"""Questions that are cached: most have no name and are asked with each call."""
+"""Number of cached questions: most have no name and are asked with each call."""
 
 
 class AccessQuestion(NamedTuple):
@@ -88,7 +88,7 @@ class CompiledGrants:
     grants: tuple[Grant, ...]
     by_key: Mapping[str, PrincipalGrants]
     live: immutables.Map[str, int]
-    """Operations that the entry allows, by key, as far as they are ``PrincipalGrants.kept``."""
+    """Operations that the entry allows and that are ``PrincipalGrants.kept``, by key."""
 
     @classmethod
     def compile(cls, grants: Iterable[Grant]) -> CompiledGrants:

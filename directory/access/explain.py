@@ -1,5 +1,5 @@
-"""Explanation of a decision, level by level, with the grants that would nearly have changed it
-(``kdir check --explain``).
+"""Explanation of a decision, level by level: each grant for the caller or for everybody, with its
+effect (``kdir check --explain``).
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class GrantChildren:
         """Whether a closed directory is among the nodes or below them."""
         self.size: Final[int] = sum(part.size for part in parts) if parts else len(items)
         self.count: Final[int] = sum(one.count for one in below)
-        """Entries with grants of their own, at any depth."""
+        """Number of entries with grants of their own, at any depth."""
         self.memo: dict[object, bool] | None = None
         """Results of ``authorize_any`` for these nodes. Derived, so threads may race to write it.
         """
@@ -347,11 +347,11 @@ class GrantTree:
     # The next version.
 
     def with_grants(self, place: EntryPlace, grants: Iterable[Grant]) -> GrantTree:
-        """Returns the tree with these grants on an entry, instead of those that it had."""
+        """Returns the tree with these grants on an entry, instead of its previous ones."""
         return self.with_compiled(place, CompiledGrants.compile(grants))
 
     def with_compiled(self, place: EntryPlace, rules: CompiledGrants) -> GrantTree:
-        """Returns the tree with compiled grants on an entry, instead of those that it had."""
+        """Returns the tree with compiled grants on an entry, instead of its previous ones."""
         before = self.node_at(place)
         keys = {*rules.by_key, *(before.rules.by_key if before is not None else ())}
         return self._with(

@@ -74,7 +74,7 @@ class Permission(enum.IntEnum):
         """Parses a name.
 
         Raises:
-            InvalidArgument: neither.
+            InvalidArgument: neither allow nor deny.
         """
         return _named(cls, "permission", text)
 
@@ -241,7 +241,7 @@ def _check_name(kind: ResourceType, name: str) -> None:
     if not name:
         raise InvalidArgument(
             f"resource name: a grant on a {kind.name.lower()} has a name, * for all, or a "
-            f"beginning with * behind it",
+            f"prefix followed by *",
             field="resource_name",
         )
     if len(name) > _MOST_NAME or not name.isprintable():

@@ -6,9 +6,10 @@ row without gains or losses ends an outer one. A caller without rows has those o
 caller with rows: the same principal from any host, everybody from that host, everybody. In the same
 way the narrowest matching pattern decides for the names of groups and transactional ids.
 
-Topics are always compared, clusters only at the root directory, and other kinds of resources only
-if a grant on the path or below covers them. ``OPEN_IF_NO_GRANTS``, which no server has, is not
-supported. The number of rows is not limited: the reader stops.
+Topics are always compared, clusters always at the root directory. Elsewhere clusters, and all other
+kinds of resources, are compared only if a grant on the path or below covers them.
+``OPEN_IF_NO_GRANTS``, which no server has, is not supported. The number of rows is not limited: the
+caller stops reading.
 """
 
 from __future__ import annotations
@@ -99,11 +100,11 @@ def diff_permissions(
     age_seconds: float = 0.0,
     go_on: Callable[[], bool] = lambda: True,
 ) -> Iterator[AccessChange]:
-    """Yields the rows: those for everybody first, then by principal and host; of one caller an
-    entry before those below it.
+    """Yields the rows: those for everybody first, then by principal and host; for each caller, the
+    row of an entry before those of entries below it.
 
     Ends early when ``go_on``, called for each entry that is compared for a caller, returns False;
-    then with the first rows of that caller.
+    the last caller then has only its first rows.
 
     Raises:
         NotReady: as ``Authorizer.authorize``.
@@ -207,7 +208,9 @@ class _SidePair:
         return not self.is_over
 
     def differ(self, rows: _Rows, wider: _Rows) -> bool:
-        """True if a caller's rows, as far as they were made, are not those of a wider caller."""
+        """True if a caller's rows differ from those of a wider caller; if the diff has ended, only
+        the first rows are compared.
+        """
         return rows != (wider[: len(rows)] if self.is_over else wider)
 
     def _every(self) -> tuple[_LevelAtDepth, ...]:
@@ -216,7 +219,9 @@ class _SidePair:
     # -- callers -------------------------------------------------------------------------------
 
     def callers(self) -> Iterator[Caller]:
-        """Yields everybody, and principals whose rights may change in another way, each by host."""
+        """Yields everybody, and principals whose rights may change in another way; each without a
+        host, then with each host that grants name.
+        """
         scope = {key for one in self._every() for key in one.level.rules.by_key}
         scope.update(self._old_node.live, self._new_node.live)
         touched, everybody = self._touched()

@@ -114,8 +114,8 @@ def check_principal(text: str) -> str:
 
 def parse_host(text: str, or_else: str = "") -> str:
     """Returns an address in the canonical form in which hosts are compared: an IPv4-mapped IPv6
-    address becomes IPv4, and the interface behind ``%`` is dropped. ``or_else``: what the caller
-    accepts besides, for the message.
+    address becomes IPv4, and the interface behind ``%`` is dropped. ``or_else``: what else the
+    caller accepts, for the error message.
 
     Raises:
         InvalidArgument: not an address. Host names are never looked up.

@@ -93,7 +93,7 @@ _HEADS: Final = _Heads()
 
 
 class ProtoCodec:
-    """The namespace's ``Codec`` over ``kdir.v1.Entry``.
+    """Implementation of the namespace's ``Codec`` with ``kdir.v1.Entry``.
 
     Fields of a newer version are kept: ``decode`` puts the whole record into ``Entry.unknown`` if
     it differs from what this version would write, and ``encode`` starts from it. So
@@ -428,7 +428,7 @@ def _entry_of(message: entry_pb2.Entry, *, stored: bool) -> Entry:
 
 
 def _millis(message: entry_pb2.Entry) -> int:
-    # By hand: the well-known type's own conversion is Python too, and thrice as slow.
+    # By hand: the well-known type's own conversion is Python too, and takes three times as long.
     changed_at = message.changed_at
     return changed_at.seconds * 1000 + changed_at.nanos // 1_000_000
 
@@ -442,7 +442,7 @@ def _topic(message: entry_pb2.Topic, common: dict[str, Any], *, stored: bool) ->
     if int(message.provision) in _PROVISIONS:
         provision = Provision(message.provision)
     elif message.provision:
-        # Nothing is done to a failed topic; nothing else is safe in an unknown state.
+        # kdir does nothing to a failed topic: no other state is safe for an unknown one.
         provision, provision_message = Provision.FAILED, f"{_NEWER_STATE} {message.provision}"
     return Topic(
         **common,

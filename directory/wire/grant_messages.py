@@ -100,7 +100,7 @@ def stored_grant(message: access_pb2.Grant) -> Grant:
     """Decodes a stored or inherited grant, which was checked when it was created.
 
     Raises:
-        ValueError: of a newer version.
+        ValueError: it has a number that this version does not define.
     """
     return Grant(
         message.principal,

@@ -49,7 +49,7 @@ def create_command(
         )
     if request.make_parents and not request.entry.HasField("directory"):
         raise InvalidArgument(
-            "make_parents: only a directory's tiers are made along; make the directory first",
+            "make_parents: expected only with a directory; create the parent directory first",
             field="make_parents",
         )
     if request.adopt_existing and not request.entry.HasField("topic"):
@@ -141,7 +141,7 @@ def update_command(
 
 def _refuse_arming(manage: Mapping[str, Any], path: Path) -> None:
     """Checks that a request sets no ``manage`` to true: only arming by a plan that an operator has
-    read does so. Planning refuses what is no aspect.
+    read does so. Planning refuses unknown aspects.
     """
     for aspect, allowed in sorted(manage.items()):
         if allowed and aspect in ASPECTS:

@@ -1,8 +1,9 @@
 """Splices a topic's outcome from its stored record without parsing it.
 
-It takes only records that are exactly as this version writes a topic without policies of its own;
-all others are encoded by protobuf. Protobuf merges concatenated fields: so the record's bytes, then
-path and etag, are the bytes of the entry (the encoding spec: *last one wins*, fields in any order).
+Only records that are exactly as this version writes a topic without policies of its own are
+spliced; all others are encoded by protobuf. Protobuf merges concatenated fields: so the record's
+bytes, then path and etag, are the bytes of the entry (the encoding spec: *last one wins*, fields in
+any order).
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _FRONT: Final = Struct("<BQBB")
 """Tag and value of the entry id, tag and length of the topic."""
 _PATHS: Final = [b"\x0a%c" % length for length in range(_MANY)]
 _ETAGS: Final = [b"\x1a%c" % length for length in range(_MANY)]
-"""Tag and length."""
+"""Tag and length of an etag, by its length."""
 _ETAG_ENDS: Final = {b"%c%c" % (_CHANGE_COUNT, count): b"-%d" % count for count in range(_MANY)}
-"""By the tag and value of the change count."""
+"""Ends of etags, by the tag and value of the change count."""
 
 
 class TopicSplicer(NamedTuple):
@@ -43,7 +44,7 @@ class TopicSplicer(NamedTuple):
     """
 
     records: Mapping[str, bytes] | SortedMap[str, bytes]
-    """By name: a dict, or the ordered map of a large directory."""
+    """Records by name: a dict, or the ordered map of a large directory."""
     containers: SortedMap[str, Container] | None
     heads: Mapping[int, bytes]
     tail: bytes
@@ -54,7 +55,7 @@ class KeptSplicer(NamedTuple):
 
     splicer: TopicSplicer
     topics: SortedMap[str, bytes]
-    """The directory's topics, from which the records are."""
+    """The directory's topics, to which the records belong."""
     size_bytes: int
 
 
@@ -67,8 +68,8 @@ def make_splicer(
     """Returns the splicer of a directory.
 
     Args:
-        earlier: one that was made before, of any directory; it is returned if it has the same
-            parts.
+        earlier: a splicer that was made before, for any directory; it is returned if it has the
+            same parts.
     """
     rest = resolve_pb2.Resolution(lifetime_seconds=lifetime_seconds)
     if inherited is not None:
@@ -93,7 +94,7 @@ def splice_topics(splicers: Mapping[str, TopicSplicer], paths: Sequence[str]) ->
     protobuf.
 
     Args:
-        splicers: by the canonical path of the directory.
+        splicers: splicers by the canonical path of their directory.
     """
     find, unpack, end_of, join = splicers.get, _FRONT.unpack_from, _ETAG_ENDS.get, b"".join
     parts: list[bytes | None] = []
@@ -168,7 +169,7 @@ _MOST: Final = 1 << 12
 
 def _heads_for(tail: int) -> _Heads:
     if len(_HEADS) >= _MOST:
-        _HEADS.clear()  # of policies that were changed again and again
+        _HEADS.clear()  # it also has lengths of policies that have changed since
     return _HEADS.setdefault(tail, _Heads(tail))
 
 
