@@ -1,5 +1,4 @@
-"""Access rules and caller views of the clusters that a process hosts, as every handler asks for
-them.
+"""Access rules and caller views of the clusters that a process hosts, for all handlers.
 
 ``directory.access`` decides, from the grants of one snapshot and what is inherited from above the
 mount; ``visible_tree.py`` filters the tree by those decisions, ``CallerRights`` checks rights on
@@ -51,8 +50,8 @@ class CallerRights(VisibleTree):
     """Rights of one caller on a tree; also for super users, and where nothing is hidden.
 
     An operation that the caller lacks on an entry that it may describe is PERMISSION_DENIED. An
-    entry that it may not describe is absent for it, but for the exceptions of
-    ``require_operation``. Each decision is written to the audit log.
+    entry that it may not describe is absent for it, except as ``require_operation`` describes. Each
+    decision is written to the audit log.
     """
 
     __slots__ = ()
@@ -170,7 +169,7 @@ class CallerRights(VisibleTree):
 
     def require_on_descendants(self, operation: Operation, path: Path) -> None:
         """Checks that the caller has a right on everything below a directory. An unreadable
-        container may have been closed, and counts as closed where it is not counted for the caller
+        container may have been closed: if it is not counted for the caller, it counts as closed
         (docs/guarantees.md#s21).
 
         Raises:
@@ -406,7 +405,7 @@ def check_owned(cluster: Cluster, mount: Path, path: Path, *, or_above: bool = F
     """
     if not (mount.is_prefix_of(path) or (or_above and path.is_prefix_of(mount))):
         raise NotAuthoritative(
-            f"{path} is not below {mount}, where cluster {cluster.config.cluster} hangs; "
+            f"{path} is not below {mount}, where cluster {cluster.config.cluster} is mounted: "
             f"resolve it first",
             path=path,
             mount=mount,

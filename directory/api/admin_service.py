@@ -95,7 +95,7 @@ _ORDER: Final = {AdoptionAction.DETACHED.value: 0, AdoptionAction.KEEP.value: 2}
 _SHOWN: Final = 100
 """Most unreadable values that one status message names."""
 _MOST_EARLIER_SKIPS: Final = 100
-"""Most requests to give up changes that the next one keeps apart: the row stays small."""
+"""Most earlier requests to give up changes that one row lists: the row stays small."""
 
 
 class AdminService(Service):
@@ -174,7 +174,7 @@ class AdminService(Service):
             response.progress.extend(
                 one
                 for one in progress_of(snapshot, cluster.reaper.trouble)
-                # The path is of the beginning: not below the mount if that moved since.
+                # The path when the change began: not below the mount, if that was moved since.
                 if shows_all or view.can_describe_path(Path.parse(one.path), Kind.DIRECTORY)
             )
             named = {**dict(parent_state.unreadable_rows(snapshot)), **dict(unreadable(snapshot))}
@@ -245,7 +245,7 @@ class AdminService(Service):
     def adopt_topics(
         self, request: admin_pb2.AdoptTopicsRequest, call: Call
     ) -> admin_pb2.AdoptTopicsResponse:
-        """Adopts topics by mapping rules, or returns the plan of it."""
+        """Adopts topics by mapping rules; with ``validate_only``, only returns the plan."""
         cluster, reconciler = self._reconciler(request.cluster)
         rules = rules_from_proto(request.rules)
 
@@ -339,7 +339,9 @@ class AdminService(Service):
 
 
 def _is_shown(cluster: Cluster, tree: OpenTree, key: bytes) -> bool:
-    """True if a link record belongs to no mount, or to a mount that the caller may see."""
+    """True if the caller may learn of an unreadable record: it concerns no mount or child; or its
+    mounts are known, and the caller may see all of them.
+    """
     mounts: list[Path] = []
     if key.startswith(MOUNT_ROW):
         text = key.removeprefix(MOUNT_ROW).decode(errors="replace")
@@ -557,7 +559,7 @@ def end_with_call(messages: Iterator[_M], call: Call) -> Iterator[_M]:
                 stalled.cancel()
     except (StoreUnreachable, IncompatibleStore) as reason:
         _log.warning("the store is away: %s", reason)
-        raise StoreUnavailable("the store is away: what was sent is not whole") from reason
+        raise StoreUnavailable("the store is away: what was sent is incomplete") from reason
 
 
 class _ParentLinkCalls:
@@ -569,7 +571,7 @@ class _ParentLinkCalls:
     def detach(
         self, request: admin_pb2.DetachParentRequest, call: Call
     ) -> admin_pb2.DetachParentResponse:
-        """Keeps what is inherited as the cluster's own and stops linking to the parent.
+        """Keeps the inherited records as the cluster's own and stops linking to the parent.
 
         Unreadable inherited records cannot be kept: they are reported, and no longer inherited.
         """
@@ -597,8 +599,8 @@ class _ParentLinkCalls:
         is_dropped = known is not None and not (spoiled or inheritance.inherited_levels(snapshot))
         if not request.keep_inherited and not spoiled and not is_dropped:
             raise InvalidArgument(
-                "keep_inherited: false; expected true: what is inherited, and can be read, "
-                "does not go because a link does",
+                "keep_inherited: false; expected true: inherited records that can be "
+                "read are kept when a link ends",
                 field="keep_inherited",
             )
         if cluster.parent_link is None and not inheritance.is_inherited_received(snapshot):
@@ -646,7 +648,7 @@ class _ParentLinkCalls:
     def attach(
         self, request: admin_pb2.AttachParentRequest, call: Call
     ) -> admin_pb2.AttachParentResponse:
-        """Links to the parent again, whose inherited records apply once they are received."""
+        """Links to the parent again; its inherited records apply once they are received."""
         call.check()
         cluster = self._router.require_cluster_by_name(request.cluster)
 
@@ -801,8 +803,9 @@ class _ChangeLogCalls:
 
 
 def _earlier_skips(snapshot: Snapshot) -> list[watch_pb2.EarlierChangeLogSkip]:
-    """Returns the requests to give up commits that the history of the change log is not known to
-    show yet: one record shows all of them, unless the publisher is just recording the earlier ones.
+    """Returns the requests to give up commits that may be missing in the history of the change log.
+    One record there shows all of them, unless the publisher is recording the earlier ones right
+    now.
     """
     skip, state = skip_of(snapshot), noted_state(snapshot)
     is_noted = state is not None and state.incarnation == snapshot.incarnation

@@ -17,7 +17,7 @@ from resolver.path import Path
 __all__ = ["BatchResolve", "answers_full"]
 
 _LOOK: Final = 256
-"""Paths that are answered between two checks of the deadline and the size."""
+"""Number of paths that are answered between two checks of the deadline and the size."""
 
 
 class BatchResolve:
@@ -74,8 +74,9 @@ class BatchResolve:
         call: Call,
         most_bytes: int,
     ) -> tuple[bytes, list[bytes]]:
-        """Returns what ``_outcomes`` does, by links that the store has if the request wants it. If
-        the store cannot be asked, that is the outcome of each path that leads through a link.
+        """Returns the result of ``_outcomes``; with ``confirm_links``, by the links that are in the
+        store now. If the store cannot be asked, each path that leads through a link has that error
+        as its outcome.
         """
 
         def answer() -> tuple[bytes, list[bytes]]:
@@ -98,8 +99,8 @@ class BatchResolve:
         call: Call,
         most_bytes: int,
     ) -> tuple[bytes, list[bytes]]:
-        """Returns one cluster's outcomes of a batch; no authority if the cluster cannot answer at
-        all.
+        """Returns one cluster's outcomes of a batch; the authority is empty if the cluster cannot
+        answer at all.
 
         Paths left when the outcomes reach ``most_bytes`` get LIMIT_EXCEEDED.
         """
@@ -148,8 +149,8 @@ class BatchResolve:
 def answers_full(most_bytes: int) -> LimitExceeded:
     """Returns the error of a path for which the response has no room."""
     return LimitExceeded(
-        f"the answers before it have {most_bytes} bytes, as many as one call gets "
-        f"(limits.answer_bytes); ask for it in another",
+        f"the answers before this one fill the {most_bytes} bytes of a response "
+        f"(limits.answer_bytes); send the path in another call",
         field="paths",
         limit=most_bytes,
     )

@@ -92,7 +92,7 @@ class ChangeView:
 
     def refuse_unknown(self, revision: int) -> None:
         """Raises an error for a watch from a revision for which the caller's rights are not known;
-        of a caller that may see everything, only if the mount moved since.
+        for a caller that may see everything, only if the mount moved since.
 
         Raises:
             Resync: the rights, or the mount, of that revision are not kept any more.
@@ -234,7 +234,7 @@ class ChangeView:
         before, after = self._history.kept(revision - 1), self._history.kept(revision)
         if before is not None and after is not None and before.mount != after.mount:
             raise Resync(
-                f"with revision {revision} the cluster hangs at {after.mount} instead of "
+                f"with revision {revision} the cluster is mounted at {after.mount} instead of "
                 f"{before.mount}: list again, then watch",
                 mount=str(after.mount),
             )
@@ -317,12 +317,12 @@ class _Step:
 
 
 _OF_SCOPES: Final = ("grants_before", "grants_after", "operation", "scope")
-"""Fields of an event whose entry is unchanged."""
+"""Fields about grants and operations, which an insert or removal made here does not have."""
 
 
 def _as_insert(event: Event, *, is_hidden: bool = False) -> Event:
-    """Returns the change as an insert of the entry; ``is_hidden``: it is hidden after the change,
-    too.
+    """Returns the change as an insert of the entry; ``is_hidden``: the caller could not see the
+    entry right after the change, either.
     """
     part = watch_pb2.ChangeEvent()
     part.CopyFrom(event)

@@ -138,11 +138,13 @@ class DirectoryService(Service):
     def _await_active(
         self, cluster: Cluster, path: Path, made: Topic, revision: int, call: Call
     ) -> Topic:
-        """Returns the topic once Kafka has created it; still pending at the deadline or if the
-        store is lost meanwhile, as created if the mount moved.
+        """Returns the topic once Kafka has created it. At the deadline, or if the caller has gone
+        or the store cannot be reached, returns it while still pending; if the mount moved, returns
+        ``made``.
 
         Raises:
             KafkaRejected: Kafka or a rule of kdir refused the topic; the entry stays, as FAILED.
+            Absent: the entry was removed meanwhile.
         """
         while True:
             snapshot = cluster.replica.snapshot
@@ -209,7 +211,7 @@ class DirectoryService(Service):
             self._router, asked, request, call, complete_removal, ask_first=request.recursive
         )
         if cluster.reconciler is not None:
-            cluster.replica.apply_taken()  # what the reconciler is to find
+            cluster.replica.apply_taken()  # so that the reconciler finds the removal
             cluster.reconciler.wake()
         response = directory_pb2.DeleteEntryResponse(
             token=cluster.token_at(written.revision),
@@ -283,7 +285,7 @@ def _topic(
 
     Raises:
         AboveCeiling: kdir may not create topics there.
-        KdirError: the path itself is invalid; reported first.
+        KdirError: planning fails, such as by an invalid path; reported first.
     """
     kafka = cluster.config.kafka
     if kafka is None or cluster.reconciler is None:
@@ -315,5 +317,7 @@ def _topic(
 
 
 def _check_path_syntax_first(cluster: Cluster, command: CreateTopic) -> None:
-    """Raises the error of an invalid path before the errors of what the config does not allow."""
+    """Raises the error of planning the command, such as an invalid path, before the errors of what
+    the config does not allow.
+    """
     cluster.writer.commit_command(replace(command, adopt_existing=None), validate_only=True)

@@ -34,7 +34,7 @@ from resolver.path import Path
 __all__ = ["get_entry", "list_entries"]
 
 _CHUNK: Final = 500
-"""Entries that are listed between two checks whether the caller still waits."""
+"""Number of entries that are listed between two checks that the caller still waits."""
 _TOPIC, _CONTAINER = "t", "c"
 
 
@@ -142,7 +142,7 @@ def _fill(
     call: Call,
 ) -> Cursor | None:
     """Adds entries up to the page's size in entries and bytes, and the number of those whose
-    records cannot be read; returns where the next page begins.
+    records cannot be read; returns where the next page begins, None = this page is the last.
     """
     wanted = Wanted(
         Glob.parse(request.name_glob) if request.name_glob else None,
@@ -200,7 +200,7 @@ def _fill(
 
 
 _SHARE: float = 0.25
-"""Part of the caller's time for details beside the entry."""
+"""Part of the caller's remaining time that details beside the entry may take."""
 
 
 def _policies_above_mount(snapshot: Snapshot) -> list[PolicyLevel]:

@@ -143,7 +143,7 @@ def commit_change(
             return whole
 
         with redacting_errors(access_control, cluster, command, call):
-            # A repeated request is recognized by what was asked: the entry may be gone by then.
+            # A repeated request is recognized by the command as it was sent: the entry may be gone.
             written = cluster.writer.commit_command(
                 asked,
                 principal=call.principal,
@@ -190,10 +190,10 @@ def is_kafka_change_allowed(
 
 
 def complete_removal(cluster: Cluster, snapshot: Snapshot, command: DeleteEntry) -> DeleteEntry:
-    """Returns the command with whether its topics are deleted in Kafka too.
+    """Returns the command with ``deletes_in_kafka`` set if its topics are deleted in Kafka too.
 
     The command is refused if topics would be deleted in Kafka while the inherited policies are
-    unknown, or along with a directory above one that forbids it.
+    unknown, or although a directory below forbids it.
 
     Raises:
         NotReady: the inherited policies are unknown.
@@ -227,7 +227,7 @@ def nearest_manage_false(
     cluster: Cluster, snapshot: Snapshot, path: Path, aspect: str, kind: Kind | None = None
 ) -> str:
     """Returns the path of the nearest entry at or above ``path`` that sets the aspect, if it sets
-    it to false; else the empty text. A directory's setting does not apply to the topic of the same
+    it to false; otherwise empty. A directory's setting does not apply to the topic of the same
     name, nor the other way round.
 
     Raises:
@@ -373,10 +373,12 @@ def authorizing_on(
 def entry_meant(
     access_control: AccessControl, cluster: Cluster, path: Path, kind: Kind | None, call: Call
 ) -> Kind:
-    """Returns the kind of the entry that a request means, as ``meant_command`` does for commands.
+    """Returns the kind of the entry that a request means, as ``meant_command`` does for commands;
+    does not check that the caller may describe the entry.
 
     Raises:
-        Absent: there is none, or none that the caller may describe.
+        Absent: there is none, or the path leads through a hidden link or mount, or to a hidden
+            record that cannot be read.
         InvalidNamespace, NotAuthoritative: the path leads elsewhere.
         NotReady: the tree is not loaded.
     """
@@ -465,10 +467,10 @@ def _check_move(view: CallerRights, command: MoveEntry) -> None:
 
 def _may_make_parents(view: CallerRights, path: Path) -> None:
     """Checks a ``mkdir -p``: CREATE on the deepest directory above the path that the caller knows
-    of. A hidden entry below it is in the way, or would be the answer.
+    of. Any entry below that one, on the path or at its end, refuses the command if it is hidden.
 
     Raises:
-        AlreadyExists: planning raises the same for a hidden entry at the path itself.
+        AlreadyExists: such a hidden entry exists; names its path, but not its kind.
         InvalidNamespace, PermissionDenied: as ``_require_visible_directory``.
     """
     mount = view.mount
@@ -481,7 +483,7 @@ def _may_make_parents(view: CallerRights, path: Path) -> None:
         depth -= 1
     _require_visible_directory(view, mount.join(relative[:depth]), (Operation.CREATE,))
     if depth == way.depth and way.stopped_by is None:
-        return  # nothing is there
+        return  # no entry is there
     at = relative[: depth + 1]
     is_shown = view.can_describe(at, is_topic=False)
     if depth == way.depth and isinstance(way.stopped_by, Mount):
@@ -573,10 +575,12 @@ def _may_create(view: CallerRights, path: Path) -> None:
 
 
 def _require_visible_kind(tree: OpenTree, path: Path, kind: Kind | None) -> Kind | None:
-    """Returns the kind of entry that a command is about; the caller's other rights are not checked.
+    """Returns the kind of the entry that a command names; the caller's rights on an existing entry
+    are not checked.
 
     Raises:
-        Absent: there is none, or none that the caller may describe.
+        Absent: there is none, or the path leads through a hidden link or mount, or to a hidden
+            record that cannot be read.
     """
     if not tree.mount.is_prefix_of(path):
         return kind  # planning raises the error

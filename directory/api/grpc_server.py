@@ -152,7 +152,7 @@ class Health:
         context.add_callback(self._wake)
         while True:
             with self._changed:
-                # Asked under the lock: the end of a call wakes nobody who does not wait yet.
+                # Checked under the lock: the end of a call wakes no thread that does not wait yet.
                 while self._status == sent and context.is_active():
                     self._changed.wait()
                 status = self._status
@@ -229,12 +229,12 @@ _QUIET_SECONDS = 0.5
 _READY_SECONDS = 1.0
 """Interval between checks whether clusters that can answer still can."""
 _BEGINS_AT_ONCE = 4
-"""Watches that begin at the same time."""
+"""Number of watches that may begin at the same time."""
 _GIVE_WAY_SECONDS = 0.0005
 _SPARE_STREAMS = 4
 """Threads beyond the allowed streams: they refuse further ones."""
 _REFUSED_AT_ONCE = 256
-"""Streams that wait to be refused; further ones get gRPC's own error, without a reason."""
+"""Number of streams that may wait to be refused; others get gRPC's own error, without a reason."""
 
 
 class DirectoryServer:
@@ -409,7 +409,7 @@ class DirectoryServer:
                 if not was_ready or now - published_at >= _READY_SECONDS:
                     published_at, reported = now, self._publish_health(reported)
             except Exception:  # noqa: BLE001 - a bug must not end it in silence
-                _log.exception("looking after the calls of %s stumbled", self._listen)
+                _log.exception("maintenance of the calls of %s failed", self._listen)
                 self._stopped.wait(1.0)
 
     def _look_seconds(self, reported: int | None) -> float:
@@ -417,7 +417,7 @@ class DirectoryServer:
         return _QUIET_SECONDS if is_quiet else _HEALTH_SECONDS
 
     def _give_way(self, most_seconds: float) -> None:
-        """Lets calls that are under way end first."""
+        """Waits until the calls under way have ended, for at most this time."""
         until = time.monotonic() + most_seconds
         while self._intake.calls and time.monotonic() < until:
             time.sleep(_GIVE_WAY_SECONDS)

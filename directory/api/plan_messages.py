@@ -1,4 +1,4 @@
-"""Plans of arming as messages."""
+"""Converts plans of arming to messages of the contract."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Redaction: plans and errors of changes without what the caller may not describe. A change is
-planned on the whole tree; its results pass here before they are answered.
+planned on the whole tree; its results are redacted here before they are returned.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STOPPED: Final = (
 )
 """Reason why the reconciler stopped; omits topic names, which may be hidden from the caller."""
 UNREAD: Final = "configs of topics cannot be read"
-"""Message of the reconciler about such topics, without their names."""
+"""Message of the reconciler about topics whose configs cannot be read, without their names."""
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def redact(
         case InvalidPath() if _is_hidden(tree, facts.get("path", "")) or (
             "mount" in facts and not _may_name_mount(tree, facts["mount"])
         ):
-            return InvalidPath("what lies below would get too long a path", rule="length")
+            return InvalidPath("an entry below it would get too long a path", rule="length")
         case HasMounts() | MountOverlaps() | MountLoop():
             return _without_hidden_mounts(tree, error, others)
         case _:
@@ -218,7 +218,7 @@ def _may_name_mount(tree: OpenTree, text: str, others: Container[Path] = ()) -> 
             return False
         try:
             tree.mount.join(segments)
-        except InvalidPath:  # of either kind, unless only the mount at the path is there
+        except InvalidPath:  # may be either, unless only the absolute path is a mount's
             mounts = {relative for relative, _ in tree.snapshot.mounts()}
             if segments not in mounts and segments[len(tree.mount) :] in mounts:
                 return True
@@ -257,7 +257,9 @@ def _without_use(error: QuotaExceeded | InvalidArgument) -> KdirError:
 
 
 def _rows_below(tree: OpenTree, text: str) -> Path | None:
-    """Returns a path at or below the mount; it may be beyond the limits of a path."""
+    """Returns the path in a text if it is at or below the mount; else None. It may be beyond the
+    limits of a path.
+    """
     if not text.startswith("/"):
         return None
     path = Path(tuple(one for one in text.split("/") if one))

@@ -114,8 +114,8 @@ class PolicyService(Service):
         return kind, authorizing_on(access_control, cluster, operation, path, kind, call)
 
     def arm(self, request: policies_pb2.ArmRequest, call: Call) -> policies_pb2.ArmResponse:
-        """Arms by a plan that an operator has read, and waits until its calls were made, as long as
-        there is time.
+        """Arms by a plan that an operator has read, and waits, within the deadline, until its calls
+        are made.
         """
         path = Path.parse(request.path)
         if not request.plan_hash:
@@ -218,7 +218,7 @@ def _node_and_entry(snapshot: Snapshot, found: EntryAt) -> tuple[Node, Directory
 
 
 def _kept(after: Policies, before: Policies) -> Mapping[str, Stamp]:
-    """Returns the origins of the fields that the change leaves unchanged."""
+    """Returns the stamps of the fields that the change leaves unchanged."""
     old, now = set_fields(before), set_fields(after)
     return {
         name: stamp
@@ -245,8 +245,8 @@ def _topics_changed(
     call: Call,
     relative: tuple[str, ...],
 ) -> int:
-    """Returns the number of topics whose effective value would change, as far as the caller may see
-    them.
+    """Returns the number of topics, of those that the caller may see, that inherit a changed field;
+    1 for a topic itself.
     """
     names = _changed(entry.policies, after)
     if not names:
@@ -264,7 +264,7 @@ def _topics_changed(
 
 def _observed(topic: Topic) -> Mapping[str, str]:
     """Returns the values that Kafka had when last observed, for the fields that exist in Kafka;
-    none of a topic that Kafka does not have.
+    empty for a topic that is not ACTIVE.
     """
     if topic.provision is not Provision.ACTIVE:
         return {}
@@ -286,8 +286,8 @@ def _arming_service(cluster: Cluster) -> ArmingService:
 
 
 def _refuse_unloaded(cluster: Cluster, snapshot: Snapshot) -> None:
-    """Raises ``NotReady`` until the inherited policies are loaded: not loaded is never empty (P1 to
-    P3).
+    """Raises ``NotReady`` until the inherited policies are loaded: policies that are not loaded
+    never count as empty (P1 to P3).
     """
     message = why_inherited_missing(snapshot, has_parent=bool(cluster.config.parent))
     if message:
@@ -336,7 +336,7 @@ def _fill_used(
     entry: Directory | Topic,
     path: Path,
 ) -> None:
-    """Fills in the use of each quota that binds, as far as the caller may see it."""
+    """Fills in the use of each quota that binds, counting only what the caller may see."""
     snapshot = tree.snapshot
     above = inheritance.inherited_origins(snapshot)
 

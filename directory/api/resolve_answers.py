@@ -9,7 +9,7 @@ unlimited in number, so both are encoded each time.
 
 ResolveResponse and BatchResolveResponse have authorities in field 1 and outcomes in field 2, and
 protobuf merges concatenated messages: so the same encoded parts make up either response. A test
-holds the contract to that.
+checks the contract for that.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def refer_to_cluster(
         if cluster in (row.row.cluster_id, row.row.cluster) and tree.can_refer_to(row.mount)
     ]
     rows.sort(key=federation.view().rank_of_row, reverse=True)
-    found = {row.row.cluster_id: row for row in rows}  # of each the last one, which counts
+    found = {row.row.cluster_id: row for row in rows}  # the last row of each cluster counts
     chosen = [found[cluster]] if cluster in found else list(found.values())
     if len(chosen) > 1:
         ids = ", ".join(sorted(found))
@@ -302,7 +302,7 @@ def _refer(owner: Cluster, answer: Referral, out: resolve_pb2.Referral) -> None:
 
 
 _NO_HOLDER: Final = 0
-"""Nothing within the mount sets policies; the id of no directory."""
+"""Holder where no directory within the mount sets policies; the id of no directory."""
 
 
 def _nearest_with_policies(snapshot: Snapshot, directory_id: int) -> int:
@@ -320,14 +320,14 @@ _MOST_OUTCOMES: Final = 1 << 16
 ``remembered_bytes`` first.
 """
 _REST: Final = 3 * _MOST_OUTCOMES
-"""Outcomes that are not stored, after which the cache is emptied and filled again; twice as many
-each time that hits were rare.
+"""Number of outcomes not stored after which the cache is emptied and filled again; doubled each
+time that hits were rare.
 """
 _LONGEST_REST: Final = 4 * _REST
 _TRIED: Final = 1 << 12
-"""Outcomes that were not stored before the share of hits is judged."""
+"""Number of outcomes not stored after which the share of hits is judged."""
 _RARE: Final = 8
-"""Misses for each hit from which a look-up costs more than it saves."""
+"""Number of misses for each hit above which a lookup costs more than it saves."""
 _MOST_DIRECTORIES: Final = 1 << 14
 
 
@@ -349,19 +349,19 @@ def with_authority_index(part: bytes, index: int) -> bytes:
 
 @dataclass(slots=True)
 class _Kept:
-    """What outlives a response cache's snapshot. Calls on several snapshots change it: the counts
-    are approximate.
+    """State that a response cache hands to that of the next snapshot. Calls on several snapshots
+    change it: the counts are approximate.
     """
 
     reloads: int
     """Number of reloads of the replica: a reloaded tree shares no directory with the one before."""
     splicers: dict[str, KeptSplicer] = field(default_factory=dict)
-    """By path, of any snapshot."""
+    """Splicers by directory path, made for this or an earlier snapshot."""
     splicer_bytes: int = 0
     unremembered: int = 0
-    """Outcomes that were not stored since the outcomes were last removed."""
+    """Number of outcomes not stored since the cache was last emptied."""
     found: int = 0
-    """Hits since then."""
+    """Number of hits since then."""
     rest: int = field(default_factory=lambda: _REST)
 
     @property
@@ -497,7 +497,9 @@ class ResponseCache:
         return None if part is None else self._remember(text, part)
 
     def _make_splicer(self, above: str) -> bool:
-        """Returns whether there is a directory at this path whose topics may be spliced."""
+        """Makes and caches the splicer of a directory; returns False if there is no directory at
+        this path, or some record may be unreadable.
+        """
         node = self._directories.get(above) or self._see_directory(above)
         if node is None or not self.snapshot.all_read:
             return False

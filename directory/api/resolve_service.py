@@ -4,8 +4,8 @@
 to this very server are answered in place. Other servers are called with the caller's own token,
 never with this server's rights: for a caller that is known by its certificate alone nothing is
 resolved recursively. Answers received for one caller are not given to another, nor to the same one
-later. At most as many recursive resolutions run as there are threads for reads, and half of that
-for one caller.
+later. The number of recursive resolutions at a time is that of the threads for reads; for one
+caller, half of it.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class ResolveService(Service):
         """True if this server follows the referrals for the caller.
 
         Raises:
-            InvalidArgument: a field of the request has no value of this version, or none that goes
-                with another.
+            InvalidArgument: a field has a value that this version does not define, or one that
+                conflicts with another field.
         """
         if request.prefer:
             kind_from_number(request.prefer, "prefer")
@@ -223,10 +223,10 @@ class _LocalFirstTransport:
         """Calls a server.
 
         Raises:
-            Closed: the caller went away. Unlike other errors it ends the walk, and is not held
-                against the server. Not where a batch is at several servers at once, which are
-                called in threads of their own.
-            KdirError: of the call.
+            Closed: the caller went away. Unlike other errors it ends the resolution, and does not
+                count against the server. Not raised where a batch calls several servers at once,
+                in threads of their own.
+            KdirError: the call failed.
         """
         if (waiting := CURRENT.call) is not None and not waiting.is_active():
             raise Closed("the caller went away: no further server is called for it")
@@ -284,7 +284,7 @@ class RecursiveResolver:
         answer_bytes: int = 4 << 20,
         allow: Collection[str] | None = None,
     ) -> None:
-        """``allow``: networks and domains of the servers that may be asked; None = all."""
+        """``allow``: networks and domains of the servers that may be called; None = all."""
         self._allow = allow
         self._waiting = waiting
         self._own = own

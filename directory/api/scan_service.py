@@ -4,7 +4,7 @@ Shards are by a hash of the topic's name: disjoint and complete, whatever change
 scan reads one snapshot while this server holds it; a server holds those of the last few scans, each
 for some minutes. On another server, or later, the scan continues in the newest snapshot; the
 revision is in the authority of each page. A scan returns a topic if the caller may describe it now,
-at its place of now, and could describe it in the snapshot that is read.
+at its present place, and could describe it in the snapshot that is read.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _PAGE: Final = 5_000
 _MAX_SHARDS: Final = 1_024
 _HELD: Final = 8
 _HELD_SECONDS: Final = 600.0
-"""Time from a scan's last page until it is dropped: it keeps a whole tree in memory."""
+"""Time from the last request for a scan until it is dropped: it keeps a whole tree in memory."""
 _TOPICS: Final = Wanted(kinds=(Kind.TOPIC,), include_system=True, recursive=True)
 _LOOK: Final = 512
-"""Topics that are visited between two checks whether the caller still waits."""
+"""Number of topics that are visited between two checks that the caller still waits."""
 
 _DirectorySegments = tuple[str, ...]
 _Key = tuple[str, str, bool, str, str, int]
@@ -140,8 +140,8 @@ class ScanService(Service):
         return scan
 
     def end_late(self) -> None:
-        """Drops the scans that were not continued in time, with their trees. Called periodically;
-        not at the last page, since the shards of a scan share one tree.
+        """Drops the scans that were not continued in time, with their trees. Called periodically. A
+        scan is not dropped at its last page, since the shards of a scan share one tree.
         """
         before = time.monotonic() - _HELD_SECONDS
         with self._lock:
@@ -206,7 +206,9 @@ def _fill(
     call: Call,
     newest: OpenTree,
 ) -> str:
-    """Adds the topics after the token's. Returns where the page ended; empty = no topic is left."""
+    """Adds the topics after the token's position. Returns where the page ended; empty = no topic is
+    left.
+    """
     size = page_size(request.page_size, _PAGE)
     answers = ResolveAnswers(cluster, scan.tree)
     mount, snapshot = scan.tree.mount.segments, scan.tree.snapshot
@@ -256,8 +258,8 @@ def _fill(
 
 
 class _DirectoryAccess:
-    """Topics of one directory of a scan's snapshot that the caller may describe in a tree: in a
-    newer one where they are there, or where they were if they are gone.
+    """Access of the caller to the topics of one directory of a scan's snapshot, by the rights in a
+    tree: at the place that a topic has there or, if it is gone, would have.
     """
 
     __slots__ = ("_at", "_moved_from", "_tree", "shows_all")

@@ -1,5 +1,5 @@
-"""Which snapshot a call with a revision token reads: it waits for the token's revision, within its
-deadline and a place for it, or is refused.
+"""Chooses the snapshot that a call with a revision token reads: the call waits for the token's
+revision within its deadline, if a place to wait is free, or is refused.
 
 ``choose_snapshot`` distinguishes *not ready*, *too stale*, an expired token and one from the
 future.
@@ -79,7 +79,7 @@ def choose_snapshot(
 
 
 def refuse_other_incarnation(incarnation: str, snapshot: Snapshot, field: str = "token") -> None:
-    """Checks that a token is of the store as it is.
+    """Checks that a token is of the store's present incarnation.
 
     Raises:
         TokenExpired: of another incarnation.

@@ -66,9 +66,9 @@ class Seen(NamedTuple):
 
     topics: int = 0
     containers: int = 0
-    """Directories, links and mounts; of a whole subtree, directories only."""
+    """Directories, links and mounts; for a whole subtree, directories only."""
     partitions: int = 0
-    """Partitions of the topics, as quotas count them; only of a whole subtree."""
+    """Partitions of the topics, as quotas count them; set only for a whole subtree."""
 
 
 class Wanted(NamedTuple):
@@ -81,8 +81,8 @@ class Wanted(NamedTuple):
     recursive: bool = False
 
     def may_list(self, name: str, *, is_topic: bool) -> bool:
-        """True if an entry whose record cannot be read may be one of the listing, or a directory
-        with entries of it.
+        """True if an unreadable entry of this name may belong to the listing, or may be a directory
+        with entries that do.
         """
         if not is_topic:
             if is_system(name) and not self.include_system:
@@ -180,7 +180,7 @@ class OpenTree:
 
     def shows_any_at(self, text: str) -> bool:
         """True if nothing at or below an absolute path is hidden from the caller, whichever entries
-        are there. False where that needs a closer look.
+        are there. False also where a cheap check cannot show that.
         """
         return True
 
@@ -257,7 +257,9 @@ class OpenTree:
         return locate_entry(self.snapshot, self.mount, path, kind)
 
     def locate(self, physical_name: str) -> Path | None:
-        """Returns the path of the topic with this physical name; None if there is none."""
+        """Returns the path of the topic with this physical name; None if there is none that may be
+        described.
+        """
         found = self.snapshot.locate(physical_name)
         if found is None or found.relative is None:
             return None
@@ -267,7 +269,7 @@ class OpenTree:
     def meant_kind(self, path: Path, kind: Kind | None) -> Kind | None:
         """Returns the kind of entry that a request means: ``kind``, if the request has one; the
         container's, if the topic of the same name is hidden from the caller and the container is
-        not; else None, by which the topic comes first, as in resolving.
+        not; else None: the topic comes first, as in Resolve.
         """
         return kind
 

@@ -90,8 +90,8 @@ class WatchService(Service):
     def list_changes(
         self, request: watch_pb2.ListChangesRequest, call: Call
     ) -> watch_pb2.ListChangesResponse:
-        """Returns past changes, newest first. A page is short if half of the caller's time is over:
-        the next one goes on.
+        """Returns past changes, newest first. A page is short if half of the caller's time has
+        passed: the next page continues there.
         """
         path = Path.parse(request.path)
         cluster, tree = self._router.read_owned(path, "", call, or_above=True, past=True)
@@ -134,7 +134,7 @@ class WatchService(Service):
                 PageToken("changes", str(path), snapshot.incarnation, before, "")
             )
         else:
-            # Only here: newer pages may come from memory while the store is away.
+            # Only here: newer pages may come from memory while the store cannot be reached.
             with suppress(StoreUnavailable):
                 floor = cluster.history.oldest_revision()
                 response.oldest_revision = floor + 1 if floor else 0
@@ -228,14 +228,16 @@ class _Watching(PolledSource):
         response: watch_pb2.WatchResponse | bytes | None = self._next_changes()
         if response is None and not self.has_more:
             self._refuse_ended()
-        # Also while there is more: one that resumes far behind is not idle for the client, and
-        # goes on from here if its stream ends.
+        # Also while there is more: a watcher that resumes far behind is not idle for the client,
+        # and continues from this checkpoint if its stream ends.
         if response is None and now >= self._sent_at + self._idle_seconds:
             response = watch_pb2.WatchResponse(token=self._token(self._reached))
         return response
 
     def _next_changes(self) -> bytes | None:
-        """Returns the response of the next revision with an event to show."""
+        """Returns the response of the next revision with an event to show; None = there is none
+        now.
+        """
         cluster, replica = self._cluster, self._cluster.replica
         # Read before the subscription: if that has no changes, the watch has reached this revision.
         # A checkpoint may name it, so that a watcher that resumes there need not resync because of
@@ -266,7 +268,7 @@ class _Watching(PolledSource):
 
     def _refuse_changed_way(self, tree: OpenTree) -> None:
         """Raises ``NotAuthoritative`` if a change led the path through a link or mount, or to one:
-        its changes are those of another place now.
+        the events below it are now those of another place.
         """
         if self._is_way_changed:
             self._is_way_changed = False
@@ -303,7 +305,7 @@ class _Watching(PolledSource):
         """
         cluster = self._cluster
         if cluster.draining:
-            raise Unreachable("this server ends; go on at another one, from the last token")
+            raise Unreachable("this server stops: continue at another one, from the last token")
         if cluster.federation.view().position.unmounted:
             raise Unmounted(f"cluster {cluster.config.cluster} was unmounted")
         if cluster.replica.snapshot.incarnation != self._incarnation:
@@ -311,12 +313,12 @@ class _Watching(PolledSource):
 
     def _refuse_unidentified(self) -> None:
         """Raises ``Unreachable`` if the caller's certificate or token has ended, or the token's key
-        was removed: the caller goes on with its new credentials, if it has any (N5).
+        was removed: the caller continues with its new credentials, if it has any (N5).
         """
         try:
             self._call.identify()
         except Unauthenticated as error:
-            again = f"{error}; go on from the last token, with new credentials"
+            again = f"{error}; continue from the last token, with new credentials"
             raise Unreachable(again) from error
 
     def _token(self, revision: int) -> str:
@@ -362,10 +364,12 @@ class _Responses:
 
 
 _QUICK_SHARE: Final = 1 / 8
-"""Part of the caller's time that a read of past changes may take for the next one to be larger."""
+"""Part of the caller's remaining time within which a read of past changes is quick: the next read
+is larger.
+"""
 _LOOK_SECONDS: Final = 5.0
 _MOST_REVISIONS: Final = 200
-"""Revisions without events to show that one watch reads before others are polled."""
+"""Number of revisions without events to show that one watch reads before others are polled."""
 _MOST_KEPT: Final = 512
 _MOST_KEPT_BYTES: Final = 8 << 20
 

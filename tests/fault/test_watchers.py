@@ -120,4 +120,4 @@ def test_watchers_are_ended_by_name_when_their_server_ends(server: Server, tmp_p
     with watching(server, tmp_path, 100) as (watchers,):
         server.process.stop()
         eventually(lambda: not watchers.running, SECONDS)
-        assert "this server ends; go on at another one" in watchers.log.read_text()
+        assert "this server stops: continue at another one" in watchers.log.read_text()

@@ -39,16 +39,16 @@ class UnfinishedWrites:
 
     def __init__(self) -> None:
         self.left: Final[deque[Callable[[], None]]] = deque()
-        """What is left, oldest first."""
+        """Functions that are left to call, oldest first."""
 
     def add(self, finish: Callable[[], None]) -> None:
-        """Leaves something to do. ``finish`` must not fail; it may be called several times, also
-        by several threads at once, and returns only once it is done.
+        """Adds a function to call later. ``finish`` must not fail; it may be called several times,
+        also by several threads at once, and returns only once it is done.
         """
-        self.left.append(partial(finish))  # which, other than a function, equals no other
+        self.left.append(partial(finish))  # unlike a function, a partial equals no other
 
     def finish(self) -> None:
-        """Does what is left."""
+        """Calls the functions that are left."""
         with suppress(IndexError):
             while True:
                 finish = self.left[0]
@@ -74,13 +74,13 @@ class Call:
     identify: Callable[[], object] = bool
     """Reads the caller's credentials again: raises ``Unauthenticated`` if they have ended."""
     caller_host: str = ""
-    """See ``host``; set where the call of one caller is answered within another call."""
+    """IP address that ``host`` returns; set if the call is answered within another call."""
     is_active: Callable[[], bool] = bool
     """Returns whether the caller still waits."""
     cancel: Callable[[], object] = bool
     """Cancels the call."""
     find_peer: Callable[[], str] = str
-    """See ``peer``."""
+    """Returns the caller's address, as in ``peer``."""
     metadata: Callable[[], Iterable[tuple[str, str | bytes]]] = tuple
     """Returns the metadata of the request."""
     after_answer: Callable[[Callable[[], None]], None] = _at_once

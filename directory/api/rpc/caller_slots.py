@@ -16,7 +16,7 @@ __all__ = ["CallerSlots", "TooManyWaiting", "caller_key"]
 
 
 class TooManyWaiting(NotReady):
-    """Error of a call that would have to wait beside too many others."""
+    """Error of a call that would have to wait while too many others wait."""
 
 
 def caller_key(call: Call) -> str:

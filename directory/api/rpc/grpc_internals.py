@@ -101,7 +101,7 @@ def receive_message(
 
     with state.condition:
         # The check and the addition are one step: if the call ended in between, gRPC's thread,
-        # which serves all calls, would note the end twice, and die of that.
+        # which serves all calls, would record the end twice, and fail by that.
         if not _server._is_rpc_state_active(state):  # noqa: SLF001
             return
         state.due.add(_RECEIVE)

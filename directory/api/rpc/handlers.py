@@ -255,11 +255,12 @@ def _admit(
     unfinished: UnfinishedWrites,
     identities: Authenticator | None,
 ) -> None:
-    """Finishes the writes that were answered, so that the call sees them. Notes who calls, and only
-    then refuses a request that could not be parsed.
+    """Finishes the writes that were answered, so that the call sees them. Records the caller's
+    identity, and only then refuses a request that could not be parsed.
 
     Raises:
-        Unauthenticated, InvalidArgument
+        Unauthenticated: the caller is not authenticated.
+        KdirError: that of a request that could not be parsed, or exceeds a bound.
     """
     if unfinished.left:
         unfinished.finish()

@@ -119,11 +119,11 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
             "that no operator gave that directory, for a mount: ALTER on the cluster, too"
         ),
         "DirectoryService/UpdateEntry": _command(
-            "ALTER, or for topic configs ALTER_CONFIGS, on the entry; of a mount: ALTER on the "
+            "ALTER, or for topic configs ALTER_CONFIGS, on the entry; for a mount: ALTER on the "
             "cluster, too"
         ),
         "DirectoryService/DeleteEntry": _command(
-            "DELETE on the entry, and on all below it that has grants of its own; of a mount: "
+            "DELETE on the entry, and on all below it that has grants of its own; for a mount: "
             "ALTER on the cluster, too"
         ),
         "DirectoryService/MoveEntry": _command(
@@ -167,12 +167,12 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "AccessService/RemoveGrants": _GRANTS,
         "AccessService/ListGrants": Check(takes="DESCRIBE on the entry", by=_SEES),
         "AccessService/CheckAccess": Check(
-            takes="of oneself nothing, of what is hidden as of what is not there; of others "
+            takes="about oneself: nothing, and a hidden entry counts as absent; about others: "
             "DESCRIBE on the entry",
             by="access_service:can_query_access",
         ),
         "AccessService/AuthorizeAny": Check(
-            takes="of oneself nothing; of others DESCRIBE on the cluster",
+            takes="about oneself: nothing; about others: DESCRIBE on the cluster",
             by=_ADMIN,
             cluster=Operation.DESCRIBE,
         ),
@@ -196,8 +196,8 @@ CHECKS: Final[Mapping[str, Check]] = MappingProxyType(
         "AdminService/Backup": _on_cluster(Operation.ALTER, Threads.STREAMS),
     }
 )
-"""By service and method, in the order of the contract. gRPC's own services, health and reflection,
-take no right and reveal nothing of the tree.
+"""Rows by service and method, in the order of the contract. gRPC's own services, health and
+reflection, take no right and reveal nothing of the tree.
 """
 
 

@@ -107,11 +107,13 @@ class PolledStream:
         self.call: Final = call
         self.fail: Final = fail
         self.is_listed = False
-        """It is among those to be polled."""
+        """True if the stream is among those to be polled."""
         self.is_due = False
-        """It was to be polled while its writer was not free, or while another thread polled it."""
+        """True if the stream was to be polled while its writer was not free, or another thread
+        polled it.
+        """
         self.is_busy = False
-        """Another thread polls it."""
+        """True while another thread polls the stream."""
         self.is_closed = False
 
 
@@ -126,7 +128,7 @@ class PolledStreams(ThreadPoolExecutor):
         pool: threads that begin streams, and poll sources that may wait.
         intake: receives requests.
         slots: limit of open streams.
-        give_way: lets calls go first, for at most this many seconds.
+        give_way: waits until the calls under way have ended, for at most some seconds.
     """
 
     def __init__(
@@ -143,15 +145,16 @@ class PolledStreams(ThreadPoolExecutor):
         self._give_way: Final = give_way
         self._streams: Final[set[PolledStream]] = set()
         self._listed: Final[deque[PolledStream]] = deque()
-        """Those to be polled."""
+        """Streams to be polled."""
         self._lock: Final = threading.Lock()
         self._woken: Final = threading.Event()
         self._thread: threading.Thread | None = None
         self._is_ending = False
         self._due_at = float("inf")
-        """When the next source is due by the clock, without those that are due and not free."""
+        """When the next source is due by the clock; those that are due and not free do not count.
+        """
         self.sending: Final = threading.Lock()
-        """See ``ResponseWriter``."""
+        """Lock around the sending of responses, as ``ResponseWriter`` needs it."""
 
     # -- the beginning of a stream ---------------------------------------------------------------
 
@@ -277,7 +280,7 @@ class PolledStreams(ThreadPoolExecutor):
 
     def _end_if_given_up(self, stream: PolledStream) -> None:
         try:
-            # Not with a status: gRPC would send it after what the caller does not take.
+            # Not with a status: gRPC would send it after responses that the caller does not read.
             if stream.source.is_given_up():
                 stream.call.cancel()
         finally:
@@ -329,7 +332,7 @@ class PolledStreams(ThreadPoolExecutor):
 
 
 _AT_ONCE: Final = 20
-"""Streams that are sent to between two checks for calls under way."""
+"""Number of streams that are polled between two pauses for calls under way."""
 _PAUSE_SECONDS: Final = 0.000_1
 """Pause in which gRPC's thread records the responses that it has taken."""
 _FIRST_SECONDS: Final = 0.01

@@ -54,7 +54,7 @@ several at a time, so that a flood does not copy the list for each.
 _DELAY_SECONDS: Final = 1.0
 """Time from the arrival of a request over a limit until the call is refused."""
 _REPORT_SECONDS: Final = 1.0
-"""Time between two reports of refused calls: a flood of calls is no flood of lines."""
+"""Time between two reports of refused calls: a flood of calls must not become one of log lines."""
 _MOST_DELAYED: Final = 1_024
 """Most calls that wait to be refused; further ones are refused at once."""
 
@@ -128,7 +128,7 @@ class RequestIntake:
 
     Args:
         most: unfinished requests at a time; beyond it the oldest are refused.
-        seconds: after which an unfinished request is refused.
+        seconds: time after which an unfinished request is refused.
         calls: calls at a time, streams not counted; one more is refused.
     """
 
@@ -156,7 +156,7 @@ class RequestIntake:
         self.excess = 0
         """Number of calls that were refused because too many were under way."""
         self._unreported: Counter[str] = Counter()
-        """Refused calls that are not in the log yet, by why."""
+        """Number of refused calls that are not in the log yet, by reason."""
         self._reported_at = clock() - _REPORT_SECONDS
 
     @property

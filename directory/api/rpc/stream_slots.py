@@ -68,9 +68,9 @@ class StreamSlots:
         self._lock: Final = threading.Lock()
         self._links = 0
         self._open: Final[Counter[str]] = Counter()
-        """By connection and by principal; ``""`` counts all but links."""
+        """Number of open streams by connection and by principal; ``""`` counts all but links."""
         self.refused = 0
-        """Streams over a bound."""
+        """Number of streams that were refused."""
 
     def is_full(self, peer: str) -> bool:
         """True if a connection has as many streams as it may have, without links."""

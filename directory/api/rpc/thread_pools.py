@@ -35,15 +35,18 @@ _LOOKS_TO_BEGIN: Final = 3
 _COMPUTING_SECONDS: Final = 0.005
 """Processor time between two checks (0.1 s) that only computing threads use."""
 _LOOKS_TO_END: Final = 50
-"""Checks with calls ending in each, after which fewer threads are tried."""
+"""Number of checks in a row, with calls that ended before each, after which fewer threads are
+tried.
+"""
 
 
 _Task = tuple[Callable[..., object], tuple[Any, ...], CallCompletion]
 
 
 class CallPool:
-    """Thread pool of reads. ``at_once``: threads that run calls; ``most``: including those that
-    wait. ``intake`` receives the requests of calls before they take a thread.
+    """Thread pool of reads. ``at_once``: number of threads that run calls; ``most``: number of
+    threads, including those whose calls wait. ``intake`` receives the requests of calls before they
+    take a thread.
     """
 
     def __init__(self, at_once: int, most: int, intake: RequestIntake) -> None:
@@ -57,14 +60,15 @@ class CallPool:
         self._threads = 0
         self._resting = 0
         self._excused = 0
-        """Calls that are marked as waiting, or that ``unblock_stalled`` counts as waiting."""
+        """Number of calls marked as waiting, or counted as waiting by ``unblock_stalled``."""
         self._relieved = 0
         """The part of ``_excused`` that ``unblock_stalled`` counts as waiting."""
         self._ended = 0
-        """Calls, approximately: two threads may count one for both. Only a change of it matters."""
+        """Approximate number of ended calls: threads may count two as one. Only its changes matter.
+        """
         self._ended_before = 0
         self._processor_clocks: Final[list[int]] = []
-        """One of each thread."""
+        """Processor-time clock of each thread."""
         self._processor_seconds = 0.0
         """Processor time of all threads at the last check."""
         self._existing = True
@@ -172,7 +176,7 @@ class CallPool:
             answer, about, ended = task
             self._intake.run(self.begin, ended, answer, about)
             self._ended += 1
-            # What a call was about is not kept until the next one comes.
+            # The arguments of a call are not kept until the next one comes.
             del task, answer, about, ended
             if self._threads - self._resting > self._at_once + self._excused:
                 self._rest()
@@ -249,11 +253,11 @@ class WritePool(ThreadPoolExecutor):
         self._workers: Final[list[threading.Thread]] = []
         self._is_shut = False
         self._inside = 0
-        """Calls that run or wait for a thread."""
+        """Number of calls that run or wait for a thread."""
         self._moved_at = clock()
         """When a call last ended, or the pool was last not full."""
         self.unfinished: Final = UnfinishedWrites()
-        """What the calls of this pool leave to do: their threads do it after each call."""
+        """Work that the calls of this pool leave: their threads do it after each call."""
 
     @property
     def waiting(self) -> int:
@@ -315,7 +319,7 @@ class WritePool(ThreadPoolExecutor):
             finally:
                 self.unfinished.finish()
                 self._count_ended()
-                del task  # what a call was about is not kept until the next one comes
+                del task  # a call's arguments are not kept until the next one comes
 
     def _count_ended(self) -> None:
         with self._lock:

@@ -243,4 +243,4 @@ def test_N5_a_watch_ends_with_the_token_that_opened_it(start: Start, tmp_path: P
     error = from_rpc_error(ended.value)
     # Not refused for good: a client goes on with the token that it has by now.
     assert isinstance(error, Unreachable)
-    assert "go on from the last token, with new credentials" in str(error)
+    assert "continue from the last token, with new credentials" in str(error)

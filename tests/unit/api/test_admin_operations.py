@@ -36,7 +36,7 @@ def test_a_store_that_goes_away_in_the_middle_is_reported(error: type[Exception]
     call = Call(deadline=float("inf"), is_active=lambda: True)
     stream = admin_service.end_with_call(away(), call)  # type: ignore[no-untyped-call]
     assert next(stream) == "one"
-    with pytest.raises(StoreUnavailable, match="what was sent is not whole") as raised:
+    with pytest.raises(StoreUnavailable, match="what was sent is incomplete") as raised:
         next(stream)
     assert "secret-place" not in str(raised.value)
 

@@ -61,7 +61,7 @@ def whole() -> Iterator[Any]:
 
 def cut() -> Iterator[Any]:
     yield from messages()[:2]
-    raise StoreUnavailable("the store is away: what was sent is not whole")
+    raise StoreUnavailable("the store is away: what was sent is incomplete")
 
 
 def short() -> Iterator[Any]:

@@ -28,7 +28,7 @@ class MalformedRequest:
 
 
 def missing_request() -> MalformedRequest:
-    """Returns the error of a call whose caller sent no request."""
+    """Returns the placeholder for the request of a caller that sent none."""
     return MalformedRequest(InvalidArgument("the call came without a request"))
 
 

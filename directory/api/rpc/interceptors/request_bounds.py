@@ -50,7 +50,7 @@ class RequestBounds:
         return min(most, self.max_request_bytes)
 
     def size_refusal(self, found: int, size: RequestSize) -> LimitExceeded | None:
-        """Returns why a request of this size is not parsed; None if it is."""
+        """Returns the error for a request of this many bytes; None if it may be parsed."""
         most = self.most_bytes(size)
         if found <= most:
             return None
@@ -65,7 +65,7 @@ class RequestBounds:
         return min(self.most_bytes(size), self.list_items, self.text_bytes)
 
     def refusal(self, request: Message) -> LimitExceeded | None:
-        """Returns why a request is refused; None if it is within the bounds."""
+        """Returns the error for a parsed request; None if it is within the bounds."""
         return next(self._excesses(request, ""), None)
 
     def _excesses(self, message: Message, above: str) -> Iterator[LimitExceeded]:
