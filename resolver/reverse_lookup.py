@@ -21,11 +21,11 @@ from resolver.nearest_names import nearest_names
 from resolver.path import ROOT, Path
 from resolver.resolution.hop_errors import Hop, ServerFailure
 from resolver.resolution.referral_and_answer_checks import (
-    first_endpoints,
     is_above,
+    outdated_reply,
     sender_mismatch,
 )
-from resolver.resolution.state_machine import MAX_HOPS
+from resolver.resolution.state_machine import MAX_HOPS, first_endpoints
 from resolver.resolution.values import (
     Absent,
     Answer,
@@ -195,14 +195,14 @@ class _Search:
         if why := sender_mismatch(hop.referral, sender):
             raise errors.Lame(f"{endpoint} {why}")
         seen = floor.get(sender.cluster_id)
-        if seen is None or not sender.is_before(seen):
+        why = outdated_reply(sender, seen)
+        if seen is None or not why:
             return False
         if endpoint in hop.again:
             raise errors.NotReady(
                 f"{endpoint} is still behind revision {seen.revision}, seen before"
             )
-        was = f"revision {sender.revision} is older than {seen.revision}, seen before"
-        self.attempts.append(f"{endpoint}: {was}")
+        self.attempts.append(f"{endpoint}: {why}")
         hop.again[endpoint] = (sender.cluster_id, seen)
         hop.queue.append(endpoint)
         return True

@@ -1,14 +1,11 @@
 """Checks of single referrals and answers. Pure.
 
-A referral must lead nearer to the path, and only its first endpoints count. An answer must come
-from the cluster of the referral, and be about its sender's own mount.
+A referral must lead nearer to the path. An answer must come from the cluster of the referral, be
+about its sender's own mount, and be no older than an earlier one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from resolver.host_port import MAX_ENDPOINTS
 from resolver.path import Path
 from resolver.resolution.values import (
     Absent,
@@ -20,11 +17,12 @@ from resolver.resolution.values import (
     Rewrite,
     Sender,
 )
+from resolver.revision_token import Position
 
 __all__ = [
-    "first_endpoints",
     "is_above",
     "out_of_bailiwick",
+    "outdated_reply",
     "referral_error",
     "sender_mismatch",
 ]
@@ -61,11 +59,6 @@ def referral_error(path: Path, sender: Path, referral: Referral, *, went_down: b
             return "neither up, down nor direct"
 
 
-def first_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
-    """Returns the first distinct endpoints, at most ``MAX_ENDPOINTS`` (R8)."""
-    return tuple(dict.fromkeys(endpoints[: 4 * MAX_ENDPOINTS]))[:MAX_ENDPOINTS]
-
-
 def sender_mismatch(referral: Referral | None, sender: Sender) -> str:
     """Returns why the sender of a reply is not a server of the referral; empty = it is one (R12,
     R16).
@@ -81,6 +74,15 @@ def sender_mismatch(referral: Referral | None, sender: Sender) -> str:
     if referral.epoch and sender.epoch and sender.epoch != referral.epoch:
         return f"knows epoch {sender.epoch} of its mount, not {referral.epoch}"
     return ""
+
+
+def outdated_reply(sender: Sender, seen: Position | None) -> str:
+    """Returns why a reply is older than one that was received before its query was sent; empty = it
+    is not (R17). Revisions of two incarnations cannot be compared.
+    """
+    if seen is None or sender.incarnation != seen.incarnation or sender.revision >= seen.revision:
+        return ""
+    return f"revision {sender.revision} is older than {seen.revision}, seen before"
 
 
 def out_of_bailiwick(ask: Query, reply: Reply, *, site_links: bool) -> str:

@@ -18,13 +18,14 @@ may have moved meanwhile. ``resolver/resolution/link_targets.py`` handles links,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, assert_never
 
 from resolver import errors
 from resolver.deadline_shares import time_share
 from resolver.errors import KdirError
+from resolver.host_port import MAX_ENDPOINTS
 from resolver.path import Path
 from resolver.resolution.answer_lifetimes import (
     UNLIMITED_SECONDS,
@@ -35,9 +36,9 @@ from resolver.resolution.answer_lifetimes import (
 from resolver.resolution.hop_errors import Hop, ServerFailure, classify_error
 from resolver.resolution.link_targets import LinkTargets, Result, enclosing_links
 from resolver.resolution.referral_and_answer_checks import (
-    first_endpoints,
     is_above,
     out_of_bailiwick,
+    outdated_reply,
     referral_error,
     sender_mismatch,
 )
@@ -71,6 +72,7 @@ __all__ = [
     "Chooser",
     "ResolutionOptions",
     "ResolutionStateMachine",
+    "first_endpoints",
 ]
 
 MAX_CALLS: Final = 50
@@ -287,9 +289,8 @@ class ResolutionStateMachine:
             self._reject(ServerFailure.LAME, errors.Lame(f"{ask.endpoint} {why}"))
             return AnswerStatus.LAME
         seen = floor.get(sender.cluster_id)
-        if seen is not None and sender.is_before(seen):
-            was = f"revision {sender.revision} is older than {seen.revision}, seen before"
-            self._note(ask, was, elapsed_seconds, reply)
+        if seen is not None and (why := outdated_reply(sender, seen)):
+            self._note(ask, why, elapsed_seconds, reply)
             self._ask_again(ask, sender, seen)
             return AnswerStatus.OLD
         self._read = self._read.joined(sender.read)
@@ -662,3 +663,8 @@ class ResolutionStateMachine:
 
     def _owner_first(self, endpoint: str) -> tuple[str, ...]:
         return (endpoint, *(other for other in self._hop.endpoints if other != endpoint))
+
+
+def first_endpoints(endpoints: Sequence[str]) -> tuple[str, ...]:
+    """Returns the first distinct endpoints, at most ``MAX_ENDPOINTS`` (R8)."""
+    return tuple(dict.fromkeys(endpoints[: 4 * MAX_ENDPOINTS]))[:MAX_ENDPOINTS]

@@ -103,14 +103,6 @@ class Sender(NamedTuple):
         own = {self.cluster_id: Position(self.incarnation, self.revision)}
         return ReadPositions(own).joined(self.behind)
 
-    def is_before(self, seen: Position | None) -> bool:
-        """True if the sender's position is before ``seen``, in the same incarnation."""
-        return (
-            seen is not None
-            and self.incarnation == seen.incarnation
-            and self.revision < seen.revision
-        )
-
 
 class Answer(NamedTuple):
     """Answer that the path exists; ``path`` is its canonical form."""
