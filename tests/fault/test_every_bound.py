@@ -156,6 +156,17 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "dropped": (
         "tests/unit/resolver/test_endpoints.py::test_of_what_others_say_only_plain_endpoints_are_kept",
     ),
+    "clusters that the index's crawl asks because one child, and those that it leads to, list them; "
+    "all children; in all": (
+        (
+            "tests/index/test_cluster_discovery.py::"
+            "test_R5_a_child_that_leads_to_ever_more_clusters_ends_no_discovery"
+        ),
+        (
+            "tests/index/test_cluster_discovery.py::"
+            "test_of_too_many_clusters_below_a_child_those_that_are_not_asked_are_silent"
+        ),
+    ),
     "certificates read at a time before tokens are sent; how long one may take, all addresses of "
     "its server together": (
         "tests/unit/resolver/test_peer_certificates.py::test_so_many_are_read_at_a_time",
