@@ -58,7 +58,7 @@ PACE = {"sweep_interval_seconds": 300.0}
 """Settings by which looks at Kafka are 20 s apart, so that ``settle`` ends between two."""
 
 
-def admin_of(bootstrap: str, timeout_seconds: float = 5.0) -> Callable[[], ConfluentAdmin]:
+def admin_of(bootstrap: str, timeout_seconds: float = 15.0) -> Callable[[], ConfluentAdmin]:
     """Returns a function that makes an admin client of a broker."""
     return lambda: ConfluentAdmin([bootstrap], timeout_seconds=timeout_seconds)
 
