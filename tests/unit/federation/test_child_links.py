@@ -97,8 +97,11 @@ def started(config: ServerConfig) -> Cluster:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Yields a parent that mounts one child."""
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Yields a parent that mounts one child. It has no maintenance: that of its own children would
+    remove the records of the links of ``children_of``, which have the same server id.
+    """
+    monkeypatch.setattr("directory.server.cluster._MAINTENANCE_SECONDS", 1_000_000.0)
     config = ServerConfig.quick(path("/"), store=f"sqlite:///{tmp_path / 'root.sqlite'}")
     made = started(config)
     # A moment later than that, its writes are taken.
@@ -1397,6 +1400,8 @@ def test_S11_a_restored_record_of_a_link_to_a_live_server_does_not_stay(
     others = link_write("kc-other", "another-server", 0)
     cluster.writer.put_facts((restored, others))
     other = FederationState(cluster.replica, path("/"), (), server_id="server-b")
+    server = member_key(cluster.server_id)
+    assert eventually(lambda: cluster.replica.snapshot.fact(server) is not None)
     found = other.child_liveness(CHILD)
     assert found is not None
     assert found.linked
@@ -1405,6 +1410,7 @@ def test_S11_a_restored_record_of_a_link_to_a_live_server_does_not_stay(
         children.forget()
         assert link_of(cluster.replica.snapshot, CHILD) is not None
         link.close()
+        assert eventually(lambda: not children.linked_count())
         children.keep_reported()
     children.forget()
     assert link_of(cluster.replica.snapshot, CHILD) is None
