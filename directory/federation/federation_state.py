@@ -78,8 +78,8 @@ class FederationView:
     """View of one snapshot's mounts.
 
     ``own`` are those of this cluster, ``below`` those that children reported, ``above`` those of
-    the rest of the tree that the parent sent. What a child reports of a cluster that is mounted
-    here, or above here, is dropped (R5).
+    the rest of the tree that the parent sent. What a child reports of this cluster, or of one that
+    is mounted here or above here, is dropped (R5).
     """
 
     snapshot: Snapshot
@@ -175,12 +175,14 @@ class FederationState:
         parent: tuple[str, ...],
         clock_ms: Callable[[], int] = unix_ms,
         server_id: str = "",
+        cluster_id: str = "",
         allow: Collection[str] | None = None,
         bounds: TableBounds = DEFAULT_TABLE_BOUNDS,
     ) -> None:
         """``allow``: networks and domains of servers that may be called besides ``parent``."""
         self._allow = AllowList.of(allow, map(parse_endpoint, parent))
         self._server_id = server_id
+        self._cluster_id = cluster_id
         self.bounds = bounds
         self._replica = replica
         self._configured_mount = configured_mount
@@ -339,7 +341,8 @@ class FederationState:
         if not parent_state.is_of_parent_config(snapshot, self._parent):
             parent = None
         reported = () if parent is None else self.reported_parents(parent)[0]
-        others = {*placed, *(position.parent.ancestor_cluster_ids if position.parent else ())}
+        ancestors = position.parent.ancestor_cluster_ids if position.parent else ()
+        others = {*placed, *ancestors, self._cluster_id}
         reports = {
             child: [row for row in rows if row.row.cluster_id not in others]
             for child, rows in parts.rows_below(snapshot, placed, looked_at).items()

@@ -110,6 +110,7 @@ class Cluster:
             config.mount,
             config.parent,
             server_id=self.server_id,
+            cluster_id=self.cluster_id,
             allow=config.dial_allow,
             bounds=config.limits.table_bounds,
         )

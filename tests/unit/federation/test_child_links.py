@@ -1174,9 +1174,12 @@ def test_R5_a_report_of_a_cluster_that_is_mounted_elsewhere_reaches_nobody(
     cluster: Cluster,
 ) -> None:
     cluster.writer.commit_command(CreateMount(path=path("/ny"), cluster_id="kc-ny", cluster="ny"))
-    false = federation_pb2.MountRow(mount="/la/z", cluster_id="kc-ny", epoch=9, endpoints=["h:1"])
+    false, own = (
+        federation_pb2.MountRow(mount=mount, cluster_id=of, epoch=9, endpoints=["h:1"])
+        for mount, of in (("/la/z", "kc-ny"), ("/la/root", cluster.cluster_id))
+    )
     snapshot = cluster.replica.snapshot
-    rows = [TableRow(one, unix_ms()) for one in (false, row(1))]
+    rows = [TableRow(one, unix_ms()) for one in (false, own, row(1))]
     cluster.writer.put_facts(below_writes(snapshot, CHILD, rows, unix_ms()))
     sent = {"/la": CHILD, "/la/1": "kc-1", "/ny": "kc-ny"}
     assert {
