@@ -168,9 +168,12 @@ class ClusterRouter:
         process mounts it again, are hidden from the caller by no cluster above it.
         """
         for one in self.clusters:
-            view = one.federation.newest_view if one.is_mounted else None
-            if view is None:
+            if not one.is_mounted:
                 continue
+            try:
+                view = one.federation.view()
+            except NotReady:  # it may hide the mount
+                return False
             placed = view.mounts.get(cluster.cluster_id)
             mounts = [cluster.mount] if placed is None else [cluster.mount, placed[0]]
             if not all(self._may_refer(one, mount, call) for mount in mounts):

@@ -28,6 +28,7 @@ from directory.federation.parent_state import UNMOUNTED_KEY, TableRow, table_wri
 from directory.namespace.command import CreateMount
 from directory.namespace.entry import ROOT_ID, Kind
 from directory.namespace.keys import entry_key, mounted_key
+from directory.server.cluster import Cluster
 from directory.store.base import Delete, Put
 from resolver.errors import (
     Absent,
@@ -386,6 +387,29 @@ def test_A12_a_hidden_mount_whose_cluster_is_mounted_again_is_absent_until_it_is
         assert root.outcome("bob", path) == "absent"
     below = resolve_pb2.ResolveRequest(path="/lb/x")
     assert isinstance(root.refusal(ADMIN, "Resolve", below), Unmounted)
+
+
+def test_A12_an_unmounted_cluster_is_not_named_while_the_one_that_hides_its_mount_loads(
+    house: Make, tmp_path: Path
+) -> None:
+    child = house(store=f"sqlite:///{tmp_path}/child.sqlite").cluster
+    child.writer.put_facts([Put(UNMOUNTED_KEY, b"no mount names it")])
+    assert eventually(lambda: not child.is_mounted)
+    serving = house(mount="/zz", cluster="zz", store=f"sqlite:///{tmp_path}/zz.sqlite").cluster
+    root = house(mount="/", cluster="root")
+    root.grant("bob", "-describe", "/")
+    loading = Cluster.open(root.cluster.config)
+    for upper, incomplete, name in (
+        (root.cluster, [], "root"),
+        (loading, [loading.cluster_id], "zz"),
+    ):
+        shared = House(upper, child, serving)
+        listed = shared.ask("bob", "ListMounts", federation_pb2.ListMountsRequest())
+        assert listed.incomplete_cluster_ids == incomplete
+        locate = resolve_pb2.LocateRequest(cluster=child.cluster_id, physical_name="x")
+        message = shared.ask("bob", "Locate", locate).outcome.error.message
+        assert message == f"no cluster {child.cluster_id!r} is known to {name}"
+    loading.store.close()
 
 
 def test_a_mount_as_deep_as_any_is_named_to_who_may_see_it(house: Make) -> None:
