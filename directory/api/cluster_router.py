@@ -1,7 +1,12 @@
 """Cluster router: which of the clusters of this process a call is for, and which snapshot of it the
-call reads.
+call reads (which revision that must have is in ``token_waits.py``).
 
-Which revision that snapshot must have is in ``token_waits.py``.
+A path belongs to the mounted cluster whose mount is its longest prefix; without one, and for a name
+that no cluster here has, the topmost mounted cluster is asked. If that one would refer the caller
+to another cluster of this process, the referral would lead back to this very address: the other one
+is asked instead, and so on. If that other one is unmounted, or has another mount than the referral,
+the path is *unmounted* until it has received its mount; no referral is followed to a mount that is
+hidden from the caller (A12).
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from kdir.v1 import federation_pb2, resolve_pb2
 from directory.api.access_control import AccessControl, check_owned
 from directory.api.resolve_answers import (
     ResponseCache,
+    find_mounts_of_cluster,
     kind_from_number,
 )
 from directory.api.rpc.call_context import CURRENT, Call
@@ -74,15 +80,12 @@ class ClusterRouter:
         )
 
     def cluster_for_path(self, path: Path, call: Call | None = None) -> Cluster:
-        """Returns the cluster whose mount is the longest prefix of the path; without one the
-        topmost cluster, which refers the caller: an *up* referral from a lower one could lead back
-        to this very address. An unmounted cluster is chosen only where no other can be: another
-        one may be mounted in its place, here or elsewhere.
+        """Returns the cluster that a path is for, by the rule of this module.
 
         ``call``: mounts that are hidden from its caller do not count; None = all count.
 
         Raises:
-            Unmounted: another cluster of this process is to own the path and has another mount yet.
+            Unmounted: another cluster of this process is to own the path and has another mount.
         """
         if self.only is not None:
             return self.only
@@ -103,61 +106,96 @@ class ClusterRouter:
     def _owners(self, path: Path) -> list[Cluster]:
         return [one for one in self.clusters if one.mount.is_prefix_of(path)]
 
-    def _topmost(self, clusters: Sequence[Cluster]) -> Cluster:
-        return min(clusters, key=lambda one: (not one.is_mounted, len(one.mount)))
+    def _topmost(self) -> Cluster:
+        """Returns the topmost cluster; mounted ones come first, and of those the loaded ones."""
+        return min(
+            self.clusters,
+            key=lambda one: (
+                not one.is_mounted,
+                one.replica.state is ReplicaState.LOADING,
+                len(one.mount),
+            ),
+        )
 
     def _choose(
         self, path: Path, call: Call | None, owners: Sequence[Cluster], *, is_holder: bool = False
     ) -> Cluster:
         """Returns the cluster for a path, where the mounts of ``owners`` are prefixes of it.
 
-        If the chosen one would refer the caller to a cluster of this process that has not received
-        that mount yet, the referral would lead back to this very address: that one is returned
-        itself, if it is unmounted. If the mount is hidden from the caller, the chosen one answers,
-        with *absent* (A12).
-
         Raises:
-            Unmounted: such a cluster has another mount.
+            Unmounted: see ``cluster_for_path``.
         """
         mounted = [one for one in owners if one.is_mounted]
         if not mounted:
-            topmost = self._topmost(self.clusters)
+            topmost = self._topmost()
             mounted = [topmost] if topmost.is_mounted or not owners else list(owners)
         chosen = max(mounted, key=lambda one: len(one.mount))
-        below = self._referred_to(chosen, path, call)
-        if below is None:
-            return chosen
-        found, mount = below
-        if found is chosen or (is_holder and mount == path):
-            return chosen
-        if found.is_mounted and found.mount != mount:
-            is_shown = call is None or self._may_refer(chosen, found.mount, call)
-            still = f"; its mount is still {found.mount}" if is_shown else ""
-            raise Unmounted(
-                f"cluster {found.config.cluster} has not received yet that it is mounted at "
-                f"{mount}{still}",
-                mount=mount,
-            )
-        return found
+        for _ in self.clusters:  # two that refer to each other are no endless loop
+            referral = self._referral_here(chosen, path, call)
+            if referral is None or (is_holder and referral[1] == path):
+                break
+            found, mount = referral
+            if mount is not None and found.is_mounted and found.mount != mount:
+                raise self._mounted_elsewhere(chosen, found, mount, call)
+            chosen = found
+        return chosen
 
-    def _referred_to(
-        self, above: Cluster, path: Path, call: Call | None
-    ) -> tuple[Cluster, Path] | None:
+    def _referral_here(
+        self, chosen: Cluster, path: Path, call: Call | None
+    ) -> tuple[Cluster, Path | None] | None:
         """Returns the cluster of this process to which another one refers a path, with the mount in
-        that referral; None if there is none, or the mount is hidden from the caller.
+        that referral, None = it refers *up*. Returns None if it answers itself, refers to another
+        process, or the mount is hidden from the caller.
         """
-        view = above.federation.newest_view if above.is_mounted else None
+        view = chosen.federation.newest_view if chosen.is_mounted else None
         if view is None:
             return None
-        hint = None if above.mount.is_prefix_of(path) else view.deepest(path)
-        for one in self.clusters:
-            placed = view.mounts.get(one.cluster_id)
-            if placed is not None and placed[0].is_prefix_of(path):
-                is_shown = call is None or self._may_refer(above, placed[0], call)
-                return (one, placed[0]) if is_shown else None
-            if hint is not None and hint.row.endpoints and hint.row.cluster_id == one.cluster_id:
-                return one, hint.mount
-        return None
+        others = [one for one in self.clusters if one is not chosen]
+        if chosen.mount.is_prefix_of(path):
+            for one in others:
+                mount, _ = view.mounts.get(one.cluster_id, (None, None))
+                if mount is not None and mount.is_prefix_of(path):
+                    is_shown = call is None or self._may_refer(chosen, mount, call)
+                    return (one, mount) if is_shown else None
+            return None
+        hint = view.deepest(path)
+        if hint is not None and hint.row.endpoints:
+            by_id = (one for one in others if one.cluster_id == hint.row.cluster_id)
+            return next(((one, hint.mount) for one in by_id), None)
+        parent = self._parent_here(chosen)
+        return None if parent is None else (parent, None)
+
+    def _parent_here(self, cluster: Cluster) -> Cluster | None:
+        """Returns the cluster of this process to which another one refers *up*; None if it refers
+        to another process, or not at all.
+        """
+        view, mount = cluster.federation.newest_view, cluster.mount
+        if view is None or mount.is_root or not cluster.federation.configured_parent:
+            return None
+        if view.parent is not None:
+            parent_id = view.parent.parent_cluster_id
+            return next((one for one in self.clusters if one.cluster_id == parent_id), None)
+        # It has not linked to this parent yet.
+        above = [
+            one for one in self._owners(mount) if one.is_mounted and len(one.mount) < len(mount)
+        ]
+        return max(above, key=lambda one: len(one.mount), default=None)
+
+    def _mounted_elsewhere(
+        self, above: Cluster, found: Cluster, mount: Path, call: Call | None
+    ) -> Unmounted:
+        is_shown = call is None or self._may_refer(above, found.mount, call)
+        name = found.config.cluster
+        if above.mount.is_prefix_of(mount):
+            still = f"; its mount is still {found.mount}" if is_shown else ""
+            message = f"cluster {name} has not received yet that it is mounted at {mount}{still}"
+        else:
+            own = f"at {found.mount}" if is_shown else "elsewhere"
+            message = (
+                f"cluster {name} is mounted at {mount} in the mount table of cluster "
+                f"{above.config.cluster}, and {own} in its own store; one of them is not up to date"
+            )
+        return Unmounted(message, mount=mount)
 
     def may_answer(self, cluster: Cluster) -> bool:
         """True if a cluster is mounted, or no other one of this process is."""
@@ -213,8 +251,11 @@ class ClusterRouter:
 
     def cluster_by_name(self, cluster: str, call: Call) -> Cluster:
         """Returns the cluster of this id or name, of several one that is mounted; the first one, if
-        none is named. For another name the topmost cluster, which refers the caller; also if the
-        named one is unmounted and its mount is hidden from the caller.
+        none is named. For another name, or if the named one is unmounted and its mount is hidden
+        from the caller: the one that refers the caller, by the rule of this module.
+
+        Raises:
+            NotReady: the grants that a cluster inherits are not loaded.
         """
         if not cluster or self.only is not None:
             return self.clusters[0]
@@ -222,7 +263,16 @@ class ClusterRouter:
         found = min(named, key=lambda one: not one.is_mounted, default=None)
         if found is not None and (found.is_mounted or self.shows_unmounted(found, call)):
             return found
-        return self._topmost(self.loaded() or self.clusters)
+        chosen = self._topmost()
+        for _ in self.clusters:
+            parent = self._parent_here(chosen)
+            if parent is None or parent in named:
+                break
+            tree = self.tree(chosen, chosen.replica.snapshot, call)
+            if find_mounts_of_cluster(chosen, tree, cluster):
+                break
+            chosen = parent
+        return chosen
 
     def require_cluster_by_name(self, cluster: str) -> Cluster:
         """Returns the cluster of this id or name; empty = the only one.

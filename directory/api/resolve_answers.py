@@ -52,11 +52,14 @@ from resolver.path import MAX_PATH_BYTES, ROOT, Path
 if TYPE_CHECKING:
     from kdir.v1 import entry_pb2
 
+    from directory.federation.parent_state import TableRow
+
 __all__ = [
     "ResolveAnswers",
     "ResponseCache",
     "directory_to_proto",
     "encode_error",
+    "find_mounts_of_cluster",
     "kind_from_number",
     "refer_to_cluster",
     "with_authority_index",
@@ -259,6 +262,17 @@ class ResolveAnswers:
         return max(matching, key=lambda one: len(one.path), default=None)
 
 
+def find_mounts_of_cluster(owner: Cluster, tree: OpenTree, cluster: str) -> list[TableRow]:
+    """Returns the mounts of a cluster, by id or name, that ``owner`` knows and that the caller of
+    ``tree`` may see.
+    """
+    return [
+        row
+        for row in owner.federation.rows_everywhere()
+        if cluster in (row.row.cluster_id, row.row.cluster) and tree.can_refer_to(row.mount)
+    ]
+
+
 def refer_to_cluster(
     owner: Cluster, tree: OpenTree, cluster: str, outcome: resolve_pb2.Outcome
 ) -> None:
@@ -267,11 +281,7 @@ def refer_to_cluster(
     route*.
     """
     federation = owner.federation
-    rows = [
-        row
-        for row in federation.rows_everywhere()
-        if cluster in (row.row.cluster_id, row.row.cluster) and tree.can_refer_to(row.mount)
-    ]
+    rows = find_mounts_of_cluster(owner, tree, cluster)
     rows.sort(key=federation.view().rank_of_row, reverse=True)
     found = {row.row.cluster_id: row for row in rows}  # the last row of each cluster counts
     chosen = [found[cluster]] if cluster in found else list(found.values())
