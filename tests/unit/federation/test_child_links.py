@@ -354,28 +354,6 @@ def test_links_that_share_heartbeats_end_together_when_their_process_is_silent(
         children.stop()
 
 
-def test_a_parent_sends_one_heartbeat_for_all_links_of_a_process_(
-    cluster: Cluster,
-) -> None:
-    now = 0.0
-    groups = LinkGroups(lambda: now)
-    children = children_of(cluster, Writing(cluster), 1_000.0, lambda: now, groups)
-    links = links_of(cluster, children, 3, "one process")
-    try:
-        eventually(lambda: all(len(one.responses) >= 3 for one in links))  # with table
-        for number in range(1, 7):
-            now += 1_000.0
-            links[0].beat()
-            links[0].wait()
-            groups.look()
-            eventually(lambda number=number: sum(one.beats for one in links) == number)  # type: ignore[misc]
-        assert [one.beats for one in links] == [2, 2, 2]
-    finally:
-        for one in links:
-            one.close()
-        children.stop()
-
-
 def polled(link: ChildLink) -> list[federation_pb2.LinkResponse]:
     """Polls a link as the server does: only while it has more."""
     responses = []
@@ -402,6 +380,35 @@ def opened(children: ChildLinks, of: federation_pb2.Hello = HELLO) -> ChildLink:
     rest = polled(link)
     assert first or rest or eventually(lambda: polled(link))
     return link
+
+
+def test_a_parent_sends_one_heartbeat_for_all_links_of_a_process(cluster: Cluster) -> None:
+    now = 0.0
+    groups = LinkGroups(lambda: now)
+    children = children_of(cluster, Writing(cluster), 1_000.0, lambda: now, groups)
+    links = []
+    for number in range(3):
+        mount = CreateMount(path=path(f"/c{number}"), cluster_id=f"kc-{number}")
+        cluster.writer.commit_command(mount)
+        links.append(opened(children, hello_of(number, "one process")))
+    server = member_key(cluster.server_id)
+    assert eventually(lambda: cluster.replica.snapshot.fact(server) is not None)
+
+    def beats_of_an_interval() -> list[int]:
+        nonlocal now
+        now += 1_000.0
+        links[0].receive(federation_pb2.LinkRequest(heartbeat=federation_pb2.Heartbeat()))
+        groups.look()
+        return [sum(one.HasField("heartbeat") for one in polled(link)) for link in links]
+
+    for _ in range(8):  # while the table has changed lately, each link has heartbeats of its own
+        beats_of_an_interval()
+    beats = [beats_of_an_interval() for _ in range(6)]
+    assert [sum(one) for one in beats] == [1] * 6
+    assert [sum(of_link) for of_link in zip(*beats, strict=True)] == [2, 2, 2]
+    for link in links:
+        link.close()
+    children.stop()
 
 
 def test_a_silent_child_is_noticed_though_each_poll_sends_it_a_heartbeat(cluster: Cluster) -> None:
