@@ -27,6 +27,7 @@ from directory.api.rpc.call_context import CURRENT, Call
 from directory.api.rpc.caller_slots import CallerSlots, TooManyWaiting
 from directory.api.token_waits import LONGEST_WAIT_SECONDS, choose_snapshot
 from directory.api.visible_tree import OpenTree
+from directory.federation.federation_state import FederationView
 from directory.namespace.snapshot import Snapshot
 from directory.server.cluster import Cluster
 from directory.server.config import Limits
@@ -157,13 +158,33 @@ class ClusterRouter:
                 if mount is not None and mount.is_prefix_of(path):
                     is_shown = call is None or self._may_refer(chosen, mount, call)
                     return (one, mount) if is_shown else None
-            return None
+            return self._reported_here(chosen, view, path, call)
         hint = view.deepest(path)
         if hint is not None and hint.row.endpoints:
             by_id = (one for one in others if one.cluster_id == hint.row.cluster_id)
             return next(((one, hint.mount) for one in by_id), None)
         parent = self._parent_here(chosen)
         return None if parent is None else (parent, None)
+
+    def _reported_here(
+        self, chosen: Cluster, view: FederationView, path: Path, call: Call | None
+    ) -> tuple[Cluster, Path] | None:
+        """Returns the cluster of this process, and its mount, to which a child of another process
+        would refer a path, by its report; None if there is none, the mount is hidden from the
+        caller, or the report is older than what that cluster has received.
+        """
+        for depth in range(len(chosen.mount) + 1, len(path) + 1):
+            mount = Path(path.segments[:depth])
+            row = view.below.get(mount)
+            if row is None:
+                continue
+            for one in self.clusters:
+                own = one.federation.newest_view
+                if one.cluster_id != row.row.cluster_id or own is None:
+                    continue
+                is_shown = call is None or self._may_refer(chosen, mount, call)
+                return (one, mount) if is_shown and row.row.epoch > own.position.epoch else None
+        return None
 
     def _parent_here(self, cluster: Cluster) -> Cluster | None:
         """Returns the cluster of this process to which another one refers *up*; None if it refers

@@ -14,6 +14,7 @@ from kdir.v1 import federation_pb2, resolve_pb2
 from directory.api.cluster_router import ClusterRouter
 from directory.api.resolve_service import ResolveService
 from directory.api.rpc.call_context import Call
+from directory.federation.child_state import below_writes
 from directory.federation.federation_state import unix_ms
 from directory.federation.parent_state import (
     UNMOUNTED_KEY,
@@ -49,6 +50,8 @@ class Hosted:
     """Its mounts, by path: the clusters."""
     table: Mapping[str, str] = field(default_factory=dict)
     """The mount table that its parent sent."""
+    reported: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """What its first child reported, by path: the clusters, and the epochs of their mounts."""
 
 
 ROOT = Hosted("root", "/")
@@ -129,6 +132,22 @@ CASES: list[tuple[str, list[Hosted], dict[str, str]]] = [
         {"kc-unknown": "la", "kc-other": NOT_READY},
     ),
     (
+        "a mount in a cluster of another process that its child has not received",
+        [
+            Hosted("root", "/", mounts={"/m": ELSEWHERE}, reported={"/m/new": ("low", 2)}),
+            Hosted("low", "/m/old", ELSEWHERE),
+        ],
+        {"/m/new/1": UNMOUNTED, "/m/new": UNMOUNTED, "/m/old/1": "low", "/m/other": "root"},
+    ),
+    (
+        "a report of such a cluster that is older than what its child has received",
+        [
+            Hosted("root", "/", mounts={"/m": ELSEWHERE}, reported={"/m/new": ("low", 1)}),
+            Hosted("low", "/m/old", ELSEWHERE),
+        ],
+        {"/m/new/1": "root", "/m/old/1": "low"},
+    ),
+    (
         "all are unmounted",
         [LA_GONE, Hosted("lax", "/la/x", "la", unmounted=True)],
         {"/la/y": UNMOUNTED, "/la/x/1": UNMOUNTED, "kc-unknown": "la"},
@@ -188,6 +207,13 @@ def store_state(one: Hosted, made: Mapping[str, Cluster]) -> None:
     for at, name in one.mounts.items():
         mount = CreateMount(path=path(at), cluster_id=ids.get(name, name))
         eventually(lambda mount=mount: cluster.writer.commit_command(mount))  # type: ignore[misc]
+    if one.reported:
+        child = ids.get(name, name)
+        reports = [
+            TableRow(federation_pb2.MountRow(mount=at, cluster_id=ids[of], epoch=epoch), now)
+            for at, (of, epoch) in one.reported.items()
+        ]
+        cluster.writer.put_facts(below_writes(cluster.replica.snapshot, child, reports, now))
     eventually(lambda: cluster.is_mounted is not one.unmounted)
     cluster.federation.view()
 
