@@ -156,8 +156,8 @@ ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     "dropped": (
         "tests/unit/resolver/test_endpoints.py::test_of_what_others_say_only_plain_endpoints_are_kept",
     ),
-    "clusters that the index's crawl asks because one child, and those that it leads to, list them; "
-    "all children; in all": (
+    "clusters that the index's crawl asks because one child, and those that it leads to, list "
+    "them; all children; in all": (
         (
             "tests/index/test_cluster_discovery.py::"
             "test_R5_a_child_that_leads_to_ever_more_clusters_ends_no_discovery"

@@ -1204,7 +1204,7 @@ def test_an_assumed_value_makes_no_difference_known_that_is_not(
     for assumed in ([], ["--if", "owner=x"]):
         ran = kdir("effective", "--diff", "/orders", *assumed, *layout)
         assert (ran.code, "no drift" in ran.err) == (3, False)
-        assert "what is known is of 6m ago" in ran.err
+        assert "the shown state is 6m old" in ran.err
     kdir.answers["AdminService.GetStatus"] = _status(leader=True, reachable=True)
     ran = kdir("effective", "--diff", "/orders", "--if", "owner=x", *layout)
     assert ran.code == (5 if in_kafka == "8" else 0)
