@@ -77,12 +77,12 @@ def find_identity(address: str) -> Identity | None:
 
 
 def check_writable(address: str) -> None:
-    """Checks that the store at an address takes writes, or could be created, as far as it can be
-    known without trying. Changes nothing.
+    """Checks, without trying to write, that the store at an address takes writes or could be
+    created. Changes nothing.
 
     Raises:
         IncompatibleStore: it cannot be opened or created there.
-        StoreUnreachable: not now.
+        StoreUnreachable: it takes no writes now.
     """
     scheme = address.partition("://")[0]
     match scheme:
@@ -101,7 +101,7 @@ def check_writable(address: str) -> None:
 
 
 def limits_at(address: str) -> Limits:
-    """Returns the limits of the store at an address, whether it is there or not.
+    """Returns the limits of the store at an address, which need not exist yet.
 
     Raises:
         IncompatibleStore: not an address.

@@ -52,13 +52,13 @@ __all__ = [
 
 
 class StoreUnreachable(Exception):
-    """Error: the store did not answer in time, or could not be reached. Whether a commit that ends
-    so took effect is unknown: repeat it with the same request id.
+    """Error: the store did not answer in time, or could not be reached. It is unknown whether a
+    commit with this error took effect: repeat it with the same request id.
     """
 
 
 class StoreDamaged(StoreUnreachable):
-    """Error: what the store holds cannot be read, and waiting does not mend it."""
+    """Error: the store's contents cannot be read, and waiting does not change that."""
 
 
 class StoreFull(StoreUnreachable):
@@ -190,9 +190,7 @@ class Transaction:
 
     @cached_property
     def size_bytes(self) -> int:
-        """Bytes of its keys and values, those of guards included, since they are sent over the
-        network too.
-        """
+        """Bytes of its keys and values; guards count, too, since they are sent over the network."""
         size = 0
         for write in self.writes:
             size += len(write.key) + (len(write.value) if isinstance(write, Put) else 0)
@@ -260,7 +258,7 @@ class Loading(Protocol):
         """Yields the rows as (key, value) in key order, in pages.
 
         Raises:
-            StoreUnreachable: also in the middle; begin again.
+            StoreUnreachable: possibly after some pages; load again.
         """
 
 
@@ -269,7 +267,7 @@ class Watch(Protocol):
 
     @property
     def restarts(self) -> int:
-        """Number of times that the watch reconnected and resumed where it was."""
+        """Number of times that the watch reconnected and resumed from its revision."""
 
     def next(self, timeout_seconds: float) -> Sequence[CommittedWrites]:
         """Returns the next revisions, in order, without gap or repetition; empty if none came in
@@ -286,10 +284,10 @@ class Watch(Protocol):
         self, take: Callable[[Sequence[CommittedWrites]], None]
     ) -> AbstractContextManager[None]:
         """Context manager for a thread that commits in its block through the same store object. At
-        its end that thread calls ``take`` with what ``next`` would return, commits of other threads
-        included, if this is known without asking the store. ``take`` is only called while another
-        thread waits in ``next``, and that thread continues after it; it must be quick and must not
-        fail. If it is not called, ``next`` returns them.
+        its end that thread calls ``take`` with the commits that ``next`` would return, also of
+        other threads, if they are known without asking the store. ``take`` is only called while
+        another thread waits in ``next``, and that thread continues after it; it must be quick and
+        must not fail. If it is not called, ``next`` returns them.
         """
 
     def close(self) -> None:
@@ -330,7 +328,7 @@ class EphemeralKey(Protocol):
         """
 
     def delete(self) -> None:
-        """Removes the key. One that cannot be removed now is removed when the process ends."""
+        """Removes the key; if that fails now, the key is removed when the process ends."""
 
 
 class Store(Protocol):
@@ -352,7 +350,7 @@ class Store(Protocol):
 
         Raises:
             StoreUnreachable: the store cannot be reached.
-            IncompatibleStore: it is another store by now.
+            IncompatibleStore: it is another store now.
         """
 
     def load(self, prefixes: Sequence[bytes] = (b"",)) -> Loading:
@@ -422,7 +420,7 @@ class Store(Protocol):
 
     def remove_expired(self, prefix: bytes = b"") -> int:
         """Removes the ephemeral keys of processes that ended, if the store does not do so by
-        itself; returns how many.
+        itself; returns the number of removed keys.
 
         With a prefix, also removes keys below it that are not ephemeral: they were written by hand
         and would stay for ever. Every server calls this every few seconds.
@@ -432,12 +430,11 @@ class Store(Protocol):
         """
 
     def seal(self, why: str, expected: str | None = None) -> None:
-        """Refuses changes from now on, by anybody; those under way are committed or refused whole.
-
-        Sealing again replaces the reason; with ``expected`` only this one, empty = not sealed. The
-        seal survives every process. While a watch is open, ``identity`` shows the seal soon after.
-        If the reason begins with ``FILLED_FROM``, every watch raises ``HistoryCompacted`` instead,
-        since the next writes are no changes of the tree.
+        """Refuses all changes from now on; changes under way are committed or refused whole.
+        Sealing again replaces the reason; with ``expected``, only this reason (empty = the store is
+        not sealed). The seal survives every process. While a watch is open, ``identity`` shows the
+        seal soon after. If the reason begins with ``FILLED_FROM``, every watch raises
+        ``HistoryCompacted`` instead, since the next writes are no changes of the tree.
 
         Raises:
             StoreUnreachable: effect unknown.
@@ -446,7 +443,7 @@ class Store(Protocol):
 
     def clear(self) -> int:
         """Removes every row of a store that is sealed for filling, in as many commits as needed;
-        returns how many. Can be repeated after any interruption.
+        returns the number of rows. Can be repeated after any interruption.
 
         Raises:
             StoreUnreachable: effect unknown.
@@ -455,7 +452,8 @@ class Store(Protocol):
 
     def fill(self, rows: Iterable[tuple[bytes, bytes]]) -> int:
         """Puts rows into a store that is sealed for filling, in order, in as many commits as
-        needed; returns how many. Can be repeated after any interruption. ``load`` returns them.
+        needed; returns the number of rows. Can be repeated after any interruption. ``load`` returns
+        them.
 
         Raises:
             StoreUnreachable: effect unknown.

@@ -1,12 +1,13 @@
 """Change events as the store keeps them.
 
 An ``o/`` row holds all events of one commit as a ``kdir.v1.OutboxRow``. It has no revision, which
-is unknown before the commit, and no cluster: the reader fills both in. The row also names the facts
+is unknown before the commit, and no cluster: the reader fills both in. The row also lists the facts
 that the commit wrote and that a change log needs; their values are read when they are published.
-The change id in its key begins with the time, or a later one if a newer row has it (``EventKeys``):
-keys are ordered by revision, but for commits of two servers at the same moment, so that a page of
-history is a short range and a store that is filled has the order of commits. The id also contains
-the number of events, so that they can be counted without being read.
+The change id in its key begins with the time, or with a later one if an earlier row's time is not
+lower (``EventKeys``). So keys are in the order of revisions, except for commits of two servers at
+the same moment: a page of history is a short range of keys, and a store that is filled keeps the
+order of commits. The id also contains the number of events, so that they can be counted without
+being read.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ def noted_in(value: bytes | None) -> watch_pb2.ChangeLogState | None:
 
 
 def skip_in(value: bytes | None, incarnation: str) -> watch_pb2.ChangeLogSkip | None:
-    """Returns what an operator gave up in this incarnation of the store, from the value of
-    ``CHANGE_LOG_SKIP``; None: nothing.
+    """Returns the record of changes that an operator gave up in this incarnation of the store, from
+    the value of ``CHANGE_LOG_SKIP``; None: none, or it cannot be read.
     """
     if value is None:
         return None
@@ -110,11 +111,13 @@ holds the entry's row and its fields as text.
 """
 
 _PARTS_OF_ROW_KEY: Final = 4
-"""Most parts of a key that ends without a count of its own: time, count, id and, in stores that an
-earlier release filled, the number of a part.
+"""Most parts of a row's key that is not of ``part_key``: time, count, random number and, in stores
+that an earlier release filled, the number of a part.
 """
 _LAST_MS: Final = 1 << 47
-"""Keys with a later time are no commit's: 12 hex digits must hold all later ones."""
+"""Keys with a later time are not of a commit: the times of all new keys must fit into 12 hex
+digits.
+"""
 _RANDOM_BYTES: Final = 4_096
 _RANDOM_NUMBERS: Final[deque[int]] = deque()
 os.register_at_fork(after_in_child=_RANDOM_NUMBERS.clear)  # two processes must not share them
@@ -154,8 +157,8 @@ def operated_change(snapshot: Snapshot, mount: Path, operation: Operation) -> En
 def random_bits() -> int:
     """Returns a random number of 64 bits, for ids, from the system's source.
 
-    One system call fetches many: each call switches to other threads of the process, which delays
-    a write more than making the number does.
+    One system call fetches many numbers: each call switches to other threads of the process, which
+    delays a write more than making the number does.
     """
     while True:
         try:
@@ -170,8 +173,8 @@ def new_change_id(now_ms: int, count: int) -> str:
 
 
 class EventKeys:
-    """Keys of new ``o/`` rows, each later than those that this server has received: clocks differ,
-    and are set back. Thread-safe.
+    """Keys of new ``o/`` rows, each later than those that this server has received, since clocks
+    differ and are set back. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -185,13 +188,13 @@ class EventKeys:
         return event_key(new_change_id(time_ms, count))
 
     def receive(self, writes: Iterable[Write]) -> None:
-        """Records the rows among the writes of a commit."""
+        """Records the times of the ``o/`` rows among the writes of a commit."""
         for write in writes:
             if isinstance(write, Put) and write.key.startswith(EVENT):
                 self._receive_time(made_at_ms(write.key))
 
     def receive_stored(self, store: Store, now_ms: int) -> None:
-        """Records the rows of a store that are later than now, if there are any.
+        """Records the time of a store's latest row, if it is later than ``now_ms``.
 
         Raises:
             StoreUnreachable: the store cannot be reached.
@@ -258,7 +261,7 @@ def pack(
 ) -> bytes:
     """Returns the value of an ``o/`` row.
 
-    ``facts`` are those of ``logged_facts``; ``is_logged``: the cluster keeps a change log, in which
+    ``facts``: keys from ``logged_facts``; ``is_logged``: the cluster keeps a change log, in which
     each entry must fit one record.
 
     Raises:
@@ -302,9 +305,9 @@ class OutboxCommit:
     revision: int
     events: Events
     logged_facts: tuple[bytes, ...]
-    """Keys; see ``logged_facts``."""
+    """Keys of the written facts that a change log holds."""
     is_readable: bool = True
-    """False: a row cannot be read, and what is in it is missing here."""
+    """False: a row cannot be read, and its contents are missing here."""
 
     def joined(self, other: OutboxCommit) -> OutboxCommit:
         """Returns the contents of this and another row of the same revision, which a store that was
@@ -335,8 +338,8 @@ def unpack(value: bytes, revision: int, cluster_id: str) -> OutboxCommit:
 
 
 def commit_of(key: bytes, value: bytes, revision: int, cluster_id: str) -> OutboxCommit:
-    """Returns what ``unpack`` does. An unreadable row is logged and has no events, so that it
-    does not stop watchers for good.
+    """Returns the contents of an ``o/`` row, as ``unpack`` does. For an unreadable row, logs it and
+    returns no events, so that it does not stop watchers for good.
     """
     try:
         return unpack(value, revision, cluster_id)

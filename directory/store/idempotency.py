@@ -26,8 +26,8 @@ __all__ = ["RequestRecord", "command_fingerprint", "replay_answer", "unanswered"
 
 
 def unanswered(key: bytes) -> KeyEquals:
-    """Returns the guard that no earlier try of a request had an effect, which goes with each of its
-    transactions. ``key``: ``keys.request_key``.
+    """Returns the guard that no earlier try of a request was committed; each transaction of the
+    request has it. ``key``: the request's ``keys.request_key``.
     """
     return KeyEquals(key, None)
 
@@ -120,7 +120,7 @@ class RequestRecord:
         )
 
     def replay_plan(self, codec: Codec) -> Plan:
-        """Returns a plan without writes that has the answer of the first one.
+        """Returns a plan without writes that has the answer of the first plan.
 
         Raises:
             ValueError: its entry or its path cannot be read.
@@ -190,11 +190,11 @@ class RequestRecord:
 
 
 def replay_answer(row: bytes, request_id: str, command: Command, codec: Codec) -> Plan:
-    """Returns the answer that this request id was given before, as a plan without writes. ``row``:
-    the stored value for the id.
+    """Returns the earlier answer to a request id, as a plan without writes. ``row``: the stored
+    value for the id.
 
     Raises:
-        RequestIdReused: it was used for another command, or the row cannot be read.
+        RequestIdReused: the id was used for another command, or the row cannot be read.
     """
     try:
         record = RequestRecord.from_bytes(row)
@@ -230,7 +230,7 @@ def _grant(message: list[Any]) -> Grant:
     """Decodes the stored form.
 
     Raises:
-        ValueError: of a newer version.
+        ValueError: it is of a newer version.
     """
     principal, host, operation, permission, kind, name = message
     return Grant(

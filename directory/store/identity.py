@@ -51,7 +51,7 @@ def refuse_foreign(found: Identity, cluster: str, cluster_id: str | None) -> Non
     """Checks that a store is this cluster's: by name and, if ``cluster_id`` is given, by id.
 
     Raises:
-        IncompatibleStore: why it is not, without its address.
+        IncompatibleStore: it is not; has the reason, without the store's address.
     """
     if found.cluster != cluster:
         raise IncompatibleStore(
@@ -64,10 +64,10 @@ def refuse_foreign(found: Identity, cluster: str, cluster_id: str | None) -> Non
 
 
 def refuse_other_seal(store: str, found: str, expected: str | None) -> None:
-    """Checks that a store is sealed as expected, where it matters; empty = not sealed.
+    """Checks that the seal that was found is the expected one: empty = not sealed, None = any.
 
     Raises:
-        StoreChanged: it is not, with its address.
+        StoreChanged: it is not; names the ``store``.
     """
     if expected not in (None, found):
         raise StoreChanged(
@@ -77,10 +77,10 @@ def refuse_other_seal(store: str, found: str, expected: str | None) -> None:
 
 
 def refuse_other_revision(store: str, found: int, expected: int | None) -> None:
-    """Checks that a store is at the expected revision, where it matters.
+    """Checks that the revision that was found is the expected one; None = any.
 
     Raises:
-        StoreChanged: it is not, with its address.
+        StoreChanged: it is not; names the ``store``.
     """
     if expected not in (None, found):
         raise StoreChanged(

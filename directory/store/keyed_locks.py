@@ -31,7 +31,7 @@ class KeyedLocks:
         self.queues: dict[bytes, _Queue] = {}
 
     def lock_for(self) -> KeyedLock:
-        """Context manager of one thread's lock, which is released at the end."""
+        """Returns a context manager for one thread's lock, which is released at its end."""
         return KeyedLock(self)
 
 

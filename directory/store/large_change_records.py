@@ -1,5 +1,5 @@
-"""Progress of large changes: the stored record of an adoption, and how far adoptions and removals
-are.
+"""Progress of large changes: the stored record of an adoption, and the progress of adoptions and
+removals, for people.
 
 The reaper finishes removals, the reconciler adoptions. A removal needs no record of its own: the
 entries left are counted in the tree.
@@ -35,7 +35,7 @@ __all__ = [
 LARGE: Final = 1_000
 """Number of entries from which the progress of a change is reported."""
 SWEEP: Final = "sweep"
-"""Id of an adoption by a sweep: one at a time, and the next sweep finds the rest."""
+"""Id of each adoption by a sweep: there is one at a time, and the next sweep finds the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ def progress_of(snapshot: Snapshot, trouble: str = "") -> list[admin_pb2.Progres
     """Returns every unfinished large change, oldest first. ``trouble``: why removals are held up,
     if this server knows.
 
-    A removal counts topics and directories; a small one is not listed.
+    Removals with fewer than ``LARGE`` topics and directories are not listed.
     """
     found = [one.to_proto() for one in adoptions(snapshot)]
     for entry_id, removal, left in removals(snapshot):

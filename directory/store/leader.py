@@ -24,7 +24,7 @@ _LOOKS: Final = 50
 
 
 class LeadershipLost(Exception):
-    """Error: another server holds the role by now, so this one must not act under it any more."""
+    """Error: another server holds the role now, so this one must not act under it any more."""
 
 
 class Leader:
@@ -100,8 +100,8 @@ class Leader:
         return snapshot.revision >= written
 
     def wait_for_election(self, sleep: Callable[[float], object], written: int = 0) -> bool:
-        """Returns ``has_reached_election`` as soon as it is true, at the latest after a second.
-        ``sleep`` waits that many seconds, or less when the role is to end.
+        """Waits up to a second for ``has_reached_election``; returns whether it is true. ``sleep``
+        waits the given seconds, or less when the role is to end.
 
         Raises:
             LeadershipLost: see ``has_reached_election``.
@@ -152,14 +152,14 @@ class RoleThread:
         self._unsubscribe: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Begins with the first step."""
+        """Starts the thread, which begins with the first step."""
         self._unsubscribe = self._replica.subscribe(self._on_applied)
         run = with_log_context(self._run)
         self._thread = threading.Thread(target=run, name=self._name, daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
-        """Has the next step begin now."""
+        """Ends the wait for the next step."""
         self._wake.set()
 
     def stop(self, timeout_seconds: float) -> None:

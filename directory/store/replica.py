@@ -1,11 +1,10 @@
 """Replica: one server's copy of its cluster's tree in memory.
 
-One thread loads the store at one revision and then follows its watch; a thread that commits through
-the same store object may apply its commit in that thread's place (``taking_own_commits``), for a
-write of a caller after its answer is sent. The
-replica publishes whole, immutable snapshots: the holder of one sees no later change in it. When the
-history that the replica needs is gone, it loads again and swaps; until then, and while the store is
-unreachable, the old snapshot serves.
+One thread loads the store at one revision and then follows its watch. A thread that commits through
+the same store object may itself apply its commit (``taking_own_commits``); for a caller's write,
+after the answer is sent. The replica publishes whole, immutable snapshots: the holder of one sees
+no later change in it. When the history that the replica needs is gone, it loads again and swaps;
+until then, and while the store is unreachable, the old snapshot serves.
 """
 
 from __future__ import annotations
@@ -69,7 +68,7 @@ class ReplicaState(enum.Enum):
     LOADING = "loading"
     """Nothing was ever loaded: not ready."""
     SERVING = "serving"
-    """It follows the store."""
+    """The replica follows the store."""
     STALE = "stale"
     """The store is unreachable, or sealed, in which case its cluster may continue in another. The
     last snapshot is served, with its age.
@@ -124,25 +123,29 @@ class Replica:
         self._sealed_at = clock()
         self._trouble = ""
         self._log_context: contextvars.Context
-        """Of ``start``, for the thread that applies commits, which holds ``_applying``; the
-        replica's thread has a copy of its own."""
+        """Log context of ``start``, for any thread that applies commits, under ``_applying``; the
+        replica's thread has a copy of its own.
+        """
         self._publishing = 0
         """Id of the thread that calls the subscribers now; 0: none."""
         self._waiting: Final = threading.Lock()
         self._waiters: list[_Waiter] = []  # guarded by _waiting
         self.reloads = 0
-        """How often everything was loaded again because the watch could not resume."""
+        """Number of times that everything was loaded again because the watch could not resume."""
         self._restarts_before = 0  # of watches that are closed
-        self._reported: Snapshot | None = None  # the newest that all subscribers know; _waiting
+        self._reported: Snapshot | None = None  # that all subscribers have; guarded by _waiting
         self._applying: Final = threading.Lock()
-        """Held by the thread that applies commits. It calls the subscribers: no thread waits for
-        this lock while it holds one that they need."""
+        """Held by the thread that applies commits. It calls the subscribers: no thread may wait for
+        this lock while holding another that they need.
+        """
         self._taken: Final[deque[CommittedWrites]] = deque()
         """Commits after the newest tree that the watch has given to the threads that made them."""
         self._failure: BaseException | None = None
-        """Why taken commits were not applied; the replica's thread then loads everything again."""
+        """Error with which commits were not applied; the replica's thread then loads everything
+        again.
+        """
 
-    # -- what it knows -----------------------------------------------------------------------
+    # -- the newest tree ---------------------------------------------------------------------
 
     @property
     def snapshot(self) -> Snapshot:
@@ -180,7 +183,7 @@ class Replica:
 
     @property
     def is_away(self) -> bool:
-        """True if the store does not answer; one that is sealed may."""
+        """True if the store does not answer; a sealed store may answer."""
         return self._away or self._clock() - self._received_at > self.stale_after_seconds
 
     @property
@@ -302,7 +305,7 @@ class Replica:
     @contextmanager
     def taking_own_commits(self) -> Iterator[None]:
         """Context manager for a thread that commits to the store in its block: if it can, that
-        thread takes the commit, and those of others before it, from the watch. It must call
+        thread takes the commit, and earlier commits of others, from the watch. It must call
         ``apply_taken`` soon, and need not wait until the replica's thread has applied them.
         """
         watch = self.watch
@@ -323,7 +326,7 @@ class Replica:
 
     def apply_taken(self) -> None:
         """Applies the commits that threads took, if any; while another thread does so, waits for
-        it. Does not fail: the replica's thread then loads everything again.
+        it. Does not raise: after an error, the replica's thread loads everything again.
         """
         if self._taken and not self.in_callback:
             with suppress(Exception):
@@ -379,13 +382,13 @@ class Replica:
         self._wake(None)  # a thread that waits for a revision finds the store away
 
     def _note_answer(self) -> None:
-        """Notes that the store answered."""
+        """Records that the store answered."""
         if self._away:
             _log.warning("the store is back")
         self._away, self._trouble, self._received_at = False, "", self._clock()
 
     def _apply(self, changes: Sequence[CommittedWrites]) -> None:
-        """Applies commits, after those that were taken before them."""
+        """Applies commits, after the earlier commits that threads took."""
         with self._applying:
             if self._failure is not None:
                 raise RuntimeError("commits were not applied") from self._failure
@@ -395,7 +398,7 @@ class Replica:
                 self._taken.clear()
                 self._failure = error
                 if (watch := self.watch) is not None:
-                    watch.close()  # the replica's thread goes on, and finds the failure
+                    watch.close()  # so the replica's thread finds the failure
                 raise
 
     def _apply_in_order(self, changes: Sequence[CommittedWrites]) -> None:
@@ -438,14 +441,14 @@ class Replica:
             try:
                 same_incarnation = self._store.refresh_identity() == identity
             except BaseException:
-                watch.close()  # nobody else knows of it: it would follow the store for ever
+                watch.close()  # it has no other owner: it would follow the store for ever
                 raise
             # After a restore in the middle the rows may be of another incarnation.
             if same_incarnation:
                 break
             watch.close()
         if count.rows >= _FREEZE_ROWS:
-            # The collector would walk every live object of the tree again and again for nothing:
+            # The collector would scan every live object of the tree again and again for nothing:
             # its nodes hold no cycles and die by their reference counts.
             gc.freeze()
         seconds = self._clock() - started

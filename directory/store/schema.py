@@ -1,8 +1,7 @@
 """Schema of a sqlite store: its tables, its identity and its incarnation, by queries on a
 connection.
 
-A new incarnation begins when the database differs from what its last writer left: a backup was
-restored.
+A new incarnation begins when the database is not as its last writer left it: a backup was restored.
 """
 
 from __future__ import annotations
@@ -105,7 +104,9 @@ def is_empty(connection: sqlite3.Connection) -> bool:
 def create(
     connection: sqlite3.Connection, cluster: str, cluster_id: str | None, sealed: str = ""
 ) -> None:
-    """Creates the tables of a new store (``new_identity``), sealed for a reason or not."""
+    """Creates the tables of a new store (``new_identity``), ``sealed`` for this reason (empty =
+    not).
+    """
     new = new_identity(cluster, cluster_id, SCHEMA_VERSION)
     meta = {
         "store_id": new.store_id,
@@ -151,7 +152,7 @@ def refuse_unknown(connection: sqlite3.Connection) -> None:
     """Checks that the database is a store that this version can use, of any cluster.
 
     Raises:
-        IncompatibleStore: why it is not, without the name of the file.
+        IncompatibleStore: it is not; has the reason, without the name of the file.
     """
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != _APPLICATION_ID:

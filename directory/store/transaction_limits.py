@@ -1,7 +1,8 @@
-"""What one transaction of a store holds; what exceeds it is refused before the store is asked (S9).
+"""Limits of one transaction of a store; a larger one is refused before it is sent (S9).
 
-A request is refused by ``refuse_oversized``, with the error for callers. The store itself raises
-ValueError by the same rule (``Transaction.refuse_invalid``), since then a caller did not ask it.
+``refuse_oversized`` refuses a request, with the error for callers. The store itself raises
+ValueError by the same rule (``Transaction.refuse_invalid``): then the code that commits did not
+check.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class Excess(NamedTuple):
     """Part of a transaction that is over a limit."""
 
     text: str
-    """What the transaction has and what one holds, for people: the rest of a sentence."""
+    """Size of the transaction and the limit, for people: the rest of a sentence."""
     limit: int
 
 
@@ -28,12 +29,14 @@ class Limits:
     """Maximum size of one transaction; callers split before the store refuses."""
 
     max_writes: int
-    """Guards and writes of one transaction together; only the writes if ``max_guards`` is set."""
+    """Most guards and writes of one transaction together; only the writes if ``max_guards`` is
+    set.
+    """
     max_bytes: int
-    """Bytes of the keys and values of one transaction."""
+    """Most bytes of the keys and values of one transaction."""
     max_guards: int | None = None
-    """Guards of one transaction, if the store limits them separately, as etcd does; None = together
-    with the writes.
+    """Most guards of one transaction, if the store limits them separately, as etcd does; None =
+    together with the writes.
     """
 
     def hold(self, guards: int, writes: int) -> bool:
@@ -49,9 +52,7 @@ class Limits:
         return f"{self.max_guards} guards and {self.max_writes} writes"
 
     def excess(self, guards: int, writes: int, size_bytes: int) -> Excess | None:
-        """Returns what of a transaction of this size one transaction does not hold; None: all of it
-        fits.
-        """
+        """Returns the limit that a transaction of this size exceeds; None: it exceeds none."""
         if not self.hold(guards, writes):
             return Excess(
                 f"needs {guards} guards and {writes} writes; one transaction of this store holds "
@@ -67,8 +68,7 @@ class Limits:
 
 
 def refuse_oversized(limits: Limits, guards: int, writes: int, size_bytes: int) -> None:
-    """Refuses a change whose transaction would have this size, before the store does with an error
-    of its own.
+    """Checks that a change's transaction of this size is within the limits.
 
     Raises:
         LimitExceeded

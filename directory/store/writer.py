@@ -1,4 +1,5 @@
-"""Carries out commands: plan on the newest tree, commit under the plan's guards, wait to see it.
+"""Carries out commands: plan on the newest tree, commit under the plan's guards, wait for the
+replica.
 
 A request that ends without a commit (refused, or nothing to change) is answered only from a tree
 that is as new as the store was when the request came (``Writer.decide``), since another server may
@@ -110,7 +111,7 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Arguments of one call of ``Writer.commit_command``; empty ``request_id``: a repetition of it
+    """Arguments of one call of ``Writer.commit_command``; empty ``request_id``: a repeated request
     is not recognized.
     """
 
@@ -141,9 +142,9 @@ class _Decision:
     oldest: int = -1
     """Every tree that this attempt reads is of this revision at least."""
     newest: int | None = None
-    """The store's newest revision at some moment after the request came; None: not asked yet."""
+    """The store's newest revision at some moment after the request came; None: not read yet."""
     wrote: bool = False
-    """Something was committed, or may have been: its guards confirm the tree that it needs."""
+    """True if a commit was made, or may have been: its guards confirm the tree that it needs."""
 
     def is_confirmed(self) -> bool:
         return self.newest is not None and self.oldest >= self.newest
@@ -159,17 +160,18 @@ class Writer:
     """Writer to one store, for any thread: how every module writes while its cluster serves.
 
     ``commit_command`` changes the tree, ``put_facts`` writes rows that are no entries; an elected
-    role passes its ``Leader.guard`` to these two. ``decide`` is for writes that depend on what was
-    read first. Only the code that trims old rows (``RetentionTrimmer``) or begins a new store
-    writes to the store itself.
+    role passes its ``Leader.guard`` to these two. ``decide`` is for writes that depend on earlier
+    reads. Only the code that trims old rows (``RetentionTrimmer``) or begins a new store writes to
+    the store itself.
 
     Args:
-        mount: where the cluster was mounted at a snapshot.
+        mount: returns the path of the cluster's mount at a snapshot.
         allow: raises for writes that not every server of the cluster can deal with yet.
         check: raises for a plan, on its snapshot and mount, that clusters below cannot take.
-        check_outbox: raises for a change while too many wait for the change log; with True more
-            may wait: for a change that takes rights away, or is of an elected role or an operator.
-        bounds: how much a command may put into an entry.
+        check_outbox: raises for a change while too many commits wait for the change log; with True
+            more may wait: for a change that takes rights away, or is of an elected role or an
+            operator.
+        bounds: limits of what a command may put into an entry.
     """
 
     def __init__(  # noqa: PLR0913 - what one cluster has, each once
@@ -207,8 +209,8 @@ class Writer:
 
     @property
     def under_way(self) -> int:
-        """Number of commands being committed: work that is done in many small steps lets these go
-        first in between.
+        """Number of commands being committed: work in many small steps gives way to them between
+        its steps.
         """
         return self._under_way
 
@@ -243,13 +245,13 @@ class Writer:
         ``extra_writes`` go into the same transaction; an extra guard that does not hold ends the
         command, since planning again would not help. ``authorize`` is called before each try, on
         the snapshot of that try; it raises, or returns guards under which the right still holds.
-        ``complete`` is called after it: it returns the command with what is looked up for it, such
-        as Kafka's topic or whether topics are deleted in Kafka too, or raises; a repeated request
-        is recognized by the command as it was before. ``as_shown`` returns the plan with the entry
-        and counts that the caller is shown; these are stored with the request id, so that a
-        repeated request gets the same. ``later``: if the commit can be applied to the replica by
-        this thread, is passed the function that does so, and need not call it before the answer is
-        sent; where others write too it is applied at once, since their plans need it.
+        ``complete`` is called after it: it returns the command with looked-up values, such as
+        Kafka's topic or whether topics are deleted in Kafka too, or raises; a repeated request is
+        recognized by the command as it was before. ``as_shown`` returns the plan with the entry and
+        counts that the caller is shown; these are stored with the request id, so that a repeated
+        request gets the same. ``later``: if this thread can apply the commit to the replica,
+        ``later`` is called with the function that does so, which may run after the answer is sent.
+        While others write too, the commit is applied at once, since their plans need it.
 
         Raises:
             KdirError: the plan, ``authorize`` or ``complete`` refuses the command.
@@ -316,7 +318,9 @@ class Writer:
         *,
         ask_first: bool = False,
     ) -> T:
-        """``final``: errors of the attempt that are raised without asking the store."""
+        """Implements ``decide``. ``final``: errors of the attempt that are raised without asking
+        the store.
+        """
         if self._deciding.decision is not None or self._replica.in_callback:
             # In a callback of the replica nothing newer can come while the attempt runs.
             return attempt()
@@ -390,7 +394,7 @@ class Writer:
                         tries += not (is_new or _counts(guard))
                         self._catch_up(revision, request.deadline)
                     case None:
-                        pass  # it waited for the lock: its plan may count too little by now
+                        pass  # it waited for the lock: its plan may count too little
         raise WriteConflict(
             f"others changed the same thing {_TRIES} times in a row; nothing was written",
             tries=_TRIES,
@@ -419,7 +423,7 @@ class Writer:
             self._check(snapshot, mount, planned)
             planned = request.as_shown(planned, snapshot)
         except KdirError as error:
-            # What is in the way may be the effect of this very request's first try.
+            # The reason of the refusal may be the effect of this request's own first try.
             if not request.validate_only and (known := self._answered(request)):
                 return known if may else _without_what_is_hidden(known, error)
             raise
@@ -486,9 +490,9 @@ class Writer:
     def _for_change_log(
         self, facts: Sequence[bytes]
     ) -> tuple[tuple[Guard, ...], tuple[Write, ...]]:
-        """Returns guards and writes to add to a transaction without events that writes these
-        facts: for the change log, a row that names the facts or, if the cluster keeps no change
-        log, a guard that it still keeps none.
+        """Returns guards and writes to add to a transaction without events that writes these facts:
+        for the change log, a row that lists the facts or, if the cluster keeps no change log, a
+        guard that it still keeps none.
         """
         if not facts:
             return (), ()
@@ -525,7 +529,7 @@ class Writer:
         Raises:
             LimitExceeded, LevelNotFinalized, OutboxFull, StoreSealed
             StoreUnavailable: the store refuses it; nothing was written.
-            StoreUnreachable: it may have happened.
+            StoreUnreachable: it may have been committed.
         """
         refuse_oversized(
             self._store.limits,
@@ -558,13 +562,13 @@ class Writer:
         return None if self._replica.in_callback else self._deciding.decision
 
     def _now_at(self, revision: int) -> None:
-        """Notes the store's newest revision, which came with the answer to a commit."""
+        """Records the store's newest revision, which came with the answer to a commit."""
         decision = self._own_decision()
         if decision is not None and decision.newest is None:
             decision.newest = revision
 
     def _wrote(self) -> None:
-        """Notes that something was committed, or may have been."""
+        """Records that a commit was made, or may have been."""
         decision = self._own_decision()
         if decision is not None:
             decision.wrote = True
@@ -580,7 +584,7 @@ class Writer:
         unchanged = CommitResult(planned, snapshot.revision)
         decision = self._own_decision()
         if not request.request_id or decision is None or not self._confirm(decision):
-            return unchanged  # what is not confirmed is planned again, on a newer tree
+            return unchanged  # an unconfirmed one is planned again, on a newer tree
         return self._commit(request, replace(planned, guards=()), now_ms)
 
     def _commit(
@@ -628,7 +632,7 @@ class Writer:
             return known
         except StoreUnreachable as reason:
             _log.warning("the store is away: %s", reason)
-            # Whether it happened is looked up for a caller that still waits.
+            # For a caller that still waits, looks up whether it was committed.
             self._wrote()
             waited_for = planned.changes and self._clock() < request.deadline
             revision = self._revision_of(change_key) if waited_for else None
@@ -671,7 +675,7 @@ class Writer:
             raise _store_unavailable_error(reason) from reason
 
     def _answered(self, request: _Request) -> CommitResult | None:
-        """Returns the answer that this request id was given before.
+        """Returns the earlier answer to this request id; None: there is none.
 
         Raises:
             RequestIdReused, StoreUnavailable
@@ -717,9 +721,9 @@ class Writer:
         deadline: float,
         later: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        """Waits until the local replica has a write; with ``later``, leaves it to that to apply the
-        write if it is taken. If that takes too long, the write is still valid: the answer's token
-        makes later reads wait.
+        """Waits until the local replica has a write. If its commit was taken from the watch,
+        ``later`` gets the function that applies it, and nothing is waited for. If the wait takes
+        too long, the write is still valid: the answer's token makes later reads wait.
         """
         if self._replica.in_callback:
             return
@@ -732,12 +736,12 @@ class Writer:
             _log.warning("revision %d is written, but not seen yet: %s", revision, reason)
 
 
-# Errors of the contract for a write that the store does not make. Where the store is, and what its
-# operator has to do, goes to the log and never to callers.
+# Errors of the contract for a write that the store does not make. The store's address, and what its
+# operator has to do, go to the log and never to callers.
 
 
 def _store_unavailable_error(reason: StoreUnreachable, effect: str = "none") -> StoreUnavailable:
-    """Returns the error for callers; where the store is goes to the log only."""
+    """Returns the error for callers; the store's address goes to the log only."""
     _log.warning("the store is away: %s", reason)
     return StoreUnavailable("the store is away", effect=effect)
 
@@ -757,7 +761,7 @@ def _store_refused_error(reason: StoreRefused) -> StoreUnavailable:
 
 
 def _store_full_error(reason: object) -> LimitExceeded:
-    """Returns the error for callers; what an operator has to do goes to the log."""
+    """Returns the error for callers; the operator's task goes to the log."""
     _log.error("the store is full: %s", reason)
     return LimitExceeded("the store of this cluster is full; nothing was written", limit="store")
 
@@ -781,7 +785,7 @@ def _without_what_is_hidden(known: CommitResult, error: KdirError) -> CommitResu
 
 
 def _counts(guard: Guard) -> TypeGuard[KeyEquals]:
-    """Returns whether it guards what is counted for a quota."""
+    """True if a guard protects the count of a quota."""
     return isinstance(guard, KeyEquals) and guard.key.startswith(QUOTA)
 
 
@@ -800,7 +804,9 @@ def _is_of_role(guard: Guard) -> bool:
 
 
 def _takes_rights(command: Command) -> bool:
-    """True if a command can only take rights away: more such ones may wait for the change log."""
+    """True if a command can only take rights away: more such commands may wait for the change
+    log.
+    """
     match command:
         case RemoveGrants(grants=grants):
             return all(grant.permission is Permission.ALLOW for grant in grants)
@@ -811,7 +817,7 @@ def _takes_rights(command: Command) -> bool:
 
 
 def _new_id() -> int:
-    """Entry ids are random: two servers need not agree on the next one."""
+    """Returns a random entry id: servers need not agree on the next one."""
     return max(3, random_bits() >> 1)
 
 

@@ -1,7 +1,7 @@
 """Classifies failed calls to etcd: whether they may be repeated, where, and whether they may have
 taken effect.
 
-etcd reports most of it by gRPC code, and the rest only as text (its
+etcd reports most errors by gRPC code, and the rest only as text (its
 ``api/v3rpc/rpctypes/error.go``), which clients are expected to compare.
 """
 
@@ -60,7 +60,7 @@ class FailureKind(enum.Enum):
     LOGIN = enum.auto()
     """The token is unknown to etcd and nothing was done: repeat with a new one."""
     FINAL = enum.auto()
-    """See ``final_error``."""
+    """Repeating the call does not help; ``final_error`` returns the error to raise."""
 
 
 _UNREACHED: Final = (
@@ -86,7 +86,7 @@ _ELSEWHERE: Final = frozenset(
 
 
 def error_text(error: grpc.RpcError) -> str:
-    """Returns the message on one line."""
+    """Returns the message of an error, on one line."""
     return " ".join(str(error.details() or error.code().name).split())[:300]
 
 

@@ -63,9 +63,10 @@ OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", 2_000),  # also how long connecting may take
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.enable_retries", 0),  # gRPC cannot know which calls may be sent twice
-    # Channels with one target share a connection otherwise, also with a forked child's.
+    # Otherwise channels with the same target share a connection, also with those of a forked child.
     ("grpc.use_local_subchannel_pool", 1),
-    # A stream of answers is read by the thread that wants it: else each commit wakes one more.
+    # A response stream is read by the thread that consumes it: otherwise each commit wakes one
+    # more.
     (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),  # type: ignore[attr-defined]
 )
 
@@ -124,11 +125,12 @@ class Channels:
         return grpc.secure_channel(endpoint, credentials, OPTIONS)
 
     def drop(self, number: int) -> None:
-        """Drops this channel, unless it is new itself: the next caller gets another one."""
+        """Drops an endpoint's channel, unless it is new: the next caller gets another one."""
         with self._lock:
             stubs = self._stubs[number]
             if stubs is not None and self._clock() - stubs.made_at > _REBUILD_SECONDS:
-                # Not closed: other threads' calls on it may yet succeed. It goes with the last.
+                # Not closed: other threads' calls on it may yet succeed. It is freed after the last
+                # of them.
                 self._stubs[number] = None
 
     def close(self) -> None:
@@ -189,7 +191,7 @@ class Login:
         """Returns the token; requests one at this endpoint if there is none; empty without a user.
 
         Raises:
-            Unsent: not in time.
+            Unsent: no token in time.
             grpc.RpcError: etcd rejects the user or the password.
         """
         if not self._address.user:
@@ -244,7 +246,7 @@ class EtcdConnection:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Opens no connection yet.
+        """Reads the files of the address; opens no connection yet.
 
         Raises:
             IncompatibleStore: a file in the address cannot be read.
@@ -311,7 +313,8 @@ class EtcdConnection:
 
         Raises:
             StoreUnreachable: effect unknown.
-            StoreFull: also unknown: etcd applies the one that exceeds its quota, and answers this.
+            StoreFull: effect unknown: etcd applies the transaction that exceeds its quota, and
+                still answers this.
             EtcdRefused: no effect.
         """
         deadline = self._clock() + timeout_seconds
@@ -413,7 +416,7 @@ class EtcdConnection:
 
     # -- member by member --------------------------------------------------------------------
 
-    # What follows is for callers that must know which member answers, such as a watch.
+    # For callers that must know which member answers, such as a watch.
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -434,7 +437,7 @@ class EtcdConnection:
         that endpoint if necessary.
 
         Raises:
-            StoreUnreachable: not in time.
+            StoreUnreachable: no token in time.
             EtcdRefused: wrong user or password.
         """
         deadline = self._clock() + timeout_seconds

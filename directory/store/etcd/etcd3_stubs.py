@@ -32,7 +32,7 @@ from resolver.extras import missing_extra
 __all__ = ["etcdrpc", "transactions"]
 
 _PACKAGE: Final = "etcd3"
-_MODULES: Final = ("kv_pb2", "auth_pb2", "rpc_pb2")  # each after those that it imports
+_MODULES: Final = ("kv_pb2", "auth_pb2", "rpc_pb2")  # each after the modules that it imports
 _SINCE_3_4: Final = (
     ("WatchCreateRequest", "watch_id", 7, FieldDescriptorProto.TYPE_INT64),
     ("WatchCreateRequest", "fragment", 8, FieldDescriptorProto.TYPE_BOOL),
@@ -43,10 +43,10 @@ _SINCE_3_4: Final = (
 
 
 def _folder() -> Path:
-    """Returns where the generated modules lie; nothing of the package is imported to find it.
+    """Returns the folder of the generated modules, without importing the package.
 
     Raises:
-        IncompatibleStore: the package is not there.
+        IncompatibleStore: the package is not installed.
     """
     if missing := missing_extra("a store at etcd://…", "etcd"):
         raise IncompatibleStore(missing)
@@ -81,7 +81,7 @@ def _descriptor_in(source: str) -> bytes:
 
 
 def _brought_up_to_date(serialized: bytes) -> bytes:
-    """Returns the descriptor; adds the fields of etcd 3.4 to that of ``etcdserverpb``."""
+    """Returns a descriptor as it is, but ``etcdserverpb``'s with the fields of etcd 3.4 added."""
     file = FileDescriptorProto.FromString(serialized)
     if file.package != "etcdserverpb":
         return serialized

@@ -24,7 +24,7 @@ _DEFAULT_PORT: Final = 2379
 _FILES: Final = ("ca", "cert", "key", "password_file")
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._-]+)+")
 _MAX_PREFIX: Final = 200
-"""Most bytes of a prefix: each transaction has room for so many at each key."""
+"""Most bytes of a prefix: each transaction has room for this many at each key."""
 _HOST: Final = re.compile(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+")
 
 
@@ -37,7 +37,7 @@ class EtcdAddress:
     prefix: str
     """``/la``: the cluster's keys all begin with it and a slash."""
     user: str = ""
-    """Empty: none, or the one that etcd takes from the certificate."""
+    """Name of the user; empty = none, or the one that etcd takes from the certificate."""
     given_password: str | None = field(default=None, repr=False)
     ca: str = ""
     """File with the certificates that etcd's are checked against; empty = no TLS."""

@@ -1,8 +1,8 @@
-"""The transaction in which every write to etcd is made: under its guards and the store's identity,
-with a commit id.
+"""Makes every write to etcd in a transaction that compares its guards and the store's identity, and
+writes a commit id.
 
-After a seal, a restore or a fill by another process, the identity that the transaction compares is
-another one: the transaction fails, the identity is read again, and ``draft`` is called again.
+After a seal, a restore or a fill by another process, the store has another identity: the
+transaction fails, the identity is read again, and ``draft`` is called again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["GuardFailed", "TransactionDraft", "commit_guarded"]
 
 @dataclass(frozen=True, slots=True)
 class TransactionDraft:
-    """Transaction without the parts that all transactions have."""
+    """Transaction without the parts that are the same in all transactions."""
 
     compares: Sequence[Any]
     operations: Sequence[Any]
@@ -40,8 +40,8 @@ class TransactionDraft:
 
 @dataclass(frozen=True, slots=True)
 class GuardFailed:
-    """Result if nothing was written. ``answers``: those to the draft's reads; ``committed``: etcd's
-    revision of the newest commit, 0 = none.
+    """Result if nothing was written. ``answers``: answers to the draft's reads; ``committed``:
+    etcd's revision of the newest commit, 0 = none.
     """
 
     incarnation: Incarnation
@@ -49,7 +49,9 @@ class GuardFailed:
     committed: int
 
     def conflict(self, guards: Sequence[Guard]) -> Conflict:
-        """Returns the guard that failed, for a draft whose reads are ``reads_of`` its guards."""
+        """Returns the conflict with the guard that failed; the draft's reads are ``reads_of`` its
+        guards.
+        """
         broken = unfulfilled(self.incarnation, guards, self.answers, self.committed)
         if broken is None:
             raise AssertionError(f"etcd refused {guards}, and each of them holds")
@@ -70,8 +72,8 @@ def commit_guarded(
         StoreUnreachable: effect unknown.
         StoreFull: nothing was written.
         StoreIsSealed: the store is sealed and this is not ``filling``; nothing was written.
-        ValueError: ``filling`` a store that is not sealed for that; or larger than etcd
-            accepts.
+        ValueError: ``filling`` a store that is not sealed for that; or the transaction is larger
+            than etcd accepts.
     """
     deadline = keyspace.clock() + timeout_seconds
     for _ in range(MOST_TRIES):
@@ -124,8 +126,8 @@ def _writable(keyspace: Keyspace, *, filling: bool) -> Incarnation:
 def _committed_when_full(
     keyspace: Keyspace, incarnation: Incarnation, before: Seen, commit_id: str
 ) -> Committed | None:
-    """Returns the commit of a transaction to which etcd answered that its database is full, if it
-    applied it, as it does with the one that exceeds its quota; None: nothing was written.
+    """Returns the commit of a transaction to which etcd answered that its database is full, if etcd
+    applied it, as it does with the first that exceeds its quota; None: nothing was written.
 
     Raises:
         StoreUnreachable: effect unknown.

@@ -2,8 +2,8 @@
 compares.
 
 The revisions of an incarnation are etcd's plus an offset of its own: a restored etcd counts up
-again to revisions that clients have seen, and no guard or token from before the restore may match
-one after it (decision 0009).
+again to revisions that clients have seen, and no guard or token from before the restore may match a
+revision after it (decision 0009).
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ __all__ = ["SCHEMA_VERSION", "Incarnation"]
 
 SCHEMA_VERSION: Final = 1
 _INCARNATION_STEP: Final = 1_000_000_000
-"""Distance of a new incarnation's first revision from those known of the previous one. It is large,
-as revisions that a restore lost may be unknown, and all users of etcd share its revisions.
+"""Distance of a new incarnation's first revision from the highest known one of the previous
+incarnation. It is large, as revisions that a restore lost may be unknown, and all users of etcd
+share its revisions.
 """
 
 
@@ -34,7 +35,7 @@ class Incarnation:
     offset: int
     """Difference between the store's revisions and etcd's."""
     begins: int
-    """Lower revisions of the store are of earlier incarnations."""
+    """First revision of the store in it; lower ones are of earlier incarnations."""
     stored: bytes = b""
 
     @classmethod
@@ -47,7 +48,7 @@ class Incarnation:
         """Parses the value in etcd.
 
         Raises:
-            ValueError: it cannot be read, and why.
+            ValueError: it cannot be read; has the reason.
             IncompatibleStore: a newer kdir wrote it.
         """
         try:

@@ -1,4 +1,4 @@
-"""Where the keys of one cluster lie in etcd.
+"""Layout of the keys of one cluster in etcd.
 
 ::
 

@@ -61,12 +61,12 @@ class Keyspace:
         incarnation: Incarnation,
         clock: Callable[[], float],
     ) -> None:
-        """Not called directly: see ``open``."""
+        """Called by ``open`` only."""
         self.connection: Final = connection
         self.layout: Final = Layout(connection.address.root)
         self._cluster: Final = cluster
         self._cluster_id: Final = incarnation.identity.cluster_id
-        """As found when it was opened: other clusters may have the same name."""
+        """Cluster id as found when the store was opened: other clusters may have the same name."""
         self.clock: Final = clock
         self._incarnation = incarnation
         self._identity_at = 0  # etcd's revision at which it was read
@@ -83,7 +83,8 @@ class Keyspace:
         clock: Callable[[], float] = time.monotonic,
         sealed: str = "",
     ) -> Self:
-        """Returns the cluster's keys; creates the store, sealed if so, if there is none.
+        """Returns the cluster's keys; creates the store if there is none, ``sealed`` for this
+        reason (empty = not sealed).
 
         Raises:
             IncompatibleStore: another cluster's store, a newer schema, keys of something else, or
@@ -210,7 +211,7 @@ class Keyspace:
             return self._incarnation
 
     def note_commit(self, incarnation: Incarnation, etcd_revision: int, commit_id: str) -> None:
-        """Records the newest commit at a revision; ignores those of earlier incarnations."""
+        """Records the newest commit at a revision; ignores commits of other incarnations."""
         seen = Seen(
             incarnation.identity.incarnation, incarnation.revision(etcd_revision), commit_id
         )
@@ -218,7 +219,7 @@ class Keyspace:
             self.newest.note(seen)
 
     def _commit_id_at(self, etcd_revision: int) -> str | None:
-        """Returns the newest commit as of a revision; None: no longer known."""
+        """Returns the id of the newest commit as of a revision; None: no longer known."""
         try:
             answer = self.connection.range(head_request(self.layout, etcd_revision), READ_SECONDS)
         except (Compacted, FutureRevision):
@@ -247,7 +248,7 @@ class Keyspace:
 
 
 class EtcdLoading:
-    """See ``directory.store.base.Loading``."""
+    """Loading of rows from etcd (``directory.store.base.Loading``)."""
 
     def __init__(
         self,
@@ -319,10 +320,10 @@ class EtcdLoading:
 
 
 def fewer_rows(connection: EtcdConnection, limit: int) -> int:
-    """Returns how many rows to request after a response with so many was too large.
+    """Returns the number of rows to request after a response with ``limit`` rows was too large.
 
     Raises:
-        StoreUnreachable: a single row was.
+        StoreUnreachable: a single row was too large.
     """
     if limit == 1:
         raise StoreUnreachable(f"{connection}: a row is too large to be read") from None

@@ -97,7 +97,9 @@ class Lease:
         self._ended = True
 
     def renewed(self, asked_at: float, answered_seconds: int) -> None:
-        """Records a renewal for this long, at some time after ``asked_at``."""
+        """Records a renewal by ``answered_seconds``, at some time after ``asked_at``; 0 = the lease
+        has expired.
+        """
         if answered_seconds <= 0:
             self._ended = True
         else:
@@ -220,7 +222,7 @@ def elect(keyspace: Keyspace, leases: Leases, role: str, candidate: str) -> Etcd
 
 
 class EtcdLeadership:
-    """See ``directory.store.base.Leadership``."""
+    """Role held by a lease in etcd (``directory.store.base.Leadership``)."""
 
     def __init__(self, keyspace: Keyspace, leases: Leases, lease: Lease, guard: KeyEquals) -> None:
         self._keyspace: Final = keyspace
@@ -277,7 +279,7 @@ def create_ephemeral(
 
 
 class EtcdAnnouncement:
-    """See ``directory.store.base.EphemeralKey``."""
+    """Key bound to a lease in etcd (``directory.store.base.EphemeralKey``)."""
 
     def __init__(
         self, keyspace: Keyspace, leases: Leases, lease: Lease, key: bytes, token: bytes
@@ -341,8 +343,8 @@ def remove_expired(keyspace: Keyspace, prefix: bytes) -> int:
 
 
 def _remove(keyspace: Keyspace, dead: Sequence[Any]) -> int:
-    """Removes keys if they are all still those of dead processes; otherwise the next
-    sweep retries.
+    """Removes keys if all of them still belong to dead processes; otherwise the next sweep
+    retries.
     """
     layout = keyspace.layout
     compares: list[Any] = []
@@ -356,7 +358,9 @@ def _remove(keyspace: Keyspace, dead: Sequence[Any]) -> int:
 
 
 def _remove_stray(keyspace: Keyspace, stray: Sequence[Any]) -> int:
-    """Removes rows if all are still unchanged and not ephemeral; returns how many."""
+    """Removes rows if all are still unchanged and not ephemeral; returns the number of removed
+    rows.
+    """
     layout = keyspace.layout
     compares: list[Any] = []
     for kv in stray:

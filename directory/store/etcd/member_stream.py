@@ -142,7 +142,7 @@ class Stream:
 
     @property
     def failure(self) -> grpc.RpcError | None:
-        """Why the stream ended, once all earlier messages were taken."""
+        """Error that ended the stream, possibly before all messages were taken; None: no error."""
         return self._failure
 
     @property
@@ -193,7 +193,7 @@ class Members(Protocol):
 
     @property
     def endpoints(self) -> Sequence[str]:
-        """``host:port`` of each."""
+        """``host:port`` of each member."""
 
     def dial(self, number: int) -> grpc.Channel:
         """Opens a new connection to one member, which the caller closes.
@@ -241,7 +241,7 @@ class HeadProbe:
     call: Any
     asked_at: float
     since: int
-    """This process's revision when it was sent."""
+    """Revision that this process had reached when the read was sent."""
     past: int = 0
     """Revision that it reads; 0 = the newest."""
 
@@ -260,4 +260,6 @@ class MemberConnection:
     received_at: float = 0.0
     """Time of its last message, or of the last probe that showed nothing missing."""
     lags_since: float | None = None
-    """Time since when committed changes are missing; restarts with each message."""
+    """Time at which committed changes began to be missing; set again by each message. None: none is
+    missing.
+    """

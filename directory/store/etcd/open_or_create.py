@@ -33,8 +33,9 @@ __all__ = [
 
 _SECONDS: Final = 5.0
 _MEMBER_SECONDS: Final = 1.0
-"""Longest wait for one member when all are compared: one that is away delays an open by this, and
-once more by as much at a login."""
+"""Longest wait for one member when all are compared: an unreachable one delays an open by this
+time, and by as much again at a login.
+"""
 
 
 def read_head(
@@ -102,7 +103,9 @@ def _found_or_begin(
 
 
 def _creation(layout: Layout, incarnation: Incarnation, *compares: Any) -> Any:
-    """Returns the transaction that creates a store where nothing is, else reads what is there."""
+    """Returns the transaction that creates a store if the prefix has no keys, and otherwise reads
+    the identity and the first key there.
+    """
     nothing_there = transactions.Create(layout.root, layout.root_end) == 0
     return request_of(
         [nothing_there.build_message(), *compares],
@@ -115,7 +118,7 @@ def _found_instead(connection: EtcdConnection, answer: Any) -> bytes:
     """Returns the stored identity that kept a store from being created; empty: nothing is there.
 
     Raises:
-        IncompatibleStore: other keys are.
+        IncompatibleStore: there are other keys.
     """
     identity, other = (one.response_range.kvs for one in answer.responses)
     if identity:
@@ -155,12 +158,12 @@ def check_writable(address: EtcdAddress) -> None:
 
 
 def refuse_two_clusters(connection: EtcdConnection) -> list[str]:
-    """Checks that all members that answer are of one etcd cluster: two in one address would restore
-    each other for ever, and one that is empty would answer with a second, empty store. Returns the
-    endpoints that did not answer.
+    """Checks that all members that answer are of one etcd cluster: two clusters in one address
+    would restore each other for ever, and an empty cluster would answer with a second, empty store.
+    Returns the endpoints that did not answer.
 
     Raises:
-        IncompatibleStore: they are of several.
+        IncompatibleStore: they are of several clusters.
     """
     if len(connection.endpoints) == 1:
         return []
@@ -168,7 +171,7 @@ def refuse_two_clusters(connection: EtcdConnection) -> list[str]:
     had_token = bool(connection.token)
     found = _cluster_ids(connection, every)
     if connection.token and not had_token:
-        # A learner answers this read, but lets nobody log in: another member has by now.
+        # A learner answers this read, but allows no login: now there is a token of another member.
         found |= _cluster_ids(connection, [one for one in every if one not in found])
     away = [connection.endpoints[one] for one in every if one not in found]
     members = {cluster: connection.endpoints[one] for one, cluster in found.items()}
@@ -199,7 +202,9 @@ def _refuse_creation_while_away(connection: EtcdConnection, away: list[str]) -> 
 
 
 def _refuse_nested(connection: EtcdConnection) -> None:
-    """Checks that no enclosing prefix is another store's, as far as the user may read."""
+    """Checks that no enclosing prefix is another store's; ignores those that the user may not
+    read.
+    """
     parts = connection.address.prefix.split("/")[1:-1]
     for count in range(len(parts), 0, -1):
         outer = "/" + "/".join(parts[:count])

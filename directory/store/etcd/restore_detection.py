@@ -1,4 +1,4 @@
-"""When a store in etcd counts as restored: a process knows a newer commit than etcd has.
+"""Decides whether a store in etcd was restored: then a process knows a newer commit than etcd has.
 
 A restore is proven only by two reads in order: a commit was seen, and a linearizable read that
 *began afterwards* finds an older revision, or another commit at that one. A commit that was seen
@@ -54,8 +54,7 @@ class Newest:
 def why_restored(
     before: Seen, incarnation: Incarnation, head: Head, commit_id_at: Callable[[int], str | None]
 ) -> str:
-    """Returns why etcd must have been restored since a commit was seen; empty = it need not have
-    been.
+    """Returns why etcd must have been restored since a commit was seen; empty = nothing proves it.
 
     Args:
         before: the newest known commit before the read of ``head`` was sent.

@@ -62,7 +62,7 @@ _SEALED_SECONDS: Final = 30.0
 
 
 class EtcdStore:
-    """See ``directory.store.base.Store``."""
+    """Store in etcd (``directory.store.base.Store``)."""
 
     def __init__(
         self,

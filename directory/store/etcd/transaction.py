@@ -1,4 +1,4 @@
-"""Transactions as requests of etcd, and which guard failed."""
+"""Encodes transactions as requests of etcd, and finds the guard that failed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _VALUE: Final = etcdrpc.Compare.VALUE
 _CREATE: Final = etcdrpc.Compare.CREATE
 LIMITS: Final = Limits(
     max_writes=_MAX_OPERATIONS - 1,  # and the commit id
-    # Less room for the keys' prefixes, and for guards, whose keys are there twice.
+    # Leaves room for the keys' prefixes, and for guards, whose keys are sent twice.
     max_bytes=1_400_000,
     max_guards=_MAX_OPERATIONS - 2,  # and the identity, and the revision that was reached
 )

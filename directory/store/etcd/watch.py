@@ -1,8 +1,8 @@
 """Follows one cluster's commits in etcd, from member to member.
 
-``watch_state.py`` evaluates the events, without I/O; here are connections, timeouts and waiting,
-and what it means that etcd ends the stream, even in the response that creates the watch (S13). All
-of it runs in the thread that calls ``next``; one thread for each open stream reads ahead, and ends
+``watch_state.py`` evaluates the events, without I/O; this module has connections, timeouts and
+waits, and interprets the end of a stream, even in the response that creates the watch (S13). All of
+it runs in the thread that calls ``next``; one thread for each open stream reads ahead, and ends
 with it.
 
 A member that is dead, paused or cut off, from this process or from its quorum, is detected by
@@ -69,7 +69,7 @@ _PATIENCE: Final = WatchTimeouts()
 
 
 class EtcdWatch:
-    """See ``directory.store.base.Watch``."""
+    """Watch of a store in etcd, by etcd's revisions (``directory.store.base.Watch``)."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class EtcdWatch:
         self._members: Final = members
         self._layout: Final = layout
         self.follower: Final = follower
-        """Position of the watch, and what it has received of the store's state."""
+        """Position of the watch, and the store's state as received."""
         self._patience: Final = patience
         self._clock: Final = clock
         self._lock: Final = threading.Lock()  # held by the thread in next(), while it waits too
@@ -111,7 +111,7 @@ class EtcdWatch:
         self._trouble = "no member answered"
         self._reported: dict[str, str] = {}  # of members that failed since the last contact
         self._received_at = self._expected_at = clock()
-        self._wanted = False  # whether anybody called next()
+        self._wanted = False  # whether next() was called
         self._opened = 0
         self._readers: list[threading.Thread] = []
         self._ready: list[CommittedWrites] = []
@@ -154,15 +154,17 @@ class EtcdWatch:
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that the member has sent and nobody has taken yet."""
+        """Size in bytes of the messages that arrived from the member and were not processed yet."""
         link = self._link
         return 0 if link is None or link.stream is None else link.stream.unread_bytes
 
     def _until(self, enough: Callable[[], bool], seconds: float) -> None:
-        """Runs the due steps until there is enough, the watch is over, or the time has passed."""
+        """Runs the due steps until ``enough`` is true, the watch is over, the store has just become
+        unreachable, or the time has passed.
+        """
         deadline = self._clock() + seconds
         while True:
-            self._woken.clear()  # before looking at anything, so that nothing is slept through
+            self._woken.clear()  # first, so that no later event is missed
             if self._closed:
                 return
             self._forgive_a_pause()
@@ -175,7 +177,7 @@ class EtcdWatch:
             self._woken.wait(seconds)
 
     def _forgive_a_pause(self) -> None:
-        """Extends the timeouts by a time in which nobody called ``next``, or this process was
+        """Extends the timeouts by a time in which ``next`` was not called, or this process was
         paused.
         """
         pause = self._clock() - self._expected_at
@@ -224,10 +226,10 @@ class EtcdWatch:
     def _is_examined(self) -> bool:
         return self._link is not None and self._link.question is None
 
-    # -- one thing after the other ---------------------------------------------------------------
+    # -- steps -----------------------------------------------------------------------------------
 
     def _go_on(self) -> float:
-        """Runs the steps that are due; returns when the next one is, if nothing arrives."""
+        """Runs the steps that are due; returns the time of the next one, if nothing arrives."""
         if self._link is None and not self._gone and self._clock() >= self._retry_at:
             self._connect()
         if self._link is not None:
@@ -313,7 +315,7 @@ class EtcdWatch:
             self._judge(link, WatchRefused(reported, login=trouble_of(error) is FailureKind.LOGIN))
 
     def _examine(self, link: MemberConnection, question: HeadProbe, head: Head) -> None:
-        """Checks, before a stream is opened, that the member has the store that was followed."""
+        """Checks, before a stream is opened, that the member has the same store as before."""
         if question.past:
             found: ReloadRequired | int | None = self.follower.examine_past(head)
         else:
@@ -421,7 +423,9 @@ class EtcdWatch:
                 assert_never(verdict)
 
     def _fail(self, endpoint: str, reason: str) -> None:
-        """Moves on to the next member: at once or, if all have failed, after a growing wait."""
+        """Drops the connection; the next member is tried at once or, if all have failed, after a
+        growing wait.
+        """
         self._drop_link()
         self._trouble = f"{endpoint}: {reason}"
         # While etcd is unreachable each member fails with the same error several times a second.

@@ -58,7 +58,7 @@ class Response:
     """Revision of the member's store. The events may be older, and more may follow."""
     events: tuple[Event, ...] = ()
     fragment: bool = False
-    """True: the rest of it is in the next response."""
+    """True: the rest of this message is in the next response."""
     created: bool = False
     canceled: bool = False
     compacted: int = 0
@@ -118,8 +118,8 @@ class Step:
 
 
 class Follower:
-    """Position of a watch. ``revision`` and ``commit_id`` are those of its last result; its owner
-    must apply all changes, in order.
+    """Position of a watch. ``revision`` and ``commit_id`` are of its last result; its owner must
+    apply all changes, in order.
     """
 
     def __init__(
@@ -135,16 +135,16 @@ class Follower:
         self.revision = after
         self.commit_id = commit_id
         self.identity = identity
-        """As it was last seen; of the same incarnation as at first."""
+        """Newest identity that was seen; always of the first one's incarnation."""
         self._read_identity: Final = read_identity
         self._identity_at = 0  # the revision at which it was seen
         self._etcd_cluster = 0
         self._commits: int | None = None  # up to `revision`; unknown until a head was examined
         self._checked = after  # nothing was committed after `revision`, up to here
         self._parts: dict[int, dict[bytes, Event]] = {}  # of revisions that are not whole yet
-        self._lost_at = -1  # where events were found to be missing
+        self._lost_at = -1  # revision after which events were missing
 
-    # -- looking, before and while a stream is open ------------------------------------------
+    # -- checks, before and while a stream is open -------------------------------------------
 
     @property
     def start(self) -> int:
@@ -191,9 +191,7 @@ class Follower:
         return gone or self._note_identity(head.identity, head.revision)
 
     def other_cluster(self, etcd_cluster: int) -> ReloadRequired | None:
-        """Returns why to load again, if the etcd cluster that answers is another one than so far;
-        else None.
-        """
+        """Returns why to load again, if another etcd cluster answers than before; else None."""
         if self._etcd_cluster and etcd_cluster != self._etcd_cluster:
             return ReloadRequired(
                 f"etcd cluster {etcd_cluster:x} answers, and it was {self._etcd_cluster:x}",
@@ -259,11 +257,11 @@ class Follower:
 
     def _collect(self, events: Iterable[Event]) -> None:
         for event in events:
-            if event.revision > self.revision:  # else it came again
+            if event.revision > self.revision:  # older ones are repetitions
                 self._parts.setdefault(event.revision, {})[event.key] = event
 
     def _release(self, *, whole: bool) -> Step:
-        """Releases complete revisions: of a fragment all but the last one."""
+        """Releases complete revisions; of a fragment, all revisions but the last."""
         revisions = sorted(self._parts)
         changes: list[CommittedWrites] = []
         for revision in revisions if whole else revisions[:-1]:

@@ -65,16 +65,22 @@ _INCARNATION_SUFFIX: Final = "-life"
 _NOTE_BYTES: Final = 256
 _POLL_SECONDS: Final = 0.002
 _READ_ONLY: Final = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_READONLY_DIRECTORY)
-"""Codes of what fails before it writes; others of the kind are for files that were replaced."""
+"""sqlite's codes for a write that failed without effect; others of the kind are for files that were
+replaced.
+"""
 _PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
-"""Codes of what may pass without a change of the file or the config."""
+"""sqlite's codes for errors that may pass without a change of the file or the config."""
 _FULL_DISK: Final = (sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_WRITE)
-"""Codes with which sqlite reports a full disk or quota where it does not with ``SQLITE_FULL``."""
+"""sqlite's other codes for a full disk or quota, besides ``SQLITE_FULL``."""
 _FULL_DISK_ERRNOS: Final = (errno.ENOSPC, errno.EDQUOT)
 _PASSING_ERRNOS: Final = (*_FULL_DISK_ERRNOS, errno.EIO)
-"""The same two, for files that are made without sqlite."""
+"""The system's error numbers for ``_FULL_DISK`` and ``_PASSING``, for files that are made without
+sqlite.
+"""
 _BUSY_STEP_MS: Final = 100
-"""A connection may wait for others this much longer than asked: setting it takes a statement."""
+"""Most by which a connection may wait longer for others than requested: setting the wait takes a
+statement.
+"""
 
 
 @contextmanager
@@ -125,9 +131,9 @@ def _unreadable(path: Path, error: sqlite3.DatabaseError) -> IncompatibleStore:
 
 
 def status_of(path: Path) -> os.stat_result | None:
-    """Returns the status of what is at a path; None: nothing is there.
+    """Returns the status of the file or directory at a path; None: there is none.
 
-    Unlike ``Path.exists`` from Python 3.14 on, it does not take for absent what cannot be read.
+    Unlike ``Path.exists`` since Python 3.14, does not report an unreadable path as absent.
 
     Raises:
         OSError: it cannot be read.
@@ -149,10 +155,11 @@ def is_directory(path: Path) -> bool:
 
 
 def find_identity(path: Path) -> Identity | None:
-    """Returns the identity of the store in the file, read now; None: no file, or nothing in it.
+    """Returns the identity of the store in the file, read now; None: there is no file, or it is
+    empty.
 
     Raises:
-        IncompatibleStore: it is something else, or cannot be read.
+        IncompatibleStore: the file is no store, or cannot be read.
         StoreUnreachable
     """
     try:
@@ -163,7 +170,7 @@ def find_identity(path: Path) -> Identity | None:
             raise IncompatibleStore("is a directory; name a file in it")
         if not status.st_size:
             return None
-        # Not read-only: a file whose writer was killed is only whole with its log.
+        # Not read-only: without its log, the file of a killed writer is incomplete.
         uri = f"{path.as_uri()}?mode=rw"
         with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS)) as connection:
             if is_empty(connection):
@@ -181,11 +188,11 @@ def find_identity(path: Path) -> Identity | None:
 
 
 def check_writable(path: Path) -> None:
-    """Checks that the file at a path can be written, or made, with those beside it. Changes
-    nothing.
+    """Checks that the file at a path, and the writers' lock file beside it, can be written or
+    created. Changes nothing.
 
     Raises:
-        IncompatibleStore: it cannot.
+        IncompatibleStore: one of them cannot.
     """
     beside = path.with_name(f"{path.name}{_INCARNATION_SUFFIX}")
     try:
@@ -203,7 +210,7 @@ def _refuse_no_place(path: Path) -> None:
     """Checks that a file is at a path, or could be made there.
 
     Raises:
-        IncompatibleStore: a directory is missing, or is there.
+        IncompatibleStore: its parent directory is missing, or a directory is at the path.
         OSError: it cannot be read.
     """
     if not is_directory(path.parent):
@@ -214,13 +221,15 @@ def _refuse_no_place(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """A database file as the file system shows it."""
+    """Identity, size and times of a database file, as the file system shows them."""
 
     inode: int
     modified_ns: int
     size: int
     changed_ns: int
-    """Cannot be set back, unlike ``modified_ns``, so it shows ``cp -a``; it shows renames too."""
+    """Time of the last change of the inode; unlike ``modified_ns`` it cannot be set back, so it
+    shows ``cp -a``, and also renames.
+    """
 
     def same_content(self, other: FileStamp) -> bool:
         """True if both stamps are of the same file, not written in between."""
@@ -235,7 +244,7 @@ class FileStamp:
         """Reads the file's stamp as it is now.
 
         Raises:
-            OSError: there is none.
+            OSError: there is no file.
         """
         status = path.stat()
         return cls(status.st_ino, status.st_mtime_ns, status.st_size, status.st_ctime_ns)
@@ -243,7 +252,9 @@ class FileStamp:
 
 @dataclass(frozen=True, slots=True)
 class CommitNote:
-    """The newest commit when the note was written, and the database file right after the commit."""
+    """Newest commit when the note was written, and the database file's stamp right after the
+    commit.
+    """
 
     incarnation: str
     revision: int
@@ -259,7 +270,7 @@ class CommitNote:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Parses a note; None for anything that is not a whole one."""
+        """Parses a note; None: the text is not a complete note."""
         match text.split():
             case ["kdir", incarnation, revision, commit_id, *stamp_fields]:
                 try:
@@ -273,12 +284,14 @@ class CommitNote:
 
 
 class WriterLockFile:
-    """``<database>-life``, open as long as the store is."""
+    """File ``<database>-life``, with the writers' lock and the note; open as long as the store
+    is.
+    """
 
     def __init__(
         self, path: Path, clock: Callable[[], float], sleep: Callable[[float], None]
     ) -> None:
-        """Opens it, made if it is not there.
+        """Opens the file; creates it if missing.
 
         Raises:
             OSError
@@ -296,10 +309,11 @@ class WriterLockFile:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def lock(self, timeout_seconds: float) -> None:
-        """Waits for the lock, which no other open store has then, in this process or another.
+        """Waits for the lock; while it is held, no other open store has it, in this process or
+        another.
 
         Raises:
-            StoreUnreachable: not in time, or closed; its folder is gone.
+            StoreUnreachable: not free in time, the file is closed, or its folder is gone.
         """
         if self._descriptor < 0:
             raise StoreUnreachable(f"{self._path}: closed")
@@ -326,13 +340,15 @@ class WriterLockFile:
         return found is not None and os.path.samestat(found, os.fstat(self._descriptor))
 
     def _reopen(self) -> None:
-        """Opens the file that is at the path now, made if there is none, and frees the other."""
+        """Opens the file that is at the path now, creates it if missing, and closes the other
+        one.
+        """
         replaced, self._descriptor = self._descriptor, self._open()
         self._written, self._note = b"", None
         os.close(replaced)
 
     def unlock(self) -> None:
-        """Lets the next writer in."""
+        """Releases the lock for the next writer."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def read(self) -> CommitNote | None:
@@ -343,21 +359,21 @@ class WriterLockFile:
         return self._note
 
     def write(self, note: CommitNote) -> None:
-        """Writes the note, only while locked."""
+        """Writes the note; the caller holds the lock."""
         self._written, self._note = b"", note
         written = str(note).ljust(_NOTE_BYTES).encode("ascii")
         os.pwrite(self._descriptor, written, 0)
         self._written = written
 
     def close(self) -> None:
-        """Frees the lock too."""
+        """Closes the file, which also releases the lock."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 class DatabaseFile:
-    """The file at ``path``, made if it is not there, belonging to one cluster."""
+    """Database file of one cluster at ``path``; created if missing."""
 
     def __init__(
         self,
@@ -369,13 +385,13 @@ class DatabaseFile:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Opens the file. ``sealed`` is why a new store takes no changes.
+        """Opens the file. ``sealed``: why a new store takes no changes; empty = it takes them.
 
         Raises:
-            IncompatibleStore: no store of this cluster that this version can use; nothing was
-                touched.
-            StoreUnreachable: others hold it for long, or its disk is full. ``StoreDamaged``: see
-                there.
+            IncompatibleStore: the file is no store of this cluster that this version can use;
+                nothing was changed.
+            StoreUnreachable: others write for too long, or the disk is full.
+            StoreDamaged: the file is damaged.
         """
         self.path: Final = path
         self._cluster: Final = cluster
@@ -389,7 +405,7 @@ class DatabaseFile:
         self._identity_lock: Final = threading.Lock()
         self._inode = 0  # of the file that _writer opened last
         self._busy_ms = 0  # time that _writer waits for others
-        self._is_opening = True  # an empty file that comes later is no new store
+        self._is_opening = True  # an empty file that is found later is no new store
         self._refuse_unusable()
         try:
             self._incarnation: Final = WriterLockFile(
@@ -446,11 +462,11 @@ class DatabaseFile:
 
     @contextmanager
     def reading(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
-        """Yields a connection for short reads, kept for the next one.
+        """Yields a connection for short reads, which is kept for later ones.
 
         Raises:
-            StoreUnreachable: also when other threads read for all of the time, or another store was
-                put there.
+            StoreUnreachable: also if other threads read all the time, or another store was put
+                there.
         """
         inode = self.stamp().inode
         if not self._reader_lock.acquire(timeout=max(0.0, timeout_seconds)):
@@ -482,7 +498,7 @@ class DatabaseFile:
         """Returns the stamp of the file that is at the path now.
 
         Raises:
-            StoreUnreachable: there is none.
+            StoreUnreachable: there is no file.
         """
         with away_on_error(self.path):
             return FileStamp.read(self.path)
@@ -498,14 +514,14 @@ class DatabaseFile:
 
     @contextmanager
     def writing(self, timeout_seconds: float = BUSY_SECONDS) -> Iterator[sqlite3.Connection]:
-        """Yields the one connection that writes, while no other process or thread does.
+        """Yields the one connection that writes, while no other process or thread writes.
 
         The lock makes sqlite's own polling for its write lock needless, and keeps two processes
         from writing and checkpointing at the same instant, which sqlite before 3.51.3 does not
         survive in every case (its "WAL-reset bug").
 
         Raises:
-            StoreUnreachable: others wrote for all of the time; the file is gone or damaged.
+            StoreUnreachable: others wrote all the time, or the file is gone or damaged.
             IncompatibleStore: another store was put there.
         """
         deadline = self._clock() + timeout_seconds
@@ -522,7 +538,7 @@ class DatabaseFile:
                     self._busy_ms = left_ms
                 yield connection
             except BaseException:
-                self._drop_writer()  # nobody knows what state it is in
+                self._drop_writer()  # its state is unknown
                 raise
             finally:
                 self._incarnation.unlock()
@@ -530,12 +546,14 @@ class DatabaseFile:
             self._lock.release()
 
     def close(self) -> None:
-        """Closes the writer and frees the lock; other connections are their owners'."""
+        """Closes writer and reader, and releases the lock; other connections are closed by their
+        owners.
+        """
         with self._reader_lock:
             self._drop_reader()
         try:
             with self.writing(1.0) as connection:
-                # Now rather than by whichever connection closes last, so that the note is right.
+                # Now, and not by the connection that closes last, so that the note is right.
                 connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
                 self._note(head_of(connection))
         except (StoreUnreachable, IncompatibleStore, sqlite3.Error):
@@ -550,9 +568,8 @@ class DatabaseFile:
             self._writer = None
 
     def _current_writer(self) -> sqlite3.Connection:
-        """Returns the connection, after checking each time that the file is as the last writer left
-        it: after a restore under a running server a new incarnation begins before anything else is
-        written.
+        """Returns the connection that writes, after checking each time that the file is as the last
+        writer left it. After a restore under a running server, begins a new incarnation first.
         """
         with away_on_error(self.path):
             note = self._incarnation.read()
@@ -581,7 +598,7 @@ class DatabaseFile:
         connection, inode = self.connect(_WRITER_CACHE_KIB)
         self._busy_ms = round(1000 * BUSY_SECONDS)
         try:
-            # A long read while much is written makes the log long; it need not stay so.
+            # Many writes during a long read make the log long; it need not stay so.
             connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}")
             self._refuse_foreign(connection)
             (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
@@ -599,7 +616,7 @@ class DatabaseFile:
             connection.close()
             raise
 
-    # -- whose it is -------------------------------------------------------------------------
+    # -- identity ----------------------------------------------------------------------------
 
     def refresh_identity(self) -> Identity:
         """Reads the identity of the store again.
@@ -614,8 +631,8 @@ class DatabaseFile:
         return found
 
     def notice_sealed(self, sealed: str) -> None:
-        """Records why the store takes no changes, or that it takes them, as another reader
-        found.
+        """Records the seal that another reader found: why the store takes no changes; empty = it
+        takes them.
         """
         with self._identity_lock:
             if self.identity.sealed != sealed:
@@ -663,7 +680,7 @@ class DatabaseFile:
         a new cluster would report the entries of the lost store as absent. A restore, which names
         the cluster, may fill it.
         """
-        # The note is read before the file is looked at: it is written after the file.
+        # The note is read before the file is checked: it is written after the file.
         note = self._incarnation.read()
         if note is None or self._cluster_id is not None:
             return
@@ -695,7 +712,7 @@ class DatabaseFile:
         """Records a commit, while still ``writing``.
 
         Raises:
-            StoreUnreachable: the file was taken away meanwhile, and the commit with it.
+            StoreUnreachable: the file was replaced meanwhile, and the commit is lost with it.
         """
         stamp = self.stamp()
         if stamp.inode != self._inode:
@@ -707,7 +724,7 @@ class DatabaseFile:
         self._incarnation.write(CommitNote(head.incarnation, head.revision, head.commit_id, stamp))
 
     def _continues(self, connection: sqlite3.Connection, note: CommitNote, head: Head) -> bool:
-        """True if the file is the one that was noted, and holds the commit that was noted."""
+        """True if the file is the one in the note, and holds the commit in the note."""
         return (
             note.incarnation == head.incarnation
             and note.stamp.inode == self._inode

@@ -26,7 +26,7 @@ __all__ = [
 
 
 class LivenessFile:
-    """A locked file that shows that this process is alive."""
+    """Locked file that shows that this process is alive."""
 
     def __init__(self, path: Path, token: str, descriptor: int) -> None:
         self._path: Final = path
@@ -35,7 +35,7 @@ class LivenessFile:
 
     @classmethod
     def create(cls, database: Path) -> Self:
-        """Creates a new one beside the database.
+        """Creates and locks a new file beside the database.
 
         Raises:
             OSError
@@ -72,14 +72,14 @@ class EphemeralKeys(Protocol):
         """The incarnation of the store, as far as this process knows."""
 
     def update_announced(self, key: bytes, token: str, value: bytes) -> bool:
-        """Puts the key's value if the key still belongs to this token."""
+        """Puts the key's value if the key still belongs to this token; returns whether it does."""
 
     def withdraw_announced(self, key: bytes, token: str) -> None:
         """Removes the key if it still belongs to this token."""
 
 
 class SqliteAnnouncement:
-    """See ``directory.store.base.EphemeralKey``."""
+    """Ephemeral key of a sqlite store (``directory.store.base.EphemeralKey``)."""
 
     def __init__(self, store: EphemeralKeys, key: bytes, alive: LivenessFile) -> None:
         self._store: Final = store
@@ -102,8 +102,8 @@ class SqliteAnnouncement:
     def delete(self) -> None:
         if not self._alive.held:
             return
-        # The file first: a watcher that sees the key removed must find this not alive. If the key
-        # is not removed here, the next sweep finds it without its process.
+        # The file first: for a watcher that sees the key removed, ``is_alive`` must be false. If
+        # the key is not removed here, the next sweep removes it.
         token = self._alive.token
         self._alive.remove()
         with contextlib.suppress(StoreUnreachable, StoreIsSealed, IncompatibleStore):

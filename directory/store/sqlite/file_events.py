@@ -24,7 +24,8 @@ __all__ = ["FileEvents", "Subscription", "subscribe"]
 _log = logging.getLogger(__name__)
 
 TOGETHER_SECONDS: Final = 0.01
-"""Events of this time are handled at once: a commit writes its files some ten times, the note last.
+"""Time for which events are collected and then handled together: a commit writes its files some ten
+times, the note last.
 """
 _EVENT: Final = struct.Struct("iIII")  # watch descriptor, mask, cookie, bytes of the name
 _BYTES: Final = 65_536
@@ -39,7 +40,9 @@ _MASK: Final = _MODIFIED | _MOVED | _MADE_OR_REMOVED | _ITSELF | _ONLY_DIRECTORI
 
 
 class Subscription:
-    """Files of one directory; ``callback`` is called after something was done to one of them."""
+    """Subscription to files of one directory; ``callback`` is called after a change of any of
+    them.
+    """
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class Subscription:
         """False once no more can come: the directory is gone, or this was closed."""
 
     def close(self) -> None:
-        """Ends it. For any thread, more than once."""
+        """Ends the subscription. Any thread may call it, more than once."""
         self._end(self)
 
 
@@ -62,10 +65,10 @@ class FileEvents:
     """Events of any number of directories, read by one thread."""
 
     def __init__(self) -> None:
-        """Begins to read.
+        """Begins to read events.
 
         Raises:
-            OSError: there is no inotify, or no more of it.
+            OSError: the system has no inotify, or allows no further use of it.
         """
         if sys.platform != "linux":
             raise OSError("no inotify")
@@ -73,13 +76,16 @@ class FileEvents:
         self._descriptor: Final = self._call(self._libc.inotify_init1, os.O_NONBLOCK | os.O_CLOEXEC)
         self._lock: Final = threading.Lock()
         self._watched: Final[dict[int, list[Subscription]]] = {}
-        """By the kernel's watch number, of which a directory has one, whatever path leads to it."""
+        """Subscriptions by the kernel's watch number; a directory has one number, whatever its
+        path.
+        """
         threading.Thread(target=self._run, name="file-events", daemon=True).start()
 
     def subscribe(
         self, directory: Path, names: Collection[str], callback: Callable[[], object]
     ) -> Subscription:
-        """Calls ``callback`` after changes of these files, in the thread of the events: be quick.
+        """Registers ``callback`` for changes of these files. It is called in the thread of the
+        events and must be quick.
 
         Raises:
             OSError: the directory cannot be watched, or no more directories can.
@@ -158,7 +164,7 @@ def _of_this_process() -> FileEvents | None:
 def subscribe(
     directory: Path, names: Collection[str], callback: Callable[[], object]
 ) -> Subscription | None:
-    """Calls ``callback`` after changes of these files; None: they have to be polled."""
+    """Registers ``callback`` for changes of these files; returns None if they have to be polled."""
     with _OPENING:
         events = _of_this_process()
     if events is None:

@@ -1,7 +1,7 @@
 """The embedded store: one sqlite file a cluster, shared by any number of processes of one host.
 
-Not for network file systems, which nothing checks: sqlite's write-ahead log needs shared memory.
-Refuses databases in memory, since a store must outlive its process.
+Not for network file systems, although this is not checked: sqlite's write-ahead log needs shared
+memory. Refuses databases in memory, since a store must outlive its process.
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ _FILLED_ROWS: Final = 5_000
 _FILLED_BYTES: Final = 8 * 1024 * 1024
 _SEALED_SECONDS: Final = 30.0
 _REVISION_ROWS: Final = 100
-"""Rows of one revision when filling: change events are rows, read in pages by revision."""
+"""Number of rows of one revision in a store that is filled: change events are read in pages by
+revision.
+"""
 _ROLE: Final = re.compile(r"[a-z0-9-]{1,64}")
 _SCHEME: Final = "sqlite:///"
 
@@ -111,7 +113,7 @@ def database_path(address: str) -> Path:
 
 
 class SqliteStore:
-    """See ``directory.store.base.Store``."""
+    """Store in one sqlite file (``directory.store.base.Store``)."""
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class SqliteStore:
         history_writes: int = HISTORY_WRITES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Opens the file, made if it is not there.
+        """Opens the file; creates it if missing.
 
         Raises:
             IncompatibleStore, StoreUnreachable
@@ -161,7 +163,7 @@ class SqliteStore:
 
     @property
     def queued(self) -> int:
-        """Transactions that nobody commits yet."""
+        """Number of transactions that no thread commits yet."""
         return self._commits.queued
 
     def close(self) -> None:
@@ -222,7 +224,7 @@ class SqliteStore:
                     return
                 connection.execute("COMMIT")
                 file.committed(change.head)
-                # Before the next one can commit: watches take them in this order.
+                # Before the next commit: watches take commits in the order of these calls.
                 self._news.notify(before.commit_id, change.made)
         except IncompatibleStore as reason:
             raise StoreUnreachable(str(reason)) from reason
@@ -317,7 +319,7 @@ class SqliteStore:
             except BlockingIOError:
                 os.close(descriptor)
                 return None
-        # Fencing: the lock alone would let a holder that lost the store under it write on.
+        # Fencing: with the lock alone, a holder whose store was replaced could continue to write.
         value = f"{candidate}\n{secrets.token_hex(8)}".encode()
         try:
             self.commit(Transaction((), (Put(role_key(role), value),)))
@@ -379,7 +381,7 @@ class SqliteStore:
 
 
 class SqliteLeadership:
-    """A role held by a lock that the kernel frees when the process ends, however it ends."""
+    """Role held by a lock that the kernel frees when the process ends, however it ends."""
 
     def __init__(self, store: SqliteStore, descriptor: int, guard: KeyEquals) -> None:
         self._store: Final = store
@@ -406,7 +408,7 @@ class SqliteLeadership:
 
 
 class SqliteLoading:
-    """A read transaction: writers continue, and it does not see their commits."""
+    """Rows of a read transaction: writers continue, and it does not see their commits."""
 
     def __init__(
         self, path: Path, connection: sqlite3.Connection, prefixes: Sequence[bytes]

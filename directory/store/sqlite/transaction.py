@@ -1,8 +1,9 @@
 """Transactions of a sqlite store, from the guards to the log, and their group commit.
 
-Group commit: what threads bring while one of them commits is committed by the next, in one
-transaction of sqlite and with one wait for the disk. Each has a revision of its own, and its guards
-are checked as if they came one after the other. If the transaction of sqlite fails, all of them do.
+Group commit: transactions that are queued while one thread commits are committed by the next, in
+one transaction of sqlite and with one wait for the disk. Each has a revision of its own, and its
+guards are checked as if one came after the other. If the transaction of sqlite fails, all of them
+fail.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _KEYS_AT_ONCE: Final = 100
 """Guarded keys that are read by one statement; any further ones are read one by one."""
 _ROWS_AT_ONCE: Final = 1_000
 """Rows from which a batch takes no further transaction: each of its callers waits for all of it."""
-_PRUNE_WRITES: Final = 4_000  # about so many a commit, so that no single one is slow
+_PRUNE_WRITES: Final = 4_000  # about this many a commit, so that none is slow
 
 
 def key_range(prefix: bytes, column: str = "key") -> tuple[str, tuple[bytes, ...]]:
@@ -51,7 +52,7 @@ def key_range(prefix: bytes, column: str = "key") -> tuple[str, tuple[bytes, ...
 
 
 class SqliteTransaction:
-    """A transaction under way. ``history_writes``: number of writes that are kept for watches."""
+    """Transaction under way. ``history_writes``: number of writes that are kept for watches."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class SqliteTransaction:
         self._history_writes: Final = history_writes
 
     def commit(self, transaction: Transaction) -> Committed | Conflict:
-        """Makes the next revision of the writes, if the guards hold on what was written before."""
+        """Writes the next revision, if the guards hold after the revisions before it."""
         broken = self.first_broken(transaction.guards)
         if broken is not None:
             return Conflict(broken, self.head.revision)
@@ -82,7 +83,9 @@ class SqliteTransaction:
         return next((one for one in guards if not self._holds(one, found)), None)
 
     def _holds(self, guard: Guard, found: Mapping[bytes, bytes | None]) -> bool:
-        """``found``: values that were read, by key; None: there is no such key."""
+        """True if a guard holds. ``found``: values that were read, by key; None: there is no such
+        key.
+        """
         match guard:
             case KeyEquals(key, value):
                 if key in found:
@@ -95,7 +98,7 @@ class SqliteTransaction:
                 assert_never(guard)
 
     def write(self, writes: tuple[Write, ...]) -> None:
-        """Makes the next revision."""
+        """Writes the next revision."""
         connection, head = self.connection, self.head
         revision, commit_id = head.revision + 1, f"{random_bits():016x}"
         puts: list[tuple[bytes, bytes, int]] = []
@@ -124,8 +127,8 @@ class SqliteTransaction:
         self.made.append(CommittedWrites(revision, commit_id, writes))
 
     def _prune(self, head: Head) -> None:
-        """Forgets the oldest commits, but never those whose writes are within the bound. It forgets
-        some ``_PRUNE_WRITES`` at a time, more than most commits add, so that a backlog shrinks.
+        """Removes the oldest commits, but none whose writes are within the bound. Removes some
+        ``_PRUNE_WRITES`` writes at a time, more than most commits add, so that a backlog shrinks.
         """
         connection = self.connection
         (begin,) = connection.execute(
@@ -153,7 +156,7 @@ class SqliteTransaction:
         return self.connection.execute(query, (key, token)).fetchone() is not None
 
     def forget_announced(self, keys: Sequence[bytes]) -> None:
-        """Removes announced keys."""
+        """Removes announced keys, with their tokens."""
         self.connection.executemany("DELETE FROM announced WHERE key = ?", [(key,) for key in keys])
         self.write(tuple(Delete(key) for key in keys))
 
@@ -168,8 +171,8 @@ def _written_after(
 ) -> bool:
     """True if a key with the prefix was put after the revision. The log is read: a directory may
     hold a million keys, while the changes since a snapshot are few. A key that was removed since
-    does not count. A revision of another incarnation, or pruned from the log, counts as changed: a
-    newer snapshot will show.
+    does not count. A revision of another incarnation, or pruned from the log, counts as changed:
+    then plan on a newer snapshot.
     """
     (oldest,) = connection.execute("SELECT min(revision) FROM commits").fetchone()
     if not oldest <= revision <= head.revision:
@@ -182,7 +185,7 @@ def _written_after(
 
 @dataclass(slots=True, eq=False)
 class _Queued:
-    """A transaction that waits to be committed, and how that ended."""
+    """Transaction that waits to be committed, and its outcome."""
 
     transaction: Transaction
     outcome: Committed | Conflict | None = None
@@ -191,7 +194,7 @@ class _Queued:
 
 
 class GroupCommit:
-    """The transactions that one process brings to one file. Thread-safe."""
+    """Group commit of the transactions of one process to one file. Thread-safe."""
 
     def __init__(
         self,
@@ -199,20 +202,20 @@ class GroupCommit:
         path: Path,
         clock: Callable[[], float],
     ) -> None:
-        """``changing`` begins a transaction of sqlite, in so many seconds at most, and commits it
+        """``changing`` begins a transaction of sqlite, in at most the given seconds, and commits it
         at the end of its block.
         """
         self._changing: Final = changing
         self._path: Final = path
         self._clock: Final = clock
         self._queue: Final[deque[_Queued]] = deque()
-        """Transactions that nobody commits yet, in the order in which they came."""
+        """Transactions that no thread commits yet, in the order in which they came."""
         self._write_lock: Final = threading.Lock()
         """Held by the thread that commits the queue: its own transaction and those of others."""
 
     @property
     def queued(self) -> int:
-        """Number of transactions that nobody commits yet."""
+        """Number of transactions that no thread commits yet."""
         return len(self._queue)
 
     def commit(self, transaction: Transaction, timeout_seconds: float) -> Committed | Conflict:
@@ -232,7 +235,7 @@ class GroupCommit:
                 self._write_lock.release()
         elif not mine.is_over:
             with suppress(ValueError):
-                self._queue.remove(mine)  # else it is being committed: nobody knows how that ends
+                self._queue.remove(mine)  # if absent, it is being committed: effect unknown
             raise StoreUnreachable(f"{self._path}: others wrote for {timeout_seconds:g} s")
         if (trouble := mine.trouble) is not None:
             kind = type(trouble) if isinstance(trouble, StoreUnreachable) else StoreUnreachable
@@ -241,8 +244,9 @@ class GroupCommit:
         return mine.outcome
 
     def _commit_batch(self, mine: _Queued, seconds: float) -> None:
-        """Commits what is queued, up to a bound, in one transaction of sqlite: each at a revision
-        of its own, under its guards, as if one after the other. ``mine`` may be behind the bound.
+        """Commits the queued transactions, up to a bound, in one transaction of sqlite: each at a
+        revision of its own, under its guards, as if one after the other. ``mine`` may be beyond the
+        bound.
 
         Raises:
             StoreUnreachable: ``mine`` failed, with all others of its batch.

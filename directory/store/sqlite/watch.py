@@ -1,11 +1,11 @@
 """Follows a sqlite store's log.
 
-Commits of other processes are found by asking sqlite's ``data_version`` (some 80 µs, measured) once
-the system reports that the files were written, or every ``POLL_SECONDS`` where it does not. A
-commit of this process wakes the watches at once, unless its thread takes it in the place of the
-waiting one. It is not read from the file if it follows the commit that a watch is at, as the random
-commit ids show. The system reports it too, so reports are ignored for ``POLL_SECONDS`` after it;
-then the file is looked at, unless a commit that follows has come.
+Commits of other processes are found by sqlite's ``data_version`` (a read of some 80 µs, measured)
+once the system reports that the files were written, or every ``POLL_SECONDS`` if it does not
+report. A commit of this process wakes the watches at once, unless its thread takes it in place of
+the waiting thread. It is not read from the file if its random commit id shows that it follows a
+watch's last commit. The system reports it too, so reports are ignored for ``POLL_SECONDS`` after
+it; then the file is read, unless another commit has followed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from directory.store.sqlite.file_events import subscribe
 __all__ = ["AGAIN_SECONDS", "POLL_SECONDS", "REPORTED_SECONDS", "CommitSignal", "SqliteWatch"]
 
 POLL_SECONDS: Final = 0.02
-"""Interval between looks at the file where the system does not report writes."""
+"""Interval between reads of the file if the system does not report writes."""
 REPORTED_SECONDS: Final = 4.0
-"""Interval where the system reports writes: it may not report that the directory was replaced."""
+"""Interval between reads if the system reports writes: it may not report a replaced directory."""
 AGAIN_SECONDS: Final = 0.25
-"""Time from a report to one more look at the file: sqlite writes its log, waits for the disk, and
-then makes the commit visible in memory, which is not reported."""
+"""Time from a report to one more read of the file: sqlite writes its log, waits for the disk, and
+then makes the commit visible in memory, which is not reported.
+"""
 _RECENT: Final = 256
 _RECENT_BYTES: Final = 16_384
 """Commits that are larger are read from the file."""
@@ -40,41 +41,41 @@ _WRITES: Final = 20_000  # most writes of one read, which has at least one revis
 
 
 class CommitSignal:
-    """The commits of one store object, on which its watches wait for the next."""
+    """Signal of the commits of one store object, on which its watches wait for the next one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock: Final = clock
         self._changed: Final = threading.Condition()
         self.settled_at = -math.inf
-        """Until this time reports are ignored; then each watch looks at the file."""
+        """Until this time reports are ignored; then each watch reads the file."""
         self.again_at = -math.inf
-        """Time of one more look at the file, ``AGAIN_SECONDS`` after the newest report."""
+        """Time of one more read of the file, ``AGAIN_SECONDS`` after the newest report."""
         self._count = 0
         self._recent: Final[deque[tuple[str, CommittedWrites]]] = deque(maxlen=_RECENT)
         """The newest small commits, each with the id of the commit before it."""
         self._newest = ""
-        """Id of the newest commit; empty if something else happened since."""
+        """Id of the newest commit; empty if another event was notified since."""
         self._watches = 0
         self._holding = 0
         """Number of threads that take their own commits from the watch: it need not wake."""
         self._sleeps_until = math.inf
-        """When a watch that waits wakes up by itself; infinite where none waits."""
+        """Time at which a waiting watch wakes up by itself; infinite if none waits."""
 
     def join(self, watches: int) -> None:
-        """Counts one more watch, or (-1) one less."""
+        """Adds ``watches``, 1 or -1, to the number of watches."""
         with self._changed:
             self._watches += watches
 
     def count(self) -> int:
-        """Returns the count of notifications: read before a look at the file, and passed to
-        ``wait`` if that finds nothing.
+        """Returns the number of notifications. It is called before a read of the file, and its
+        result is passed to ``wait`` if no commit was found.
         """
         with self._changed:
             return self._count
 
     def notify(self, before: str = "", made: Sequence[CommittedWrites] = ()) -> None:
-        """Records ``made``, the commits that follow that of id ``before``, and wakes the watches or
-        leaves that to ``release``. Without commits: something else happened.
+        """Records ``made``, the commits that follow the commit ``before``, and wakes the watches or
+        leaves that to ``release``. Without commits, notifies of another event, such as a seal.
         """
         with self._changed:
             self._count += 1
@@ -95,7 +96,9 @@ class CommitSignal:
             self._holding += 1
 
     def release(self, commit_id: str) -> None:
-        """Ends that time; wakes the watch if ``commit_id``, where it is, is not the newest."""
+        """Ends the time that ``hold`` began; wakes the watch if its last commit, ``commit_id``, is
+        not the newest.
+        """
         with self._changed:
             self._holding -= 1
             if self._newest != commit_id:
@@ -115,7 +118,7 @@ class CommitSignal:
                 self._changed.notify_all()
 
     def following(self, revision: int, commit_id: str) -> list[CommittedWrites]:
-        """Returns the commits that follow one without a gap, as far as they are held here."""
+        """Returns the recorded commits that follow this one without a gap."""
         newer: list[tuple[str, CommittedWrites]] = []
         with self._changed:
             for one in reversed(self._recent):
@@ -131,7 +134,7 @@ class CommitSignal:
         return found
 
     def is_newest(self, commit_id: str) -> bool:
-        """True if nothing happened after this commit."""
+        """True if this commit is the newest, and no other event was notified since."""
         return self._newest == commit_id != ""
 
     def wait(self, count: int, until: float) -> None:
@@ -150,7 +153,7 @@ def _size_of(made: CommittedWrites) -> int:
 
 
 class SqliteWatch:
-    """See ``directory.store.base.Watch``."""
+    """Watch of a sqlite store (``directory.store.base.Watch``)."""
 
     restarts = 0  # a file has no connection that breaks
 
@@ -173,19 +176,19 @@ class SqliteWatch:
         self._after = after
         self._commit_id = commit_id
         self._poll_at = clock()
-        """When the file is looked at again even if nothing was reported."""
+        """Time of the next read of the file, even if nothing was reported."""
         self._polled_at = -math.inf
         self._polled_count = -1
-        """Count of ``news`` at the last look."""
+        """Count of ``news`` at the last read of the file."""
         self._closed = False
         self._lock: Final = threading.Lock()
-        """Held by the thread that looks for commits, gives them to ``take``, or closes."""
+        """Held by the thread that reads commits, gives them to ``take``, or closes."""
         self.is_waiting = False
-        """A thread is in ``next`` and has nothing."""
+        """True while a thread waits in ``next``."""
         self._version: int | None = None
         self._stamp = file.stamp()
         self._connection, self._inode = file.connect()
-        # Before the first look: what is written after that is reported.
+        # Before the first read, so that later writes are reported.
         self._events: Final = subscribe(file.path.parent, file.written_names, news.report)
         try:
             with away_on_error(file.path):
@@ -213,7 +216,7 @@ class SqliteWatch:
                 if changes or now >= deadline:
                     return changes
                 self.is_waiting = True
-            # One wake-up for both times if they are close: it costs more than the look.
+            # One wake-up for both times if they are close: it costs more than the read.
             is_close = 0 <= deadline - self._poll_at < self._poll_seconds() / 10
             until = deadline if is_close else min(self._poll_at, deadline)
             self._news.wait(count, min(until, self._settled_at()))
@@ -230,7 +233,7 @@ class SqliteWatch:
                 self._news.release(self._commit_id)
 
     def _give(self, take: Callable[[Sequence[CommittedWrites]], None]) -> None:
-        """Calls ``take`` with the commits that follow, if no other thread looks or takes."""
+        """Calls ``take`` with the commits that follow, if no other thread reads or takes them."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -240,13 +243,13 @@ class SqliteWatch:
             self._lock.release()
 
     def _is_due(self, count: int) -> bool:
-        """True if the file is to be looked at."""
+        """True if the file is to be read now."""
         if self._clock() >= min(self._poll_at, self._settled_at()):
             return True
         return count != self._polled_count and not self._news.is_newest(self._commit_id)
 
     def _follow(self) -> list[CommittedWrites]:
-        """Moves on to the commits that follow, as far as this process holds them; returns them."""
+        """Moves to the last of the following commits that this process recorded; returns them."""
         changes = self._news.following(self._after, self._commit_id)
         self._move_to(changes)
         return changes
@@ -256,7 +259,9 @@ class SqliteWatch:
             self._after, self._commit_id = changes[-1].revision, changes[-1].commit_id
 
     def _settled_at(self) -> float:
-        """Returns when the file is to be looked at for what was reported; infinite once it was."""
+        """Returns the time at which the file is to be read after reports; infinite once it was
+        read.
+        """
         times = (self._news.settled_at, self._news.again_at)
         return min((one for one in times if self._polled_at < one), default=math.inf)
 
@@ -297,7 +302,9 @@ class SqliteWatch:
         return changes
 
     def _notice_restore(self) -> None:
-        """Raises if another file was put there; a new stamp can also mean a (rare) checkpoint."""
+        """Raises HistoryCompacted if another file was put there; a new stamp can also come from a
+        checkpoint.
+        """
         stamp = self._file.stamp()
         if stamp.same_content(self._stamp):
             return
@@ -307,7 +314,7 @@ class SqliteWatch:
             raise HistoryCompacted(f"{self._file.path}: another file is there now")
 
     def _verify(self) -> None:
-        """The commit that this watch is at must still be known; a new incarnation keeps none."""
+        """Checks that the watch's last commit is still stored; a new incarnation keeps none."""
         row = self._connection.execute(
             "SELECT commit_id FROM commits WHERE revision = ?", (self._after,)
         ).fetchone()
