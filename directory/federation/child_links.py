@@ -1,10 +1,10 @@
 """Parent's side of the links: admits children, sends them the mount table and inherited records,
 receives their reports.
 
-No link has a thread. The stream's server polls messages to send and passes on those that arrive; a
-few threads of a cluster do the work that may wait for the store. A child's reports cost its own
-link some time, and a commit now and then: excess or invalid rows are left out, and reports that
-cannot be stored are tried again later.
+No link has a thread. The stream's server polls messages to send and passes on received ones; a few
+threads of a cluster do the work that may wait for the store. A child's reports delay only its own
+link, and their commits have a limited rate: excess or invalid rows are left out, and storing is
+tried again later if it fails.
 
 A child that no mount names, or that expects another mount, is refused: the error names the mounts,
 and ``kdir mounts`` lists the child as *pending*.
@@ -73,11 +73,11 @@ _log = logging.getLogger(__name__)
 _KEEP_SECONDS = 1.0
 """Shortest interval between two commits of one child's reports."""
 _KEEP_BYTES_A_SECOND = 64 * 1024
-"""Most bytes a second that are stored of one child's reports, over all its links: large tables are
-stored less often.
+"""Largest rate of storing one child's reports, over all its links: large tables are stored less
+often.
 """
 _READER_SHARE = 0.1
-"""Largest part of the time in which one child's reported mounts are parsed: no child takes a whole
+"""Largest share of time for parsing one child's reported mounts: no child takes a whole
 processor.
 """
 _SHORT_REST_SECONDS = 0.05
@@ -85,8 +85,8 @@ _SHORT_REST_SECONDS = 0.05
 _FORGET_WRITES = 100
 """Most records that one transaction removes: within the limits of every store."""
 _THREADS = 16
-"""Threads of a cluster for work that may wait for the store: as many writes are
-committed together.
+"""Threads of a cluster for work that may wait for the store: that many writes are committed
+together.
 """
 
 
@@ -117,9 +117,9 @@ class ChildLink:
         pace: _Pace,
     ) -> None:
         self.on_ready: Callable[[], object] = bool
-        """Is called when there may be something to poll: from any thread."""
+        """Called, from any thread, when there may be a message to poll."""
         self.ask: Callable[[], object] = bool
-        """Is called when the child's next message may be received: from any thread."""
+        """Called, from any thread, when the child's next message may be received."""
         self.due_at = 0.0
         """Latest time, by the clock, of the next poll, even without an event. Set by ``poll``."""
         self.is_over = False
@@ -147,7 +147,7 @@ class ChildLink:
         """Held while it begins or ends."""
         self._has_started = self._has_begun = False
         self._failure: Exception | None = None
-        """Why it did not begin."""
+        """Error with which the link failed to begin."""
         self._is_ready = self._is_beat_due = False
         self._is_last = False
         """True if the link ends after the queued messages."""
@@ -190,7 +190,7 @@ class ChildLink:
         if self.group is not None:
             self.group.note_received()
 
-    # -- what goes down --------------------------------------------------------------------------
+    # -- messages to the child -------------------------------------------------------------------
 
     def wake(self) -> None:
         """Requests a poll."""
@@ -220,7 +220,7 @@ class ChildLink:
         if not self._has_begun:
             self._begin()
             return None
-        # Before sending: there always is something to send.
+        # Checked before sending, since there may always be a message to send.
         if self.has_ended() or (self._is_last and not self._waiting):
             self.is_over = True
             return None
@@ -259,7 +259,7 @@ class ChildLink:
                 return
             try:
                 self._links.begin(self)
-            except Exception as error:  # noqa: BLE001 - whatever it is ends the link
+            except Exception as error:  # noqa: BLE001 - any error ends the link
                 self._failure = error
             else:
                 own_seconds = self._links.heartbeat_seconds
@@ -268,7 +268,7 @@ class ChildLink:
                 first.welcome.link_group = "" if self.group is None else self._links.group_token
                 first.welcome.heartbeat_seconds = own_seconds
                 self._waiting.append(first.SerializeToString())
-                self.received_at = self._clock()  # until now nothing could come
+                self.received_at = self._clock()  # until now the child could send nothing
                 self._has_begun = True
         self.wake()
         if self._has_begun:
@@ -277,8 +277,8 @@ class ChildLink:
     def _look(self, now: float) -> None:
         """Queues what has changed: the mount, the inherited records, and the table.
 
-        The mount and its inherited records are of one revision; the records are sent on
-        each link, even if unchanged. The table waits if what children inherit changed meanwhile.
+        The mount and its inherited records are of one revision; the records are sent on each link,
+        even if unchanged. The table waits if the children's inheritance changed meanwhile.
         """
         links, federation = self._links, self._links.federation
         # Before the view: a state that is confirmed meanwhile may be newer than the view.
@@ -318,7 +318,7 @@ class ChildLink:
                 links.check_inherited(self, inherited)
                 self._inherited = lasting
                 self._put(federation_pb2.LinkResponse(inherited=inherited))
-        marked = federation.sent_down.marked  # before the table is looked at
+        marked = federation.sent_down.marked  # before the table is read
         version, tables = federation.sent_down.messages_since(self._table_version)
         if federation.view().handed_sequence == view.handed_sequence:
             self._table_version = version
@@ -326,7 +326,7 @@ class ChildLink:
         else:
             self._is_ready = True  # the table may be newer than the inherited records: next time
         is_due = self._is_beat_due or now - self._sent_at >= self._heartbeats.seconds
-        is_due |= bool(field_before) and not self._unconfirmed_field  # what had expired holds again
+        is_due |= bool(field_before) and not self._unconfirmed_field  # the state is confirmed again
         if not self._waiting and is_due:
             beat = federation_pb2.Heartbeat(revision=view.snapshot.revision)
             self._put(federation_pb2.LinkResponse(heartbeat=beat))
@@ -341,11 +341,11 @@ class ChildLink:
         silent = now - self.received_at
         return not is_receiving and silent > self._heartbeats.silent_seconds
 
-    # -- what comes up ---------------------------------------------------------------------------
+    # -- messages from the child -----------------------------------------------------------------
 
     def receive(self, request: federation_pb2.LinkRequest | KdirError | None) -> None:
-        """Takes a message of the child; an error: it was malformed; None: no more will come. Does
-        not wait.
+        """Takes a message from the child; an error = it was malformed; None = no more will come.
+        Does not wait.
         """
         if not isinstance(request, federation_pb2.LinkRequest):
             if request is not None:
@@ -446,7 +446,7 @@ class ChildLinks:
         self._threads.shutdown()
 
     def drop_pending(self) -> None:
-        """Drops the pending work of ended links: the process would wait for it at its end."""
+        """Drops the pending work of ended links, for which the process would wait at its end."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def run(self, function: Callable[..., object], *args: Any) -> None:
@@ -619,11 +619,12 @@ class ChildLinks:
             if self._sessions.get(cluster_id) is not session:
                 return
             del self._sessions[cluster_id]
-            # Locked: a late message confirms nothing, and a newer link is not taken for ended.
+            # Locked: so a late message records no contact, and a newer link does not count as
+            # ended.
             self.federation.note_child_contact(cluster_id, session.topic_count, linked=False)
         self._forgotten_sequence = -1
         with session.pace.lock:
-            # Else its row stays until its reports are stored, or it is the row of a newer link,
+            # If not, the row stays until the reports are stored, or it is the row of a newer link,
             # which may have the same value.
             if session.is_kept and session.pace.session is session:
                 self._forget_link(session)
@@ -635,12 +636,14 @@ class ChildLinks:
             try:
                 self._writer.put_facts((Delete(link.key),), (KeyEquals(link.key, link.value),))
             except (KdirError, StoreUnreachable) as error:
-                # Another server has the link by now; or the store is unreachable, and the row stays
+                # Another server has the link now; or the store is unreachable, and the row stays
                 # until the next link replaces it. It counts only while this server is alive.
                 _log.debug("the link of child %s is not forgotten: %s", link.key, error)
 
     def has_loaded_above(self, snapshot: Snapshot) -> bool:
-        """True if all that a mount inherits is loaded: not loaded is not the same as none (A3)."""
+        """True if all that a mount inherits is loaded; unloaded policies and grants do not count as
+        none (A3).
+        """
         if snapshot.unreadable(ROOT_KEY):
             return False
         above = self.federation.parent_endpoints
@@ -680,7 +683,7 @@ class ChildLinks:
             raise
 
     def is_plain_heartbeat(self, session: ChildLink, request: federation_pb2.LinkRequest) -> bool:
-        """True if a message is a heartbeat without other contents."""
+        """True if a message is a heartbeat that changes neither topic count nor endpoints."""
         beat = request.heartbeat
         return (
             request.HasField("heartbeat")
@@ -718,7 +721,7 @@ class ChildLinks:
         return ReceivedTable.of_child(mount, self.federation.bounds)
 
     def _receive_below(self, session: ChildLink, table: federation_pb2.MountTable) -> None:
-        """Takes the mounts below a child, as far as they are valid."""
+        """Takes the mounts that a child reports, except invalid ones."""
         left_out = session.below.left_out
         if session.below.receive(table, unix_ms()):
             cluster_id, rows = session.hello.cluster_id, session.below.rows
@@ -777,7 +780,7 @@ class ChildLinks:
                 session.end()
             except (KdirError, StoreUnreachable) as error:
                 session.is_kept = False
-                _log.info("not kept what child %s reported: %s", session.hello.cluster, error)
+                _log.info("reports of child %s are not stored: %s", session.hello.cluster, error)
 
     def _reported_writes(self, session: ChildLink) -> tuple[Write, ...]:
         snapshot, hello, now = self._replica.snapshot, session.hello, unix_ms()
@@ -823,7 +826,7 @@ class ChildLinks:
         sequence, snapshot = self.federation.view().sequence, self._replica.snapshot
         if sequence == self._forgotten_sequence:
             return
-        # Also those whose mounts are unreadable.
+        # Also clusters whose mounts are unreadable.
         mounted = {mount.cluster_id for _, mount in snapshot.mounts()}
         claimed = claimed_cluster_ids(snapshot)
         mounted |= {one for one in claimed if is_mount_unreadable(snapshot, one)}
@@ -841,11 +844,11 @@ class ChildLinks:
             for step in parent_state.table_steps(writes, _FORGET_WRITES):
                 self._writer.put_facts(step, (UnchangedSince(ENTRY, snapshot.revision),))
         except WriteConflict:
-            return  # the next round looks again
+            return  # the next round tries again
 
     def _forget_restored_links(self, snapshot: Snapshot) -> None:
         """Removes the records of links to this server that it does not hold: a restored store may
-        have those of an earlier time, which would count while this server is alive.
+        have older records, which would count while this server is alive.
         """
         for key, value in snapshot.facts(LINKED):
             cluster_id = key.removeprefix(LINKED).decode(errors="replace")
@@ -874,11 +877,11 @@ class ChildLinks:
         return self._candidates.recent()
 
     def identify(self, child: str) -> tuple[str, str, tuple[str, ...]]:
-        """Returns the child that an operator names, by cluster id or by the name of a waiting one,
-        as (cluster id, name, endpoints).
+        """Returns the child that an operator names, by cluster id or by the name of a pending or
+        linked child, as (cluster id, name, endpoints).
 
         Raises:
-            InvalidArgument: no waiting cluster has the name, or several have.
+            InvalidArgument: no such child has the name, or several have.
         """
         with self._lock:
             linked = [one.hello for one in self._sessions.values()]
@@ -890,7 +893,7 @@ class ChildLinks:
 
         Raises:
             MountLoop: the child is this cluster, one above it, or mounted elsewhere.
-            MountMismatch: a waiting child expects another mount.
+            MountMismatch: the child is pending and expects another mount.
         """
         self._refuse_loop(cluster_id)
         view = self.federation.view()
@@ -922,8 +925,8 @@ class ChildLinks:
 
 
 def _take_link_fields(hello: federation_pb2.Hello) -> tuple[str, float]:
-    """Returns the link group and the heartbeat interval, and clears them: they are of one link, and
-    not stored.
+    """Returns the link group and the heartbeat interval (s) of a hello, and clears them: they are
+    valid for one link and not stored.
     """
     fields = hello.link_group, hello.heartbeat_seconds
     hello.link_group, hello.heartbeat_seconds = "", 0.0

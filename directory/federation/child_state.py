@@ -1,4 +1,5 @@
-"""Stored records of a cluster's children, as values; and the clusters that wait to be mounted.
+"""Reads the stored records of a cluster's children, and makes the writes for them; pending
+children.
 
 An unreadable record counts as not received (S21): its sender sends it again when it links.
 """
@@ -81,7 +82,7 @@ def link_write(cluster_id: str, server_id: str, topic_count: int) -> Put:
 
 
 def below_rows(snapshot: Snapshot, cluster_id: str) -> list[TableRow]:
-    """Returns the mounts below a child, as it last reported."""
+    """Returns the mounts below a child, as it last reported them, marked as unconfirmed."""
     reported = try_decode_record(
         federation_pb2.MountTable, snapshot.fact(keys.BELOW + cluster_id.encode())
     )
@@ -95,8 +96,8 @@ def below_rows(snapshot: Snapshot, cluster_id: str) -> list[TableRow]:
 def below_writes(
     snapshot: Snapshot, cluster_id: str, rows: Iterable[TableRow], now_ms: int
 ) -> tuple[Write, ...]:
-    """Returns the writes that store the mounts below a child, where they differ in more than age
-    and counts.
+    """Returns the writes that store the mounts below a child, if they differ from the stored ones
+    in more than ages and counts.
     """
     key = keys.BELOW + cluster_id.encode()
     fresh = list(rows)
@@ -136,7 +137,7 @@ class _Candidate:
 
 
 class WaitingChildren:
-    """Clusters that tried to link to this server and that no mount names. Thread-safe."""
+    """Pending children: clusters whose links this server refused. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock: Final = clock
@@ -144,8 +145,8 @@ class WaitingChildren:
         self._waiting: Final[dict[str, _Candidate]] = {}
 
     def remember(self, hello: federation_pb2.Hello, error: KdirError) -> None:
-        """Records that a child was refused. Of too many, those go that have not tried for the
-        longest time.
+        """Records that a child was refused. At more than ``_MOST`` children, drops those with the
+        oldest tries.
         """
         with self._lock:
             self._waiting.pop(hello.cluster_id, None)
@@ -159,8 +160,8 @@ class WaitingChildren:
             self._waiting.pop(cluster_id, None)
 
     def hello(self, cluster_id: str) -> federation_pb2.Hello | None:
-        """Returns the hello of a child that tried in the last minute: its config may have been
-        corrected since an older one.
+        """Returns the hello of a child that tried in the last minute; None: it did not. Since an
+        older one, its config may have been corrected.
         """
         with self._lock:
             found = self._waiting.get(cluster_id)
@@ -169,12 +170,12 @@ class WaitingChildren:
         return found.hello
 
     def hellos(self) -> list[federation_pb2.Hello]:
-        """Returns the last hello of each child."""
+        """Returns the last hello of each pending child."""
         with self._lock:
             return [one.hello for one in self._waiting.values()]
 
     def recent(self) -> list[federation_pb2.PendingChild]:
-        """Returns the children that tried in the last minute."""
+        """Returns the pending children that tried in the last minute."""
         now = self._clock()
         with self._lock:
             recent = [one for one in self._waiting.values() if now - one.at < _RECENT_SECONDS]
@@ -198,7 +199,7 @@ def find_waiting_child(
     (cluster id, name, endpoints).
 
     Raises:
-        InvalidArgument: no waiting child has the name, or several have.
+        InvalidArgument: no known child has the name, or several have.
     """
     named = []
     for hello in known:

@@ -75,7 +75,7 @@ def unix_ms() -> int:
 
 @dataclass(frozen=True, slots=True)
 class FederationView:
-    """View of one snapshot's mounts.
+    """View of the mounts at one snapshot.
 
     ``own`` are those of this cluster, ``below`` those that children reported, ``above`` those of
     the rest of the tree that the parent sent. What a child reports of this cluster, or of one that
@@ -97,23 +97,24 @@ class FederationView:
     here: TableRow | None
     """This cluster's own mount, in the parent's record; None at the root."""
     parent: federation_pb2.Welcome | None
-    """Last update of the parent; None also if it was found by another ``parent`` of the config."""
+    """Parent's last welcome; None also if ``parent`` of the config was another one then."""
     reported_parents: tuple[str, ...]
     """Endpoints of the parent that it reported itself, besides those of the config."""
     too_deep: Mapping[str, tuple[bytes, str]]
     """This cluster's mounts that have no valid path at its own mount, by the child's cluster id:
-    the key of each, and the reason. They are in ``mounts`` again once it has a shorter mount.
+    the key of each, and the reason. They are in ``mounts`` again once this cluster has a shorter
+    mount.
     """
     above_mounts: frozenset[bytes]
     """Keys of the entries of the mounts, and of all directories above one."""
     sequence: int
     """Increases with each new view."""
     handed_sequence: int
-    """Increases when an existing mount, or what it inherits, may have changed."""
+    """Increases when an existing mount, or its inheritance, may have changed."""
 
     def rows(self) -> dict[Path, TableRow]:
-        """Returns every known mount, including this cluster's own; of two records the one nearer to
-        the owner.
+        """Returns the row of every known mount, including this cluster's own. Of two rows for one
+        mount, prefers the one of this cluster, then of a child, then of the parent.
         """
         here = {} if self.here is None else {self.here.mount: self.here}
         return {**self.above, **here, **self.below, **self.own}
@@ -154,14 +155,14 @@ class LocalServer:
     feature_level: Callable[[], int]
     """Returns the cluster's finalized feature level."""
     kafka_claim: Callable[[], federation_pb2.KafkaClaim | None] = lambda: None
-    """The Kafka that the cluster is pinned to; None where it has none, or never saw one."""
+    """Returns the claim to the Kafka that the cluster is pinned to; None: it is not pinned."""
     unconfirmed_seconds: Callable[[], float] = lambda: 0.0
-    """Returns the time since what children inherit was confirmed, by the parent and by the store;
-    0.0: it is confirmed now.
+    """Returns the time since parent and store last confirmed what children inherit; 0.0: it is
+    confirmed now.
     """
     grants_max_age_seconds: float = inf
-    """Time after which inherited allows end unless the parent confirmed them: a parent that only
-    seldom sends heartbeats counts no longer as confirming (decision 0024).
+    """Time after which inherited allows end unless the parent confirmed them, even if its
+    heartbeats are rarer (decision 0024).
     """
 
 
@@ -203,9 +204,9 @@ class FederationState:
         self.sent_down = SentTable(
             self.rows_everywhere, parent_state.without_volatile_fields, _to_child, clock_ms
         )
-        """The table as all children get it."""
+        """Mount table for all children."""
         self.sent_up = SentTable(self.rows_below, _without_age, _to_parent, clock_ms)
-        """The mounts below as the parent gets them."""
+        """Mounts below, for the parent."""
         replica.subscribe(self._applied)
 
     def view(self) -> FederationView:
@@ -226,11 +227,11 @@ class FederationState:
 
     def position_at(self, snapshot: Snapshot) -> Position:
         """Returns the cluster's position in the tree at one snapshot: an answer must not combine
-        the mount of one revision with what is inherited at another.
+        the mount of one revision with the inheritance of another.
         """
         view = self.newest_view
         if view is not None and view.snapshot.tree.facts is snapshot.tree.facts:
-            return view.position  # it is made of facts, and they are the same
+            return view.position  # depends on facts only
         return parent_state.position_of(snapshot, self._configured_mount)
 
     @property
@@ -244,16 +245,16 @@ class FederationState:
         return (*self._parent, *self.view().reported_parents) if self._parent else ()
 
     def parent_endpoint(self, attempt: int) -> str:
-        """Returns the parent's endpoint for the ``attempt``-th try, from 0: those of the config in
-        order, and after each such round one of those that it reported.
+        """Returns the parent's endpoint for the ``attempt``-th try, from 0: the config's endpoints
+        in order, and after each such round one endpoint that the parent reported.
         """
         return endpoint_to_try(self._parent, self.view().reported_parents, attempt)
 
     def reported_parents(
         self, welcome: federation_pb2.Welcome
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the endpoints that a parent reported, besides those of the config: those that are
-        used, and why others are not.
+        """Checks the endpoints that a parent reported besides those of the config. Returns the
+        allowed ones, and the reasons against the others.
         """
         reported: list[str] = []
         refused: list[str] = []
@@ -304,8 +305,8 @@ class FederationState:
         touched: _Touched,
         writes: Sequence[Write],
     ) -> FederationView:
-        """Builds the view; unchanged parts are taken from the previous one. A row of one child
-        costs no visit of the others: a thousand may link at once.
+        """Builds the view; unchanged parts are taken from the previous one. For a row of one child,
+        the others are not visited: a thousand may link at once.
         """
         parts = self._parts
         if before is None:
@@ -420,7 +421,7 @@ class FederationState:
         )
 
     def kafka_claims(self) -> list[federation_pb2.KafkaClaim]:
-        """Returns the Kafka claims of all known clusters, with the clusters.
+        """Returns the Kafka claims of all known clusters, each with its cluster and mount.
 
         Raises:
             NotReady: the tree is not loaded.
@@ -538,7 +539,7 @@ class FederationState:
     def _enlivened(self, one: TableRow, view: FederationView) -> TableRow:
         if one.mount not in view.own:
             received = self._received(one.mount, view)
-            # Another server of this cluster may hold that link by now and have stored a newer row:
+            # Another server of this cluster may hold that link now and have stored a newer row:
             # newer by more than ``AGES_OFF_MS``, the error of ages.
             is_newer = received is not None and (
                 received.owner_time_ms + AGES_OFF_MS >= one.owner_time_ms
@@ -624,7 +625,7 @@ _ROWS: Final = (
     (FEDERATION, _Touched.HANDED),
     (GRANTS, _Touched.HANDED),
 )
-"""Parts affected by rows with a key prefix; the first that matches."""
+"""Prefixes of keys, each with the parts that its rows affect; the first match counts."""
 _PREFIXES: Final = tuple(prefix for prefix, _ in _ROWS)
 """Prefixes of all affecting rows. Events and request records, which come with each change, have
 none of them.
@@ -638,11 +639,11 @@ def _touched_by(applied: AppliedCommit, view: FederationView | None) -> _Touched
     for write in applied.writes:
         key = write.key
         if key.startswith(ENTRY):
-            # A record that was unreadable may be that of a mount, or of a directory above one.
+            # An unreadable record may be of a mount, or of a directory above a mount.
             if key in view.above_mounts or applied.before.unreadable(key):
                 touched |= _Touched.MOUNTS | _Touched.HANDED
             elif _is_mount(applied.after, key):
-                touched |= _Touched.MOUNTS  # a new one: what others inherit stays as it is
+                touched |= _Touched.MOUNTS  # new: the inheritance of others stays
         elif key.startswith(_PREFIXES):
             touched |= next(one for prefix, one in _ROWS if key.startswith(prefix))
     return touched
@@ -716,8 +717,8 @@ def _keys_above(snapshot: Snapshot, mounts: Iterable[Sequence[str]]) -> frozense
 
 
 class _Parts:
-    """Cache of rows made from stored ones: the view of a thousand mounts is rebuilt for each change
-    of one.
+    """Cache of table rows made from stored rows: the view of a thousand mounts is rebuilt for each
+    change of one.
     """
 
     def __init__(self) -> None:
@@ -732,7 +733,7 @@ class _Parts:
         now_ms: int,
         looked_at: Collection[str] | None,
     ) -> dict[Path, TableRow]:
-        """Returns the rows of the mounts that are ``looked_at``; None: of all."""
+        """Returns the rows of the mounts of the children ``looked_at``; None: of all."""
         made: dict[str, tuple[Path, Mount, bytes | None, TableRow]] = {}
         for child in mounts if looked_at is None else looked_at:
             path, mount = mounts[child]
@@ -770,8 +771,8 @@ class _Parts:
         mounts: Mapping[str, tuple[Path, Mount]],
         looked_at: Collection[str] | None,
     ) -> dict[str, Sequence[TableRow]]:
-        """Returns the rows that children reported; those not ``looked_at`` are unchanged (None: all
-        are looked at).
+        """Returns the rows that each child reported. Reads only those of the children ``looked_at``
+        again; None: of all.
         """
         made = {} if looked_at is None else dict(self._below)
         for child in mounts if looked_at is None else looked_at:

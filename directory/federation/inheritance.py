@@ -1,4 +1,4 @@
-"""Inherited policies and grants: the row that stores those of this cluster, its readers, the levels
+"""Inherited policies and grants: the row that stores this cluster's, the row's readers, the levels
 that clusters mounted in its tree inherit, and the limit of their size.
 
     f/inherited        time (8 bytes), then kdir.v1.Inherited
@@ -104,7 +104,7 @@ def inherited_record_write(inherited: federation_pb2.Inherited, now_ms: int) -> 
 
 def removed_grants_write(snapshot: Snapshot, source: Path, grants: Collection[Grant]) -> Put | None:
     """Returns the write that would store the inherited levels without these grants of the directory
-    at ``source``; None: it has none of them.
+    at ``source``; None: the levels have none of them.
     """
     known = read_inherited(snapshot)
     if known is None:
@@ -149,8 +149,8 @@ def oversized_error(where: str, size: int) -> LimitExceeded:
 
 
 def read_inherited(snapshot: Snapshot) -> InheritedRecord | None:
-    """Returns the last record of a parent; None: there is none, or it cannot be read. Always the
-    same object for one row.
+    """Returns the last record of a parent; None: there is none, or it cannot be read. For the same
+    row, returns the same object.
     """
     try:
         return whole_inherited(snapshot)
@@ -159,10 +159,10 @@ def read_inherited(snapshot: Snapshot) -> InheritedRecord | None:
 
 
 def whole_inherited(snapshot: Snapshot) -> InheritedRecord | None:
-    """Returns the last record of a parent.
+    """Returns the last record of a parent; None: there is none.
 
     Raises:
-        ValueError: it cannot be read; in one sentence.
+        ValueError: it cannot be read; the message is one sentence.
     """
     value = snapshot.fact(INHERITED)
     if value is None:
@@ -202,7 +202,7 @@ def _refuse_other_mount(
     if (inherited.mount, inherited.epoch) != (at, epoch):
         raise ValueError(
             f"it is of the mount at {inherited.mount}, epoch {inherited.epoch}, and the cluster "
-            f"hangs at {at}, epoch {epoch}"
+            f"is mounted at {at}, epoch {epoch}"
         )
 
 
@@ -237,8 +237,8 @@ def inherited_change_event(
 
 
 def is_inherited_received(snapshot: Snapshot) -> bool:
-    """True if inherited records were ever received; until then those of a cluster with a parent are
-    unknown, not empty.
+    """True if inherited records were ever received; until then a cluster with a parent has unknown
+    ones, not empty ones.
     """
     return snapshot.fact(INHERITED) is not None
 
@@ -292,7 +292,7 @@ def inherited_policies(snapshot: Snapshot) -> list[Policies]:
 
 @lru_cache(_KEPT)
 def _policies_of(record: InheritedRecord) -> tuple[Policies, ...]:
-    # As a stored record: what a newer parent sets besides has no effect here, and is kept.
+    # As a stored record: fields that only a newer parent knows have no effect here, and are kept.
     return tuple(
         replace(level.policies, stamps=MappingProxyType({})) for level in _origins_of(record)
     )
@@ -377,7 +377,7 @@ def is_other(snapshot: Snapshot, inherited: federation_pb2.Inherited) -> bool:
 
 
 def nothing_inherited(snapshot: Snapshot, now_ms: int) -> Write:
-    """Returns the write that replaces unreadable inherited records by none."""
+    """Returns the write that replaces unreadable inherited records by an empty record."""
     known = parent_of(snapshot)
     incarnation = (known[0].incarnation if known is not None else "") or "lost"
     body = federation_pb2.Inherited(incarnation=incarnation).SerializeToString()
@@ -460,8 +460,8 @@ def levels_at_mount(
 
 
 def refuse_oversized_inheritance(snapshot: Snapshot, mount: Path, planned: Plan) -> None:
-    """Checks that no cluster mounted in this tree would inherit more than the limit by a plan. One
-    that is over the limit already may get less, not more.
+    """Checks that a plan lets no cluster mounted in this tree inherit more than the limit, or, if
+    the cluster is over the limit already, more than now.
 
     Raises:
         LimitExceeded: names the place, the size and the limit.
@@ -481,7 +481,7 @@ def refuse_oversized_inheritance(snapshot: Snapshot, mount: Path, planned: Plan)
 
 
 def _is_handed_down(change: EntryChange) -> bool:
-    """True if a change may affect what clusters inherit that are mounted at or below it."""
+    """True if a change may affect the inheritance of clusters mounted at or below it."""
     before, after = change.before, change.after
     if change.kind not in {Kind.DIRECTORY, Kind.MOUNT} or after is None:
         return False

@@ -1,4 +1,4 @@
-"""Which cluster of a federation manages a Kafka that several clusters are pinned to. Pure."""
+"""Decides which cluster of a federation manages a Kafka that several clusters are pinned to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def manager_before(
     own: federation_pb2.KafkaClaim, others: Iterable[federation_pb2.KafkaClaim]
 ) -> federation_pb2.KafkaClaim | None:
     """Returns the claim that has precedence over a cluster's own; None = its own has precedence.
-    The cluster that was pinned to a Kafka first comes first; at equal times, the lower cluster id.
+    The cluster that was pinned to the Kafka first has precedence; at equal times, that with the
+    lower cluster id.
     """
     earlier = [
         one

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 SILENT_BEATS: Final = 3
 """Number of consecutive missing heartbeats after which the other side counts as disconnected."""
 _SILENT_GROUP_BEATS: Final = SILENT_BEATS - 0.5
-"""The same for a group, reduced because it is checked only now and then."""
+"""The same number for a group; lower, because a group is checked only at intervals."""
 _RARE_BEATS: Final = 5
 """Each link of a group sends one heartbeat of its own for this many of the group's."""
 _QUIET_BEATS: Final = 4
@@ -34,15 +34,15 @@ _MOST_SECONDS: Final = 3_600.0
 
 
 def _awaited_seconds(own: float, reported: float) -> float:
-    """Returns the interval by which the other end is silent: the longer one of both ends, so that
-    both have the same; ``reported`` may be no interval, such as 0.
+    """Returns the heartbeat interval by which silence is measured: the longer one of both ends, so
+    that both use the same. ``reported`` may be invalid, such as 0.
     """
     return max(own, min(reported, _MOST_SECONDS)) if reported > 0 else own
 
 
 def _silent_seconds(beats: float, own: float, reported: float, most_seconds: float) -> float:
     """Returns the time without messages after which the other end is silent: at most
-    ``most_seconds``, unless so many beats of the own interval take longer.
+    ``most_seconds``, unless ``beats`` of the own interval take longer.
     """
     return max(beats * own, min(beats * _awaited_seconds(own, reported), most_seconds))
 
@@ -52,9 +52,9 @@ class LinkPace:
 
     Args:
         heartbeat_seconds: interval of the heartbeats of a link without a group.
-        group: None: the link shares no heartbeats.
-        reported_seconds: the interval of the other end; 0.0: it did not report it.
-        most_silent_seconds: the longest silence that the other end's interval may lead to.
+        group: group of the link; None = the link shares no heartbeats.
+        reported_seconds: interval of the other end; 0.0 = not reported.
+        most_silent_seconds: longest allowed silence, however long the other end's interval is.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class LinkGroup:
         self._received_at = self._clock()
 
     def look(self) -> None:
-        """Ends the links for which the other side is silent; requests a heartbeat on another one if
-        it is due. The next call checks that it was sent, else requests one on yet another link.
+        """Ends the links whose other side is silent. If a heartbeat is due, requests it on one of
+        the other links; if it is not sent, the next call requests one on another link.
         """
         links = self._links
         now = self._clock()
@@ -158,7 +158,7 @@ class LinkGroup:
         if now - self._sent_at >= self.heartbeat_seconds * (1 - 1 / _LOOKS_A_BEAT):
             for one, most in links.items():
                 self.discard(one)
-                self._links = {**self._links, one: most}  # the last to beat again
+                self._links = {**self._links, one: most}  # now last in the order
                 if one.beat():
                     return
 
@@ -182,7 +182,7 @@ class LinkGroups:
         most_silent_seconds: float = inf,
     ) -> LinkGroup:
         """Returns the group of this key and of both ends' intervals, with the link added.
-        ``most_silent_seconds``: as of a ``LinkPace``; the links of a group may have different ones.
+        ``most_silent_seconds``: see ``LinkPace``; it may differ between the links of a group.
         """
         awaited_seconds = _awaited_seconds(heartbeat_seconds, reported_seconds)
         whole_key = (key, heartbeat_seconds, awaited_seconds)
@@ -209,7 +209,9 @@ class LinkGroups:
                 del self._groups[group.key]
 
     def look(self) -> float | None:
-        """Checks each group once. Returns the time until the next check; None: none is due."""
+        """Checks each group once. Returns the shortest heartbeat interval of the groups; None:
+        there are no groups.
+        """
         with self._lock:
             groups = list(self._groups.values())
             for group in groups:
@@ -223,7 +225,7 @@ class LinkGroups:
             try:
                 seconds = self.look()
             except Exception:  # noqa: BLE001 - a bug must not end it in silence
-                _log.exception("looking after the heartbeats of links failed")
+                _log.exception("checking the heartbeats of links failed")
             if seconds is None:
                 self._joined.wait()
             else:

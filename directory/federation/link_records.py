@@ -34,7 +34,7 @@ def encode_record(at_ms: int, body: bytes) -> bytes:
 
 
 def split_record(value: bytes) -> tuple[int, bytes]:
-    """Returns time and message bytes, which are not checked."""
+    """Returns the time (unix ms) and the bytes of the message, unchecked."""
     return int.from_bytes(value[:_TIME_BYTES], "big"), value[_TIME_BYTES:]
 
 
@@ -106,6 +106,6 @@ READERS: Final[Mapping[bytes, Callable[[bytes], Any]]] = {
     keys.CHILD: _of(federation_pb2.Hello),
     keys.BELOW: _of(federation_pb2.MountTable),
 }
-"""Parsers of the rows with a key prefix, which raise ValueError. ``inheritance`` has one
-more.
+"""Parsers of stored rows, by key prefix; they raise ValueError. ``inheritance`` has the parser of
+its row.
 """

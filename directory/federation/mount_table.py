@@ -24,9 +24,9 @@ T = TypeVar("T")
 class _Node(Generic[T]):
     children: immutables.Map[str, _Node[T]]
     count: int
-    """Mounts at or below."""
+    """Number of mounts at or below the node."""
     value: tuple[T] | None = None
-    """The mount here, in a tuple: a value may itself be None."""
+    """Value of the mount at the node, in a tuple since it may itself be None; None: no mount."""
 
 
 @dataclass(slots=True)
@@ -106,8 +106,8 @@ class MountTable(Generic[T]):
         return None if best is None else (Path(path.segments[:depth]), best[0])
 
     def children(self, path: Path) -> tuple[str, ...] | None:
-        """Returns the names directly below ``path`` at or below which there are mounts, in order;
-        None = there are none at or below ``path``.
+        """Returns the sorted names of the children of ``path`` with mounts at or below them; None =
+        there are no mounts at or below ``path``.
         """
         node = self._node(path)
         if node is None or node.count == 0:
@@ -121,7 +121,7 @@ class MountTable(Generic[T]):
             yield from _walk(node, path.segments)
 
     def count(self, path: Path = ROOT) -> int:
-        """Returns how many mounts lie at or below ``path``."""
+        """Returns the number of mounts at or below ``path``."""
         node = self._node(path)
         return 0 if node is None else node.count
 
@@ -136,7 +136,7 @@ class MountTable(Generic[T]):
 
 
 def _settled(root: _Growing[T]) -> _Node[T]:
-    # Without recursion, each node after those below it.
+    # Without recursion; each node is made after its children.
     order: list[tuple[_Growing[T], list[tuple[str, int]]]] = []
     stack: list[tuple[_Growing[T], str, int]] = [(root, "", -1)]
     while stack:
@@ -163,7 +163,7 @@ def _put(root: _Node[T], segments: tuple[str, ...], value: tuple[T] | None) -> _
     grown = (value is not None) - (last.value is not None)
     fresh = _Node(last.children, last.count + grown, value)
     for node, segment in zip(reversed(way), reversed(segments), strict=True):
-        # A branch without mounts is dropped: `children` must not name what leads nowhere.
+        # A branch without mounts is dropped: `children` names only segments that lead to a mount.
         if fresh.count:
             children = node.children.set(segment, fresh)
         else:

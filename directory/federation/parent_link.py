@@ -1,9 +1,9 @@
 """Child's side of the link: one elected server holds a stream to the parent.
 
-The mount and what is inherited there are committed to the child's own store, guarded by the
-election, before they are used. A new mount is stored in one commit with its inheritance; until both
-have arrived nothing changes. The mount table follows, in steps; an invalid row is left out and does
-not end the link. The committed facts decide whether the cluster serves.
+The mount and its inherited records are committed to the child's own store, guarded by the election,
+before they are used. A new mount is stored in one commit with its inheritance; until both have
+arrived nothing changes. The mount table follows, in steps; an invalid row is left out and does not
+end the link. The committed facts decide whether the cluster serves.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _FEW_WRITES = 8
 _CONTACT_SECONDS = 60
 """Interval at which the last contact with the parent is stored while the link is open."""
 _MOST_SECONDS = 10.0**9
-"""Longest time that a parent may report: there are larger numbers, and some that are none."""
+"""Longest time that a parent may report: a float may be larger, or not a number."""
 _LOADING_SECONDS = 0.02
 """Interval between checks whether the tree is loaded."""
 _Outbox = queue.SimpleQueue[federation_pb2.LinkRequest | None]
@@ -74,12 +74,12 @@ class LinkStatus:
     linked: bool = False
     message: str = ""
     contact_age_seconds: float | None = None
-    """Since the parent's last message of any kind."""
+    """Time since the parent's last message of any kind."""
     confirmed: bool = False
     """True if the link is open and the parent's own state is confirmed."""
     confirmed_seconds: float | None = None
-    """Since the last message on a link that delivered both the mount and what is inherited, and
-    longer by the time for which the parent's own state was unconfirmed then.
+    """Time since the last message on a link that delivered both the mount and the inherited
+    records, plus the time for which the parent's own state was unconfirmed then.
     """
     standby: bool = False
     """True if another server of the cluster is elected."""
@@ -128,7 +128,7 @@ class ParentLink:
         self._message, self._end_reason = "not tried yet", ""
         self._received_at: float | None = None
         self._waits_since = 0.0
-        """Time since when this link waits for the next message of the parent."""
+        """Time at which this link began to wait for the parent's next message."""
         self.is_receiving = False
         """True while processing a message: others wait, and the parent does not count as silent."""
         self._confirmed_at: float | None = None
@@ -143,9 +143,9 @@ class ParentLink:
         self._welcome: federation_pb2.Welcome | None = None
         """Parent's last welcome on this link; None: none yet."""
         self._awaits_inherited = False
-        """True while the welcome is not stored: it waits for what is inherited there."""
+        """True while the welcome is not stored: it waits for the inherited records of the mount."""
         self._has_inherited = False
-        """True if what is inherited at this mount arrived on this link."""
+        """True if the inherited records of this mount arrived on this link."""
         self._table = self._new_table()
         """The mount table that came on this link."""
         self._table_is_new = False
@@ -223,7 +223,7 @@ class ParentLink:
                     self._one_link(attempt)
                 self._stop.wait(min(1.0, self._heartbeat_seconds))
         except LeadershipLost:
-            _log.warning("another server of this cluster holds the link by now")
+            _log.warning("another server of this cluster holds the link now")
         finally:
             self._holder = False
             self._leader.resign()
@@ -407,7 +407,7 @@ class ParentLink:
             if self._linked and reported_self != itself:
                 reported_self = itself
                 outbox.put(federation_pb2.LinkRequest(hello=self._hello()))
-            marked = self._federation.sent_up.marked  # before the table is looked at
+            marked = self._federation.sent_up.marked  # before the table is read
             tables: Sequence[federation_pb2.LinkRequest] = ()
             if (welcome := self._welcome) is not None and self._may_report_mounts(welcome):
                 version, tables = self._federation.sent_up.messages_since(version)
@@ -471,7 +471,7 @@ class ParentLink:
 
     def _handle_message(self, response: federation_pb2.LinkResponse) -> None:
         if not self._leader.has_reached_election(self._written):
-            raise NotReady("this server does not see yet what was kept of the link before")
+            raise NotReady("this server has not seen yet what the previous link stored")
         snapshot = self._replica.snapshot
         match response.WhichOneof("kind"):
             case "welcome":
@@ -489,10 +489,10 @@ class ParentLink:
                 pass
 
     def _join_group(self, welcome: federation_pb2.Welcome) -> None:
-        """Takes the parent's interval of heartbeats, and shares them from now on, if the parent
-        does.
+        """Takes the parent's heartbeat interval, and joins the link group if the parent shares
+        heartbeats.
         """
-        # Only of this link: not stored.
+        # Valid for this link only: not stored.
         token, self._parent_seconds = welcome.link_group, welcome.heartbeat_seconds
         welcome.ClearField("link_group")
         welcome.ClearField("heartbeat_seconds")
@@ -510,7 +510,7 @@ class ParentLink:
         own_id = self._member.cluster_id
         mount, above = Path.parse(welcome.mount), Path.parse(welcome.parent_mount)
         if mount == above or not above.is_prefix_of(mount):
-            # Once stored, it would be used at each start: refused even from a wrong parent.
+            # Refused even from a wrong parent: once stored, it would be used at each start.
             raise MountMismatch(
                 f"the parent {welcome.parent_cluster} is mounted at {above} itself and "
                 f"mounts this cluster at {mount}, which is not below",
@@ -519,7 +519,7 @@ class ParentLink:
             )
         if own_id in welcome.ancestor_cluster_ids:
             chain = " → ".join(welcome.ancestor_cluster_ids)
-            raise MountLoop(f"the parent hangs below this cluster itself: {chain} → {own_id}")
+            raise MountLoop(f"the parent is mounted below this cluster: {chain} → {own_id}")
         self._refuse_too_deep(welcome.parent_cluster, mount)
         snapshot = self._replica.snapshot
         self._refuse_reported(welcome)
@@ -535,7 +535,7 @@ class ParentLink:
             if self._has_inherited:
                 self._confirmed(welcome)
             else:
-                # Not linked yet: what is inherited now may differ from what is stored.
+                # Not linked yet: the inherited records may have changed since they were stored.
                 self._message = (
                     f"the parent {welcome.parent_cluster} mounts this cluster at {mount}, as "
                     f"before, and has not sent yet what is inherited there"
@@ -550,11 +550,11 @@ class ParentLink:
         self._news.set()
 
     def _refuse_too_deep(self, parent: str, mount: Path) -> None:
-        """Checks that each entry of this tree with a valid path now has one at a new mount of this
-        cluster too. An entry that has none now is no reason: the cluster would never link again.
+        """Checks that each entry of this tree keeps a valid path at a new mount of this cluster.
+        Ignores entries without one now: because of them, the cluster would never link again.
 
         Raises:
-            MountMismatch: names an entry that would have none.
+            MountMismatch: names an entry that would have no valid path.
         """
         here, snapshot = self._federation.mount, self._replica.snapshot
         outgrown = first_outgrown(snapshot, snapshot.root, here, mount)
@@ -568,7 +568,9 @@ class ParentLink:
             )
 
     def _refuse_reported(self, welcome: federation_pb2.Welcome) -> None:
-        """Removes the endpoints that the parent reported and that may not be called."""
+        """Removes malformed, repeated and excess endpoints of the parent from a welcome, and logs
+        which of its endpoints are not used.
+        """
         _, refused = self._federation.reported_parents(welcome)
         plain = plain_endpoints(welcome.parent_endpoints)
         if len(plain) < len(welcome.parent_endpoints):
@@ -576,13 +578,11 @@ class ParentLink:
             refused += (f"{count} that are no host:port, repeated, or too many",)
             welcome.parent_endpoints[:] = plain
         if refused and refused != self._reported_refused:
-            _log.warning("not asked, of what the parent says: %s", "; ".join(refused))
+            _log.warning("endpoints reported by the parent are not used: %s", "; ".join(refused))
         self._reported_refused = refused
 
     def _confirmed(self, welcome: federation_pb2.Welcome) -> None:
-        """Records that the mount and what is inherited there arrived on this link and
-        are stored.
-        """
+        """Records that the mount and its inherited records arrived on this link and are stored."""
         self._reported.add(PARENT)
         if not self._linked:
             _log.info(
@@ -596,7 +596,9 @@ class ParentLink:
         self._news.set()
 
     def _inherit(self, inherited: federation_pb2.Inherited, snapshot: Snapshot) -> None:
-        """Stores what is inherited, in one commit with the mount that it belongs to."""
+        """Stores inherited records; together with the welcome, in one commit, if that is not stored
+        yet.
+        """
         welcome = self._welcome
         if welcome is None:
             raise NotReady("the parent sent what is inherited before it agreed to a mount")
@@ -612,7 +614,7 @@ class ParentLink:
             writes += (inherited_change_event(snapshot, mount, inherited, keys, now),)
         writes += parent_state.first_receipt_writes(snapshot)
         if self._awaits_inherited:
-            # Again: since the welcome a mount may have been made below the old one.
+            # Checked again: since the welcome, a mount may have been made in this tree.
             self._refuse_too_deep(welcome.parent_cluster, Path.parse(welcome.mount))
             writes += parent_state.welcome_writes(snapshot, welcome, now)
             writes += parent_state.parent_config_writes(
@@ -644,10 +646,9 @@ class ParentLink:
             _log.warning("%d rows of the mount table are not kept: %s", table.left_out, why)
 
     def _keep_table(self) -> None:
-        """Stores the mount table in steps; returns for the next message when its time is over.
-
-        Starts after the mount and what is inherited there are stored, and delays newer ones of
-        them only briefly.
+        """Stores the mount table in steps, for a limited time; continues after the next message.
+        Starts only when the mount and its inherited records are stored, and delays newer ones only
+        briefly.
         """
         if not (self._table_is_new and self._linked):
             return
@@ -661,9 +662,9 @@ class ParentLink:
             try:
                 self._commit(step)
             except LimitExceeded as error:
-                _log.warning("not kept of the mount table: %s", error)
+                _log.warning("a part of the mount table is not stored: %s", error)
                 if error.metadata.get("limit") == "store":
-                    return  # the store is full: with the next message again
+                    return  # the store is full: tried again after the next message
         self._table_is_new = False
 
     def _unmounted(self, message: str) -> None:
@@ -701,7 +702,7 @@ class ParentLink:
         return self._replica.snapshot.fact(parent_state.ATTACHED_KEY) != self._attached
 
     def _commit(self, writes: tuple[Write, ...]) -> None:
-        # A message from before a detach must not change what is stored, nor count as the parent's
+        # A message from before a detach must not change stored records, nor count as the parent's
         # first update if the cluster was attached again before any server noticed.
         attached = (
             KeyEquals(parent_state.DETACHED_KEY, None),
@@ -712,6 +713,6 @@ class ParentLink:
         try:
             self._written = self._writer.put_facts(writes, guards=(self._leader.guard, *attached))
         except StoreUnavailable:
-            # It may have been committed. The role is taken again: after that the replica has it.
+            # It may have been committed. Once this server is elected again, the replica has it.
             self._unsure = True
             raise

@@ -1,4 +1,4 @@
-"""Stored records of a cluster's parent, as values.
+"""Reads the stored records of a cluster's parent, and makes the writes for them.
 
 Everything that the parent link receives is committed to the child's own store, so that a restart
 continues from it, however old it is. Ages are stored as the unix time of the owner's update. An
@@ -89,14 +89,14 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class ParentContact:
-    """Time when the parent last confirmed the mount and what is inherited there, as the holder of
-    the link periodically stores it.
+    """Time when the parent last confirmed the mount and its inherited records, as the holder of the
+    link periodically stores it.
     """
 
     at_ms: int
     linked: bool
-    """True: the link was open when stored, and the parent's own state confirmed; later
-    confirmations possible.
+    """True if, when this was stored, the link was open and the parent's own state confirmed: later
+    confirmations are possible.
     """
 
 
@@ -129,8 +129,8 @@ class TableRow:
         return self if owner_time_ms <= self.owner_time_ms else TableRow(self.row, owner_time_ms)
 
     def unconfirmed(self) -> TableRow:
-        """Returns the row as no longer confirmed by any link: linked as of then, if it was; else it
-        may be linked by now.
+        """Returns the row as no longer confirmed by any link. A linked mount stays linked as of
+        then; for any other, the state of its link becomes unknown.
         """
         if not self.row.linked:
             return self.unlinked()
@@ -142,7 +142,7 @@ class TableRow:
         return TableRow(row, self.owner_time_ms)
 
     def unlinked(self) -> TableRow:
-        """Returns the row of a mount of which it is not known whether its parent's link is open."""
+        """Returns the row as of a mount for which it is unknown whether its link is open."""
         if self.row.link_unknown:
             return self
         row = federation_pb2.MountRow()
@@ -203,7 +203,7 @@ def welcome_writes(
     snapshot: Snapshot, welcome: federation_pb2.Welcome, now_ms: int
 ) -> tuple[Write, ...]:
     """Returns the writes that store the parent's record of this mount; empty if it is stored. The
-    first one, and one in place of an unreadable one, count as a move.
+    first record, and one in place of an unreadable record, count as a move.
     """
     known = parent_of(snapshot)
     writes: list[Write] = []
@@ -268,16 +268,16 @@ def table_rows(snapshot: Snapshot) -> Iterator[TableRow]:
 
 
 def table_row(value: bytes) -> TableRow | None:
-    """Returns a stored row of the mount table, which has no state of its link; None if it cannot be
-    read.
+    """Returns a stored row of the mount table, with an unknown state of its link; None if it cannot
+    be read.
     """
     reported = try_decode_record(federation_pb2.MountRow, value)
     return None if reported is None else TableRow(*reported).unlinked()
 
 
 def table_writes(snapshot: Snapshot, rows: Iterable[TableRow]) -> tuple[Write, ...]:
-    """Returns the writes that store a new mount table: only rows that differ in more than age and
-    counts.
+    """Returns the writes that store a new mount table: rows that differ in more than age and
+    counts, and removals of rows that it lacks.
     """
     known = dict(snapshot.facts(keys.MOUNT_ROW))
     writes: list[Write] = []
@@ -310,8 +310,8 @@ def table_steps(writes: Sequence[Write], most_writes: int) -> Iterator[tuple[Wri
 
 
 def without_volatile_fields(row: federation_pb2.MountRow) -> bytes:
-    """Returns a row without the fields that change all the time: a difference in the others is a
-    change.
+    """Returns the bytes of a row without the fields that change all the time; if they differ, the
+    row counts as changed.
     """
     copy = federation_pb2.MountRow()
     copy.CopyFrom(row)
@@ -322,7 +322,7 @@ def without_volatile_fields(row: federation_pb2.MountRow) -> bytes:
 
 
 def detached_of(snapshot: Snapshot) -> str:
-    """Returns who detached the cluster from its parent, and when; empty = nobody."""
+    """Returns who detached the cluster from its parent, and when; empty = it is not detached."""
     return (snapshot.fact(DETACHED_KEY) or b"").decode(errors="replace")
 
 
@@ -330,8 +330,8 @@ def first_receipt_writes(snapshot: Snapshot) -> tuple[Write, ...]:
     """Returns the writes that record the first update of a parent since the last attach and in this
     incarnation of the store, to be committed with that update; empty if it is recorded already.
 
-    Until then the stored update is an older one. The record changes the basis of what acts on Kafka
-    (``directory.kafka.arming.releases``).
+    Until then the stored update is an older one. The record changes the basis on which Kafka is
+    changed (``directory.kafka.arming.releases``).
     """
     attached = snapshot.fact(ATTACHED_KEY) or b""
     now = b":".join((snapshot.incarnation.encode(), attached))

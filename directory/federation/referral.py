@@ -1,4 +1,4 @@
-"""Referrals for paths outside this cluster's mount. Pure; the client follows and checks them."""
+"""Makes referrals for paths outside this cluster's mount; the client follows and checks them."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def refer_outside_mount(
     table has a mount that is a prefix of it, else *up*, else no route.
 
     Args:
-        mount: of this cluster.
-        parent: the update of the parent at ``parent_endpoints``; None: the referral names none,
-            and has a guess of its mount.
-        deepest: looks the table up.
+        mount: mount of this cluster.
+        parent: last welcome of the parent at ``parent_endpoints``; None = unknown: the referral
+            names no cluster, and guesses the parent's mount.
+        deepest: returns the mount table's row with the longest prefix of a path.
     """
     hint = deepest(path)
     if hint is not None and hint.row.endpoints:

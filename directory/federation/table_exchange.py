@@ -29,7 +29,7 @@ to send a row: each message on a link confirms the ``confirmed`` rows, and the o
 """
 _REST_SECONDS_A_ROW: Final = 0.01
 _MOST_REST_SECONDS: Final = 2.5
-"""Longest pause between two versions of a changing table, for large ones: if a hundred clusters
+"""Longest pause between two versions of a changing table, if it is large: if a hundred clusters
 connect at once, their rows are sent together.
 """
 _SHARED_MS: Final = 1_000
@@ -37,7 +37,7 @@ _SHARED_MS: Final = 1_000
 clock (docs/guarantees.md#g12).
 """
 AGES_OFF_MS: Final = 2 * _SHARED_MS
-"""Most that a row seems older than it is, besides the time of transport."""
+"""Largest time by which a row seems older than it is, besides the time of transport."""
 _KEPT_CHANGES: Final = 64
 
 
@@ -60,7 +60,7 @@ class _Sent:
     """Fields whose change is sent at once."""
     vital: tuple[int, int, bool, bool]
     """Fields whose change is sent at the next refresh: the time of the owner's update (0 if
-    confirmed), the topic count, and whether the mount is linked, or that is not known.
+    confirmed), the topic count, whether the mount is linked, and whether that is unknown.
     """
 
     def aged(self, now_ms: int) -> federation_pb2.MountRow:
@@ -227,7 +227,7 @@ class ReceivedTable:
     """Mount table as the other side of one link has sent it so far. For one thread.
 
     Args:
-        accepts: whether the other side may report a mount at a path.
+        accepts: returns whether the other side may report a mount at a path.
         most_rows: most rows of the table, and of one message.
         most_bytes: most bytes of the table.
     """
@@ -247,22 +247,22 @@ class ReceivedTable:
         self._whole: dict[str, TableRow] = {}
         self._whole_bytes = 0
         self._coming: dict[str, TableRow] | None = None
-        """Table with the messages so far of an incomplete table or change; None: there is none."""
+        """Incomplete table, from the messages received so far; None: there is none."""
         self._bytes = 0
         self.has_come = False
         """True once a whole table was received."""
         self.left_out = 0
         """Number of rows that were left out of the last table or change."""
         self.why_left_out = ""
-        """Reason for the first of them."""
+        """Reason why the first of these rows was left out."""
 
     @classmethod
     def of_child(cls, mount: Callable[[], Path | None], bounds: TableBounds) -> Self:
-        """Returns the table of a child's reports. ``mount``: where the child is mounted now; None:
-        nowhere.
+        """Returns the table of a child's reports. ``mount``: returns the child's mount now; None:
+        it has none.
 
-        A child may report only mounts below its own: its row of any other would be sent to all as
-        this cluster's (R5).
+        A child may report only mounts below its own: its row for any other would be sent to all
+        links as this cluster's (R5).
         """
 
         def is_below(path: Path) -> bool:
@@ -328,7 +328,7 @@ class ReceivedTable:
                 self._leave_out(error.message)
                 return
             if not accepted:
-                self._leave_out(f"{row.mount} is not below the mount of who reports it")
+                self._leave_out(f"{row.mount} is not below the mount of the child")
                 return
             self._coming[row.mount] = received
             self._bytes += size

@@ -71,8 +71,8 @@ def _rows_within(sized_rows: Iterable[tuple[TableRow, int]], most_bytes: int) ->
 
 
 def fair_shares(wanted: Mapping[str, int], most: int) -> dict[str, int]:
-    """Returns each one's share of ``most``: what it wants or, if that is too much, no less than any
-    other gets (max-min fairness).
+    """Returns each name's share of ``most`` (max-min fairness): as much as wanted or, if that is
+    too much, no less than any other name's share.
     """
     left, shares = max(0, most), dict(wanted)
     if sum(wanted.values()) <= left:

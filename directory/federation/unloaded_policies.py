@@ -1,4 +1,6 @@
-"""Why nothing is done that needs policies that are not loaded: they never count as empty (P3)."""
+"""Reasons why policies are not loaded: then nothing that needs them is done, since they never count
+as empty (P3).
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,17 @@ __all__ = ["why_inherited_missing"]
 
 
 def why_inherited_missing(snapshot: Snapshot, *, has_parent: bool) -> str:
-    """Returns why nothing may be done that depends on what is inherited, as a sentence; empty = it
-    may. ``has_parent``: the config names one.
+    """Returns why policies are not loaded or the cluster is unmounted, as a sentence; empty =
+    neither: what depends on policies may be done. ``has_parent``: the config names a parent.
     """
     unmounted = snapshot.fact(parent_state.UNMOUNTED_KEY)
     if unmounted is not None:
         return f"the cluster is unmounted: {unmounted.decode(errors='replace')}"
     known = snapshot.fact(PARENT) is not None
     if (has_parent or known) and not inheritance.is_inherited_received(snapshot):
-        return "what the directories above the mount set is not known yet: no parent has sent it"
+        return "what the cluster inherits is not known yet: no parent has sent it"
     if inheritance.is_inherited_corrupt(snapshot):
         return inheritance.why_inherited_unknown(snapshot)
     if snapshot.unreadable(ROOT_KEY):
-        return "what the root directory sets is not known: its record cannot be read"
+        return "the policies of the root directory are not known: its record cannot be read"
     return ""
