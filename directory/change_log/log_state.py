@@ -1,4 +1,4 @@
-"""How far a cluster's change log is, as the store holds it, and how much may wait for it."""
+"""Progress of a cluster's change log, as stored, and the limit of commits that wait for the log."""
 
 from __future__ import annotations
 
@@ -35,22 +35,23 @@ __all__ = [
 ROLE: Final = "change-log"
 """Role of the server that publishes."""
 _URGENT_FACTOR: Final = 2
-"""Multiple of the limit up to which urgent changes, which cannot wait for Kafka, pass."""
+"""Factor of the limit for urgent changes, which cannot wait for Kafka."""
 
 
 def noted_state(snapshot: Snapshot) -> watch_pb2.ChangeLogState | None:
-    """Returns the newest note; None: no change log is kept."""
+    """Returns the stored progress of the change log; None: the cluster keeps no change log."""
     return noted_in(snapshot.fact(CHANGE_LOG))
 
 
 def skip_of(snapshot: Snapshot) -> watch_pb2.ChangeLogSkip | None:
-    """Returns what an operator gave up and the log does not have on record yet; None: nothing."""
+    """Returns the record of changes that an operator gave up, until the log has it; None: none."""
     return skip_in(snapshot.fact(CHANGE_LOG_SKIP), snapshot.incarnation)
 
 
 def resync_confirmation(snapshot: Snapshot, text: str) -> bytes:
     """Returns the value of ``CHANGE_LOG_RESYNC`` by which an operator confirms a resync. ``text``:
-    who did, and when. It counts in this incarnation of the store only: a restore may bring it back.
+    the operator and the time. It is valid in this incarnation of the store only, since a restore
+    may bring it back.
     """
     return f"{snapshot.incarnation}\n{text}".encode()
 
@@ -62,16 +63,16 @@ def is_resync_confirmed(snapshot: Snapshot) -> bool:
 
 
 def skipped_commits(skip: watch_pb2.ChangeLogSkip, published: int) -> int:
-    """Returns the number of commits that were given up after the published revision: what was given
-    up before it is in the history of the log already.
+    """Returns the number of given-up commits after the published revision; the log's history has
+    the earlier ones already.
     """
     on_record = [one.commits for one in skip.earlier if one.revision <= published]
     return skip.commits - max(on_record, default=0)
 
 
 def published_revision(snapshot: Snapshot) -> int | None:
-    """Returns the revision up to which no change of this incarnation waits for the change log: it
-    has them, or they were given up. None: no change log is kept.
+    """Returns the revision up to which no change of this incarnation waits for the change log: each
+    is published or was given up. None: the cluster keeps no change log.
     """
     return published_in(
         snapshot.fact(CHANGE_LOG), snapshot.fact(CHANGE_LOG_SKIP), snapshot.incarnation
@@ -86,22 +87,22 @@ def publisher_of(snapshot: Snapshot) -> str:
 
 
 def unpublished_reason(snapshot: Snapshot, *, is_configured: bool) -> str:
-    """Returns why nobody publishes a log that is kept, as far as this server can see; empty: one
-    does, or will. ``is_configured``: this server's config has a change log.
+    """Returns why no server publishes the cluster's change log; empty: one does or will, or the
+    cluster keeps none. ``is_configured``: this server's config has a change log.
     """
     if is_configured or snapshot.fact(CHANGE_LOG) is None or publisher_of(snapshot):
         return ""
     return (
-        "no server publishes it, and the config of this one has no [change_log]: what is committed "
-        "waits in the store; add it again, or end the log: kdir log off"
+        "no server publishes it, and the config of this one has no [change_log]: commits wait in "
+        "the store; add the table again, or end the log: kdir log off"
     )
 
 
 def refuse_full_outbox(
     snapshot: Snapshot, index: EventIndex, most: int, *, is_urgent: bool
 ) -> None:
-    """Checks that fewer than ``most`` commits wait for the change log; twice as many where
-    ``is_urgent``. Its cost does not grow with how many wait.
+    """Checks that fewer than ``most`` commits wait for the change log; if ``is_urgent``, fewer than
+    twice ``most``. Its cost does not depend on their number.
 
     Raises:
         OutboxFull

@@ -1,5 +1,5 @@
-"""The two topics of a change log at Kafka: made and checked, read to their end, written in
-transactions; decides nothing about what is written.
+"""Creates, checks and reads the two Kafka topics of a change log, and makes their transactional
+writer; does not choose what is written.
 """
 
 from __future__ import annotations
@@ -45,30 +45,30 @@ _SETTINGS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType(
 _REPLICAS: Final = (3, 2, 1)
 _SHOWN_ATTEMPTS: Final = 50
 _SHOWN_SECONDS: Final = 0.2
-"""Between two looks whether the brokers show a topic that was made."""
+"""Interval at which the brokers are asked whether they show a new topic."""
 
 
 class WaitsForOperator(LogRefused):
-    """Refusal that ``kdir log resync`` overcomes."""
+    """Refusal that an operator ends with ``kdir log resync``."""
 
 
 class LogEnd(NamedTuple):
-    """End of one of the topics."""
+    """End of the state topic or of the history topic."""
 
     checkpoint: Change | None
-    """The newest; None: there is none."""
+    """Newest checkpoint in the topic; None: there is none."""
     order: tuple[int, int, int]
-    """``Change.order`` of the newest change, which may be after the checkpoint."""
+    """``Change.order`` of the newest other record, which may be after the checkpoint."""
 
 
 class LogTopics:
     """The topics of one cluster's change log.
 
     Args:
-        state, history: their names.
+        state, history: names of the topics.
         bootstrap: ``host:port`` of some brokers.
-        properties: librdkafka's, for TLS and SASL.
-        registry: has the schemas of records; None = the log has them itself.
+        properties: returns librdkafka's properties, for TLS and SASL.
+        registry: has the schemas of the records; None = the log itself has them.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class LogTopics:
     # -- the topics themselves -------------------------------------------------------------------
 
     def make_and_check(self, admin: KafkaAdmin, *, were_there: bool) -> None:
-        """Makes the topics that are missing, unless they ``were_there`` before, and checks that
-        both are as the log needs them.
+        """Creates missing topics, unless they existed before (``were_there``), and checks the
+        partitions and configs of both.
 
         Raises:
-            WaitsForOperator: one of them was there before, and is missing now.
-            LogRefused: one of them is not as needed; the message has how to mend it.
+            WaitsForOperator: a topic that existed before is missing.
+            LogRefused: a topic is not as the log needs it; the message has the command for it.
             KafkaUnavailable, KafkaRejected
         """
         names = {"state": self.state, "history": self.history}
@@ -171,10 +171,10 @@ class LogTopics:
     # -- reading ---------------------------------------------------------------------------------
 
     def end(self, topic: str, keep_on: Callable[[], bool] = lambda: True) -> LogEnd:
-        """Returns the committed end of one of the topics.
+        """Returns the end of the committed records of a topic.
 
         Raises:
-            LogRefused: there is a checkpoint, and it cannot be read.
+            LogRefused: the newest checkpoint cannot be read.
             KafkaUnavailable
         """
         schemas = Schemas(self._registry)
@@ -196,7 +196,8 @@ class LogTopics:
                     else:
                         newest, unread = change, ""
                 if unread:
-                    # An older one is not the position: what came after it would come twice.
+                    # An older checkpoint is not the position: changes after it would be published
+                    # twice.
                     raise LogRefused(
                         f"topic {topic}: its newest checkpoint cannot be read: {unread}; expected "
                         f"in change_log.schema_registry the registry that it was published with"
@@ -207,8 +208,8 @@ class LogTopics:
         return found
 
     def state_digests(self, keep_on: Callable[[], bool] = lambda: True) -> dict[str, bytes]:
-        """Returns what the state topic holds by key, each as ``row_digest``; schemas and the
-        checkpoint left out.
+        """Returns the ``row_digest`` of each row in the state topic, by key; without schemas and
+        the checkpoint.
 
         Raises:
             KafkaUnavailable
@@ -237,7 +238,7 @@ class LogTopics:
         return closing(TopicReader(self._client(), topic, keep_on=keep_on))
 
     def writer(self, transactional_id: str) -> TopicWriter:
-        """Returns a producer that has ended the transactions of others with its transactional id.
+        """Returns a producer; it has fenced off earlier producers with its transactional id.
 
         Raises:
             KafkaUnavailable
@@ -246,10 +247,10 @@ class LogTopics:
 
 
 def _make(admin: KafkaAdmin, name: str, settings: Mapping[str, str]) -> None:
-    """Makes a topic, with three replicas where there are brokers for them."""
+    """Creates a topic with three replicas, or with two or one if Kafka refuses more."""
     refused = ""
     for replicas in _REPLICAS:
-        # What is acknowledged outlives any one broker.
+        # Acknowledged records survive the loss of any one broker.
         kept = {"min.insync.replicas": str(replicas - 1)} if replicas > 2 else {}
         outcome = admin.create([TopicToCreate(name, 1, replicas, {**settings, **kept})])[name]
         if not isinstance(outcome, Rejected):
@@ -259,8 +260,8 @@ def _make(admin: KafkaAdmin, name: str, settings: Mapping[str, str]) -> None:
 
 
 def _wait_until_shown(admin: KafkaAdmin, names: list[str]) -> Mapping[str, KafkaTopic | Rejected]:
-    """Returns what the brokers show of topics of which some were just made; waits a while until
-    they show all, since a broker may show a new topic a moment later.
+    """Returns the topics as the brokers describe them. Waits up to 10 s until all are shown, since
+    a broker may show a new topic a moment later.
     """
     found: Mapping[str, KafkaTopic | Rejected] = {}
     for attempt in range(_SHOWN_ATTEMPTS):

@@ -1,8 +1,7 @@
-"""Compares a cluster's change log with its store; the store is right, and nothing is mended.
+"""Compares a cluster's change log with its store, which is the truth; repairs nothing.
 
-The log is read first, then the tree is taken, and what was changed since the log's checkpoint,
-which the outbox names, is left out. So the publisher is not waited for, and changes on their way to
-the log are no differences.
+The log is read before the tree. Rows that changed after the log's checkpoint, by the outbox, are
+left out: so changes that are not published yet are no differences.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ def compare_log(
     check: Callable[[], None],
     summary: Summary,
 ) -> Iterator[Difference]:
-    """Yields where the state topic differs from the tree. A Kafka that is away, and a log that is
-    not whole or of another incarnation, are reported in ``summary.troubles``.
+    """Yields the differences between the state topic and the tree. An unreachable Kafka, and a log
+    that is incomplete or of another incarnation, are reported in ``summary.troubles``.
 
     Raises:
         StoreUnreachable
@@ -105,7 +104,7 @@ def compare_log(
 def _changed_since(
     point: Change, snapshot: Snapshot, index: EventIndex, check: Callable[[], None]
 ) -> set[str]:
-    """Returns the state keys of what was changed after a checkpoint."""
+    """Returns the state topic's keys of the rows that changed after a checkpoint."""
     changed: set[str] = set()
     reached = point.revision
     while reached < snapshot.revision:
@@ -126,7 +125,9 @@ def log_differences(
     changed: AbstractSet[str],
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[Difference]:
-    """Yields where a log's state differs from a tree; ``changed`` and unreadable keys left out."""
+    """Yields the differences between a log's state and a tree, without ``changed`` and unreadable
+    keys.
+    """
     left_out = {*changed, *state.unreadable}
     seen: set[str] = set()
     records = snapshot_records(snapshot, mount, state.cluster_id, 0, revision=0, now_ms=0)

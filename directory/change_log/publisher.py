@@ -2,14 +2,15 @@
 
 The holder of the role works in this order: the topics are checked; the transactional producer is
 made, which fences the previous publisher; only then the newest checkpoint is read, which is the
-position. So the publisher that came last is right, whether or not it still holds the role, and
-after a crash anywhere nothing is published twice or left out. A page of the outbox is one
-transaction of Kafka: the state, the history, and a checkpoint in each topic.
+position. So only the newest publisher can write, whether or not it still holds the role, and after
+a crash anywhere nothing is published twice or left out. A page of the outbox is one transaction of
+Kafka: the state, the history, and a checkpoint in each topic.
 
-Where the log and the store do not meet (first use, another incarnation of the store, an outbox that
-was trimmed), the state topic is read to its end, compared with the tree, and the difference
-published (``_resync``). Until an operator confirms it, the publisher does not publish into a log
-of another cluster, with a later incarnation than the store's, or of which much would vanish.
+If the log does not continue the store's history (first use, another incarnation of the store, a
+trimmed outbox), the state topic is read to its end and compared with the tree, and the differences
+are published (``_resync``). Until an operator confirms it, the publisher does not publish into a
+log of another cluster, with a later incarnation than the store's, or from which many entries would
+vanish.
 """
 
 from __future__ import annotations
@@ -68,10 +69,11 @@ _log = logging.getLogger(__name__)
 
 _PAGE_EVENTS: Final = 500
 _PAUSE_SECONDS: Final = 0.01
-"""At least so long the brokers have for the end of a transaction before the next one begins."""
+"""Shortest pause between two transactions, in which the brokers end the first one."""
 _GATHERING_SECONDS: Final = 0.0005
-"""Times the square of the events of the page before: the rarer changes are, the sooner each is
-published."""
+"""Pause after a page, times the square of its number of events: the rarer changes are, the sooner
+each is published.
+"""
 _MOST_GATHERING_SECONDS: Final = 0.25
 _RESYNC_RECORDS: Final = 1_000
 _ELECT_SECONDS: Final = 1.0
@@ -89,32 +91,34 @@ _PART_VANISHING: Final = 0.05
 
 @dataclass(slots=True)
 class _Session:
-    """State of one producer, from its first look at the log to its first error."""
+    """State of one producer, from its creation to its first error."""
 
     writer: TopicWriter
     framings: Mapping[str, bytes]
-    """By topic; see ``LogTopics.framings``."""
+    """Bytes that precede each record, by topic (``LogTopics.framings``)."""
     generation: int
     incarnations: tuple[str, ...]
     revision: int = 0
-    """Everything up to this revision is in the log."""
+    """Revision up to which the log has all changes."""
     checkpoint: int = 0
-    """The revision of the log's newest checkpoint; from there to ``revision`` nothing is logged."""
+    """Revision of the log's newest checkpoint; between it and ``revision`` there is no change to
+    publish.
+    """
     last_order: tuple[int, int, int] = (0, 0, 0)
     """Order of the newest change that the history had when the session began."""
     has_schema: bool = False
-    """True: this session has written this kdir's schema. The log may have an older one only."""
+    """True if this session has written this kdir's schema; the log may have an older one only."""
 
 
 class ChangeLogPublisher:
     """Publisher of one directory server.
 
     Args:
-        server: its id, which is its name in the election.
+        server: id of the directory server, which identifies it in the election.
         cluster: name of the cluster.
-        mount: where the cluster was mounted at a snapshot.
-        topics: those of the log.
-        admin: makes a client of the brokers; closed by the publisher.
+        mount: returns the path of the cluster's mount at a snapshot.
+        topics: topics of the log.
+        admin: makes an admin client, which the publisher closes.
         clock: monotonic seconds.
         now_ms: Unix milliseconds.
     """
@@ -156,11 +160,13 @@ class ChangeLogPublisher:
         )
         self._stopping: Final = self._thread.stopping
         self._session: _Session | None = None
-        self._noted = (0, 0)  # generation and revision of the last note
+        self._noted = (0, 0)  # last stored generation and revision
         self._noted_at = 0.0
         self._away = _AWAY_SECONDS
         self.trouble = ""
-        """Why it does not go on, where this server publishes; empty = it does."""
+        """Reason why this server's publishing is held up; empty = it is not, or another server
+        publishes.
+        """
 
     # -- start and stop --------------------------------------------------------------------------
 
@@ -169,8 +175,8 @@ class ChangeLogPublisher:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = _STOP_SECONDS) -> None:
-        """Ends the thread, an open transaction with it, and gives up the role. A thread that waits
-        for brokers that are away is not waited for: the next publisher fences it off.
+        """Ends the thread with its open transaction, and resigns the role. A thread that still
+        waits for brokers after ``timeout_seconds`` is left: the next publisher fences it off.
         """
         self._thread.stop(timeout_seconds)
         self.leader.resign()
@@ -182,8 +188,8 @@ class ChangeLogPublisher:
         return _REFUSED_SECONDS
 
     def _on_applied(self, applied: AppliedCommit) -> None:
-        """Wakes the thread, as a callback of the replica. While it has no session and waits for
-        brokers or an operator, only what operators do wakes it, not every change.
+        """Wakes the thread; called by the replica. While the thread has no session, since it waits
+        for brokers or an operator, only operators' acts wake it, not every change.
         """
         acts = (CHANGE_LOG_RESYNC, CHANGE_LOG_SKIP, LEVEL)
         if self._session is not None or any(write.key in acts for write in applied.writes):
@@ -192,8 +198,8 @@ class ChangeLogPublisher:
     # -- one round -------------------------------------------------------------------------------
 
     def step(self) -> float:
-        """Publishes a page, or gets ready to; returns the seconds until there is something to do
-        again, unless a change comes.
+        """Publishes a page, or prepares for it. Returns the seconds after which to call it again,
+        unless a change comes first.
         """
         if self._replica.state is not ReplicaState.SERVING:
             return _AWAY_SECONDS
@@ -212,7 +218,7 @@ class ChangeLogPublisher:
             delay = self._publish()
             self._away = _AWAY_SECONDS
         except (LeadershipLost, WriteConflict):
-            _log.warning("another server publishes the change log by now")
+            _log.warning("another server publishes the change log now")
             self._end_session()
             self.leader.resign()
             return _ELECT_SECONDS
@@ -246,7 +252,8 @@ class ChangeLogPublisher:
         elif confirmed is None:
             return _IDLE_SECONDS if self._note(session) else _NOTE_SECONDS
         if confirmed is not None and session.revision >= snapshot.revision:
-            # Once the log has all changes: what differs then is not just a change on its way.
+            # Only once the log has all changes: until then a difference may be an unpublished
+            # change.
             if is_confirmed:
                 self._resync(session, snapshot, is_confirmed=True)
             else:
@@ -258,13 +265,14 @@ class ChangeLogPublisher:
     def _publish_page(self, session: _Session, snapshot: Snapshot, *, is_confirmed: bool) -> None:
         """Publishes the next changes, of revisions up to that of the tree."""
         commits, reached = self._index.commits(session.revision, snapshot.revision, _PAGE_EVENTS)
-        # The tree is swapped before the index: what was read is of this incarnation, too.
+        # The replica replaces the tree before the index: so the commits are of this incarnation,
+        # too.
         self._snapshot_for(session)
         if self._index.floor() > session.revision:
-            # Rows were trimmed, just now or before: what is missing shows in the state only.
+            # Outbox rows were trimmed: only a comparison of the state shows their changes.
             self._resync(session, snapshot, is_confirmed=is_confirmed)
         elif commits and not commits[0].is_readable:
-            # The changes of unreadable rows, too, show in the state only (S21).
+            # Only a comparison of the state shows the changes of unreadable rows, too (S21).
             *_, last = takewhile(lambda one: not one.is_readable, commits)
             self._resync(session, snapshot, is_confirmed=is_confirmed, until=last.revision)
         elif commits:
@@ -299,9 +307,9 @@ class ChangeLogPublisher:
         return snapshot
 
     def _gather(self, events: int) -> None:
-        """Waits for more changes after a page that was not full, and so leaves time to writers:
-        a transaction costs server and brokers as much as tens of events. One that begins while the
-        brokers still end the previous one is retried after 20 ms.
+        """Waits for more changes after a page that was not full: a transaction costs server and
+        brokers as much as tens of events. If the brokers still end the previous transaction when
+        one begins, it is retried after 20 ms.
         """
         if events < _PAGE_EVENTS:
             seconds = _PAUSE_SECONDS + _GATHERING_SECONDS * events**2
@@ -312,7 +320,7 @@ class ChangeLogPublisher:
     def _begin(self) -> _Session:
         """Begins a session: from now on every other producer of this log is fenced off."""
         if noted_state(self._replica.snapshot) is None:
-            # What is committed from now on waits for the log, however long Kafka is away.
+            # From this commit on, changes wait for the log, however long Kafka is unreachable.
             self._put(_first_note(self._replica.snapshot))
         snapshot = self._replica.snapshot
         noted = noted_state(snapshot)
@@ -327,17 +335,18 @@ class ChangeLogPublisher:
             begin = partial(_Session, writer, framings)
             session = self._meet(begin, snapshot.incarnation, is_confirmed=is_confirmed)
             if _is_cut(session, noted):
-                # Before the note: after a crash the next session has to see the loss, too.
+                # Before progress is stored: after a crash the next session must detect the loss,
+                # too.
                 self._resync_facts(session, self._snapshot_for(session))
-            # From this commit on every server's writer names facts for the log. The tree that is
-            # compared with the log is at least as new.
+            # From this commit on, every server's writer lists changed facts in the outbox. The tree
+            # that is compared with the log is at least as new.
             begins_after = self._note_first(session, noted, snapshot)
             snapshot = self._snapshot_for(session)
             is_begun, skip = _is_begun(noted), skip_of(snapshot)
             # The outbox lacks facts of the time in which the cluster kept no log.
             is_compared, until = not is_begun or not session.revision, None
             if not is_begun:
-                # What was committed since then waits, and is published as changes.
+                # Later commits wait, and are published as changes.
                 until = session.revision = begins_after
             elif is_compared:
                 skip = None
@@ -367,14 +376,17 @@ class ChangeLogPublisher:
     def _meet(
         self, begin: Callable[..., _Session], incarnation: str, *, is_confirmed: bool
     ) -> _Session:
-        """Returns a session by the log's newest checkpoint and the store's ``incarnation``."""
+        """Returns a session whose generation and position follow from the log's newest checkpoint
+        and the store's ``incarnation``.
+        """
         found, order = self.topics.end(self.topics.history, self._goes_on)
         state, _ = self.topics.end(self.topics.state, self._goes_on)
         point = None if found is None else found.checkpoint
         if found is None or point is None:
             if state is None or state.checkpoint is None:
                 return begin(1, (incarnation,))
-            # The history was made again. For readers of the state, new records must not be older.
+            # The history topic was created again. To readers of the state, new records must not
+            # seem older than the present ones.
             before = (one for one in state.checkpoint.incarnations if one != incarnation)
             return begin(state.generation + 1, (*before, incarnation))
         if point.incarnations[-1] == incarnation:
@@ -385,10 +397,11 @@ class ChangeLogPublisher:
                         f"reached: an older state of its disk was put back; kdir log resync makes "
                         f"the log follow this store"
                     )
-                # What follows has revisions that the log has seen: it is another generation.
+                # The next changes have revisions that the log already has: so they get another
+                # generation.
                 return begin(found.generation + 1, point.incarnations)
             if state is None:
-                # The state topic was made again: the next generation, so that readers see it.
+                # The state topic was created again: the next generation shows it to readers.
                 return begin(found.generation + 1, point.incarnations)
             # One transaction writes both checkpoints. If they differ, a topic lost its end.
             at = found.revision if state.order == found.order else 0
@@ -416,10 +429,10 @@ class ChangeLogPublisher:
         skip: watch_pb2.ChangeLogSkip | None = None,
         until: int | None = None,
     ) -> None:
-        """Brings the log in line with a tree, and goes on after its revision or after an earlier
-        one, ``until``: what came after it is published as changes, too. With ``skip`` the history
-        gets a record of what was given up up to there. ``is_confirmed``: by an operator, whatever
-        vanishes from the log.
+        """Publishes the differences between the log and a tree. The session continues after the
+        tree's revision, or after the earlier ``until``: later changes are published as changes,
+        too. With ``skip``, the history gets a record of the given-up changes. ``is_confirmed``: an
+        operator accepts that entries vanish from the log.
         """
         revision = snapshot.revision if until is None else until
         now_ms = self._now_ms()
@@ -464,9 +477,9 @@ class ChangeLogPublisher:
         _log.info("change log in line with the store: %d records", len(changed) + len(gone))
 
     def _resync_facts(self, session: _Session, snapshot: Snapshot) -> None:
-        """Brings the facts of a log whose end was lost in line with a tree: rows of the outbox that
-        name only facts are gone once published. Its position and all else stay: the events are
-        published again.
+        """Publishes the differences in facts between a tree and a log that lost its end: outbox
+        rows that list only facts are deleted once published. Entries and grants are published again
+        from their events, after the unchanged position.
         """
         entries = (f"{self._cluster_id}/e/", f"{self._cluster_id}/g/")
         at, now_ms = session.revision, self._now_ms()
@@ -487,8 +500,8 @@ class ChangeLogPublisher:
     def _difference(
         self, held: Mapping[str, bytes], snapshot: Snapshot
     ) -> tuple[set[str], dict[str, None]]:
-        """Returns the keys of the rows that the state topic does not hold as the tree has them, and
-        those that only the topic has.
+        """Returns the keys of the rows that the state topic lacks or has with another value, and
+        the keys that only the topic has.
         """
         changed, gone = set[str](), dict.fromkeys(held)
         for row in snapshot_rows(snapshot, self._cluster_id):
@@ -516,8 +529,8 @@ class ChangeLogPublisher:
         )
 
     def _next_position(self, session: _Session, revision: int) -> int:
-        """Returns the first free position in a revision: after the changes of the store, and after
-        those of a resync of this revision that was cut off.
+        """Returns the first free position in a revision: after the store's changes, and after the
+        changes of an interrupted resync of this revision.
         """
         commits, _ = self._index.commits(revision - 1, revision, 1)
         taken = sum(len(one.events) for one in commits)
@@ -532,7 +545,9 @@ class ChangeLogPublisher:
         revision: int,
         positions: Iterator[int],
     ) -> Iterator[Change]:
-        """Yields what the history gets of entries and grants that a resync found different."""
+        """Yields the history's records of entries and grants in which a resync found a
+        difference.
+        """
         for key, change in page.items():
             if change is not None and _is_in_history(change):
                 yield replace(change, key=None, record=None, action="update")
@@ -551,7 +566,7 @@ class ChangeLogPublisher:
     def _given_up(
         self, session: _Session, skip: watch_pb2.ChangeLogSkip, mount: Path, position: int
     ) -> Change:
-        """Returns what the history gets instead of the changes that an operator gave up."""
+        """Returns the history's record in place of the changes that an operator gave up."""
         commits = skipped_commits(skip, session.revision)
         return Change(
             cluster_id=self._cluster_id,
@@ -589,8 +604,8 @@ class ChangeLogPublisher:
             yield LogRecord(topic, change.path, _encode(change, session.framings[topic]))
 
     def _schema(self, session: _Session) -> Iterator[LogRecord]:
-        """Yields the record of the schema, unless a registry has the schema: programs that decode
-        with a registry take every value in the topic for a record framed by it.
+        """Yields the record of the schema, once a session and only without a registry: programs
+        that decode with a registry expect its framing on every value in the topic.
         """
         if session.framings[self.topics.state] or session.has_schema:
             return
@@ -619,7 +634,7 @@ class ChangeLogPublisher:
         for topic, key in keys.items():
             yield LogRecord(topic, key, record.encode(change, session.framings[topic]))
 
-    # -- what is known of it ---------------------------------------------------------------------
+    # -- stored progress -------------------------------------------------------------------------
 
     def _note_first(
         self,
@@ -627,8 +642,8 @@ class ChangeLogPublisher:
         noted: watch_pb2.ChangeLogState | None,
         snapshot: Snapshot,
     ) -> int:
-        """Notes that a session begins; returns the noted revision. Changes from before the log was
-        begun do not wait for it; nor do those that a session before this one published.
+        """Stores the progress with which a session begins, and returns its revision. Changes from
+        before the log was begun do not wait for it; nor do those that an earlier session published.
         """
         is_begun, revision = _is_begun(noted), session.checkpoint
         if not is_begun or not revision:
@@ -643,7 +658,9 @@ class ChangeLogPublisher:
         return revision
 
     def _note(self, session: _Session) -> bool:
-        """Writes down how far the log is, now and then; True if it is written down."""
+        """Stores the log's progress, once a second at most; True if the newest progress is
+        stored.
+        """
         reached = session.generation, session.checkpoint
         if self._noted != reached and self._clock() - self._noted_at >= _NOTE_SECONDS:
             self._put_note(session, *reached)
@@ -664,7 +681,9 @@ class ChangeLogPublisher:
         self._noted, self._noted_at = (generation, revision), self._clock()
 
     def _report(self, trouble: str, *, waits: bool = False) -> None:
-        """Reports what holds it up, in the log, and where it can, in the store; empty = nothing."""
+        """Logs why publishing is held up and, if this server leads, stores it; empty = it is
+        not.
+        """
         if trouble == self.trouble:
             return
         if trouble:
@@ -692,17 +711,17 @@ class ChangeLogPublisher:
 
 
 def _first_note(snapshot: Snapshot) -> watch_pb2.ChangeLogState:
-    """Returns the note that begins a log: changes from before it do not wait for the log."""
+    """Returns the progress with which a log begins: earlier changes do not wait for the log."""
     return watch_pb2.ChangeLogState(incarnation=snapshot.incarnation, revision=snapshot.revision)
 
 
 def _is_in_history(change: Change) -> bool:
-    """True if a change of the state is one of the history, too: no fact is."""
+    """True if a change of the state topic is in the history topic, too; facts are not."""
     return change.scope in {"entry", "grants"}
 
 
 def _is_cut(session: _Session, noted: watch_pb2.ChangeLogState | None) -> bool:
-    """True if the log ends before the noted revision: the brokers lost its end."""
+    """True if the log ends before the stored revision: the brokers lost its end."""
     if noted is None or not session.revision:
         return False
     is_same = noted.incarnation == session.incarnations[-1]
@@ -711,7 +730,7 @@ def _is_cut(session: _Session, noted: watch_pb2.ChangeLogState | None) -> bool:
 
 
 def _is_begun(noted: watch_pb2.ChangeLogState | None) -> bool:
-    """True if the outbox names all facts that were written since the log's newest checkpoint."""
+    """True if the outbox lists all facts that were written since the log's newest checkpoint."""
     return noted is not None and noted.generation > 0
 
 

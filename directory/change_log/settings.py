@@ -1,4 +1,4 @@
-"""The table ``[change_log]`` of a server's config; asks no broker that it names."""
+"""The table ``[change_log]`` of a server's config; connects to no broker."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ class ChangeLogConfig:
 
     bootstrap: tuple[str, ...]
     client: ClientProperties
-    """How kdir connects to those brokers."""
+    """Properties of connections to these brokers."""
     is_shared: bool
-    """Other clusters may have their logs in the same Kafka, so the topics have the cluster's id in
-    their names."""
+    """True if other clusters may have their logs in the same Kafka: topic names contain the
+    cluster's id.
+    """
     schema_registry: str = ""
-    """URL of the registry that has the schemas of records; empty = the log has them itself."""
+    """URL of the schema registry with the records' schemas; empty = the log itself has them."""
 
     def topics(self, cluster_id: str) -> tuple[str, str]:
         """Returns the names of the state topic and of the history topic."""
@@ -38,17 +39,18 @@ class ChangeLogConfig:
 def change_log_of(
     table: Table | None, base: pathlib.Path | None, kafka: KafkaConfig | None
 ) -> ChangeLogConfig | None:
-    """Reads ``[change_log]``: empty = on the cluster's own Kafka; absent = None, no change log.
+    """Reads ``[change_log]``. Without ``bootstrap``, the log is in the cluster's own Kafka; without
+    the table, there is no change log (None).
 
     Raises:
-        ConfigError: naming the key, what was found and what would be right.
+        ConfigError: names the key, the value found and the expected one.
     """
     if table is None:
         return None
     bootstrap = table.addresses("bootstrap")
     registry = table.text("schema_registry", "")
     if registry:
-        # Python's HTTP client comes with it, a twentieth of what a server imports.
+        # It imports Python's HTTP client, a twentieth of all that a server imports.
         from resolver.changes.registry import shown_url, why_no_registry
 
         if wrong := why_no_registry(registry):

@@ -2,9 +2,9 @@
 history topic gets with them; computation only.
 
 The state topic keeps one record for each row of the store: of an entry, of its grants, or of a
-fact. A record's key stays the same if the entry is moved (``resolver/changes/record.py``). What is
-removed becomes a record without a value, under the key that it had (P7). The history topic keeps
-one record for each change event.
+fact. A record's key stays the same if the entry is moved (``resolver/changes/record.py``). A
+removed row becomes a record without a value, under the same key (P7). The history topic keeps one
+record for each change event.
 """
 
 from __future__ import annotations
@@ -54,30 +54,32 @@ __all__ = [
 ]
 
 MOST_RECORD_BYTES: Final = (8 * 1024 - 64) * 1024
-"""Of the value of one record; the topics take a little more."""
+"""Largest value of one record; the topics accept a little more."""
 _CUT: Final = ("effective", "before", "grants_before")
-"""Fields that a record loses, in this order, where it would be larger: they are in the records
-before it, too."""
+"""Fields that a record loses, in this order, if it would be larger: earlier records have them,
+too.
+"""
 _OF_THE_CLUSTER: Final = frozenset(
     (watch_pb2.CHANGE_SCOPE_INHERITED, watch_pb2.CHANGE_SCOPE_OPERATED)
 )
 """Scopes of events that leave their entry as it was."""
 
 _PLAIN_ROOT: Final = ProtoCodec().encode(Directory(entry_id=ROOT_ID))
-"""Record of a root directory on which nothing is set: counts as no record; the log has none."""
+"""Record of a root directory on which nothing is set; the log leaves it out."""
 
 StateRecords = Mapping[str, Change | None]
 """The newest value of each key of the state topic; None = the row is gone."""
 
 
 class OversizedRecord(Exception):
-    """Error of a record that is too large even without what it can lose."""
+    """Error of a record that is too large even without the fields that may be cut."""
 
 
 def encode_within(
     change: Change, most_bytes: int = MOST_RECORD_BYTES, framing: bytes = b""
 ) -> bytes:
-    """Returns a record of at most so many bytes; ``cut`` names the fields that it lost for that.
+    """Returns a record of at most ``most_bytes``; its field ``cut`` lists the fields that it lost
+    for that.
 
     Raises:
         OversizedRecord
@@ -105,8 +107,8 @@ def page_records(
     generation: int,
     now_ms: int,
 ) -> tuple[StateRecords, list[Change]]:
-    """Returns the records that state and history get of some commits, in order. Facts have their
-    values in the tree, which is newer than the commits.
+    """Returns the records of some commits, for the state topic and, in order, for the history
+    topic. Facts have their values in ``snapshot``, which is newer than the commits.
     """
     state: dict[str, Change | None] = {}
     history: list[Change] = []
@@ -134,7 +136,7 @@ def page_records(
 
 
 def _fact_value(snapshot: Snapshot, key: bytes) -> bytes | None:
-    """Returns the value of a fact now, also of the record of a removed entry; None = it is gone."""
+    """Returns the newest value of a fact or of a removed entry's record; None = it is gone."""
     if not key.startswith(ENTRY):
         return snapshot.fact(key)
     return snapshot.entry_record(parse_entry_key(key))
@@ -167,13 +169,13 @@ def _fact_scope(key: bytes) -> str:
 def _state_of_event(
     event: watch_pb2.ChangeEvent, change: Change
 ) -> Iterator[tuple[str, Change | None]]:
-    """Yields what one event means for the state."""
+    """Yields the records of one event for the state topic, with their keys."""
     entry = record.entry_key(event.cluster_id, event.entry_id)
     grants = record.grants_key(event.cluster_id, event.entry_id)
     if event.scope == watch_pb2.CHANGE_SCOPE_GRANTS:
         yield grants, _grants_record(change, event.grants_after) if change.grants_after else None
     elif event.scope in _OF_THE_CLUSTER:
-        pass  # what they changed is among the facts
+        pass  # their changes are among the facts
     elif event.HasField("after"):
         row = stored_form(event.after)
         if event.entry_id == ROOT_ID:
@@ -197,7 +199,7 @@ def _grants_record(change: Change, grants: access_pb2.Grants) -> Change:
 
 
 def stored_form(entry: entry_pb2.Entry) -> bytes:
-    """Returns the record that the store has of an entry, from the entry in a change event."""
+    """Returns an entry's record in the store, from the entry in a change event."""
     stored = entry_pb2.Entry()
     stored.CopyFrom(entry)
     stored.ClearField("path")
@@ -209,14 +211,14 @@ def stored_form(entry: entry_pb2.Entry) -> bytes:
 
 
 class LoggedRow(NamedTuple):
-    """Row of a tree, for the state topic. The topic usually has most of a million rows already: the
-    other fields of a record are computed only for rows that it lacks.
+    """Row of a tree, for the state topic. The topic usually has most rows already, of up to a
+    million: the other fields of a record are computed only for rows that it lacks.
     """
 
     state_key: str
     scope: str
     key: bytes | None
-    """None for grants: they are where their entry is."""
+    """Key of the row in the store; None for grants, whose key follows from their entry's."""
     value: bytes
     entry_id: int = 0
     kind: str = ""
@@ -256,8 +258,8 @@ def snapshot_rows(snapshot: Snapshot, cluster_id: str) -> Iterator[LoggedRow]:
 
 
 def _owner_of(snapshot: Snapshot, key: bytes) -> int:
-    """Returns the id of the entry that these are the grants of; 0: there is none that can be
-    read.
+    """Returns the id of the entry whose grants have this key; 0: there is none, or it is
+    unreadable.
     """
     try:
         place = parse_grants_key(key)
@@ -279,12 +281,12 @@ def snapshot_records(
     now_ms: int,
     keys: AbstractSet[str] | None = None,
 ) -> Iterator[tuple[str, Change]]:
-    """Yields the state of a whole tree: every record that the state topic is to hold, by its key,
-    but for checkpoint and schemas.
+    """Yields the records of a whole tree for the state topic, with their keys; without checkpoint
+    and schemas.
 
     Args:
-        revision: the one that the records have.
-        keys: those that are wanted; None = all.
+        revision: revision of the records.
+        keys: keys of the records to yield; None = all.
     """
 
     @lru_cache(1)  # entries of one directory follow each other
@@ -315,8 +317,8 @@ def snapshot_records(
 def _fields_of_row(
     row: LoggedRow, mount: Path, directory_path: Callable[[int], Path | None]
 ) -> dict[str, Any]:
-    """Returns what a record has besides its row, which is in the log as it is, also if its value
-    cannot be read (S21).
+    """Returns the fields of a record besides its row. The log has the row as it is, even if its
+    value cannot be read (S21).
     """
     if row.scope == "grants":
         try:

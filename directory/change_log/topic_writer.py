@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 __all__ = ["MOST_BYTES", "LogRecord", "LogRefused", "TopicWriter"]
 
 MOST_BYTES: Final = 8 * 1024 * 1024
-"""Least ``max.message.bytes``: a record, its key, Kafka's framing (``MOST_RECORD_BYTES``)."""
+"""Smallest ``max.message.bytes``: ``MOST_RECORD_BYTES``, the record's key and Kafka's framing."""
 
 
 class LogRefused(Exception):
-    """Error of a log that cannot be published to as it is: why, and what would be right."""
+    """Error of a log that cannot be published to as it is; has the reason and what is expected."""
 
 
 class LogRecord(NamedTuple):
-    """A record to be written; ``value`` None removes the key."""
+    """Record to write; ``value`` None removes the key."""
 
     topic: str
     key: str
@@ -33,8 +33,8 @@ class LogRecord(NamedTuple):
 
 
 class _ClientReports:
-    """What a producer of librdkafka reports by callbacks. It does not know the producer, which has
-    it: so the producer ends with the last reference, without the garbage collector.
+    """Errors that a producer of librdkafka reports by callbacks. Has no reference to the producer,
+    which so ends with its last reference, without the garbage collector.
     """
 
     def __init__(self) -> None:
@@ -45,8 +45,8 @@ class _ClientReports:
         self.last_error = str(error.str())
 
     def on_delivery(self, error: Any, _: object) -> None:
-        """Keeps why a record was not delivered: the error of the failed commit does not name that.
-        A purged record is no reason: the transaction had failed before.
+        """Stores why a record was not delivered, which the error of the failed commit does not
+        name. Ignores purged records: their transaction had failed before.
         """
         from confluent_kafka import KafkaError
 
@@ -56,8 +56,8 @@ class _ClientReports:
 
 
 class TopicWriter:
-    """Transactional producer. After any error it is of no use: what was sent is not known, so a new
-    one begins by reading the log's end.
+    """Transactional producer. After an error it is unusable, since it is not known what was
+    committed: a new one begins by reading the log's end.
     """
 
     def __init__(
@@ -80,13 +80,12 @@ class TopicWriter:
         try:
             self._producer: Producer = Producer({**given, **own})
         except KafkaException as error:
-            # Such as acks=1, with which nothing is written once and in order.
+            # Such as acks=1, which does not go with a transactional producer.
             raise LogRefused(f"change_log.properties: {error.args[0].str().strip()}") from None
         self._call(self._producer.init_transactions)
 
     def write(self, *parts: Iterable[LogRecord]) -> None:
-        """Writes records, one part after the other, as one transaction; they are committed when it
-        returns.
+        """Writes the records of all parts, in order, as one transaction; it is committed on return.
 
         Raises:
             KafkaUnavailable: whether the records are committed is not known.
@@ -114,9 +113,9 @@ class TopicWriter:
         raise KafkaUnavailable(f"{one.topic}: the queue of Kafka's client stays full")
 
     def close(self) -> None:
-        """Ends an open transaction, as far as it can be ended at once."""
+        """Aborts an open transaction, unless that takes more than a second."""
         # In a thread of its own: an error that confluent-kafka raises while another exception is
-        # handled keeps that one for ever, with its frames, the producer and the tree in them.
+        # handled keeps that exception for ever, with the producer and the tree in its frames.
         ending = threading.Thread(target=self._end, name="end-producer", daemon=True)
         ending.start()
         ending.join()
