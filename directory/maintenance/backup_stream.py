@@ -1,4 +1,6 @@
-"""Backup as a stream of messages, from the store at one revision; and the choice of rows in it."""
+"""Makes a backup of a store at one revision, as a stream of messages; fills a store with its
+rows.
+"""
 
 from __future__ import annotations
 
@@ -95,8 +97,8 @@ def has_cluster_rows(store: Store) -> bool:
 
 
 def excess_of_rows(rows: Iterable[Row], limits: Limits) -> str:
-    """Returns which of these rows a store of such limits cannot hold, for people; empty = it can
-    hold all of them.
+    """Returns why a store with these limits cannot hold these rows, for people; empty = it can hold
+    all of them.
     """
     try:
         for _ in batches_to_fill(_fitting(rows, limits.max_bytes), limits, 1, limits.max_bytes):
@@ -109,8 +111,9 @@ def excess_of_rows(rows: Iterable[Row], limits: Limits) -> str:
 def fill_store(
     store: Store, rows: Iterable[Row], report: Callable[[str], None] = lambda _: None
 ) -> int:
-    """Puts these rows, in key order, and nothing else into a store that is sealed for filling, and
-    reads them back; returns the revision at which it has them. Reports each row that is left out.
+    """Replaces all rows of a store that is sealed for filling by these, which are in key order, and
+    reads them back. Returns the revision at which the store has them; reports each row that is left
+    out.
 
     Raises:
         NotAsFilled: the store has other rows, cannot hold these, or was opened meanwhile.
@@ -123,7 +126,7 @@ def fill_store(
         raise NotAsFilled(f"another process opened the store: {error}") from error
     try:
         store.fill(put.wrap(_fitting(rows, store.limits.max_bytes, report)))
-        # History still reads the events that came, but no watch can resume before this.
+        # History can read the copied events, but no watch can resume before this revision.
         floor = store.load((FLOOR_KEY,)).revision
         store.fill([(FLOOR_KEY, b"%d" % floor)])
     except ValueError as error:
@@ -206,9 +209,9 @@ def backup_of(
     """Yields header, rows and trailer of a backup.
 
     Raises:
-        StoreUnreachable: also in the middle; begin again.
+        StoreUnreachable: possibly after some rows; start the backup again.
         StoreSealed: the contents of the store are incomplete, or not the newest.
-        StoreUnavailable: it was restored meanwhile; begin again.
+        StoreUnavailable: the store was restored meanwhile; start the backup again.
     """
     identity = store.refresh_identity()
     _refuse_unsound(identity)
@@ -257,7 +260,7 @@ def _refuse_unsound(identity: Identity) -> None:
     if identity.partial:
         raise StoreSealed("the store of this cluster is being filled: what it holds is not whole")
     if identity.moved:
-        raise StoreSealed("this cluster is in another store by now: back that one up")
+        raise StoreSealed("this cluster is in another store now: back up that one")
 
 
 def _parts(page: Sequence[Row]) -> Iterator[Sequence[Row]]:

@@ -44,8 +44,9 @@ class _Row(NamedTuple):
     size: int
     """Bytes of its value."""
     since_ms: int
-    """Time of its commit, Unix milliseconds: that in its key, which may be later (``EventKeys``),
-    but no later than when the row was received."""
+    """Time of its commit, Unix milliseconds: the time in its key, which may be later
+    (``EventKeys``), but at most the time of its receipt.
+    """
 
     @classmethod
     def receive(cls, revision: int, key: bytes, value: bytes) -> Self:
@@ -59,7 +60,7 @@ class WaitingRows(NamedTuple):
     commits: int
     size_bytes: int
     since_ms: int
-    """Time of the first of them, Unix milliseconds; 0 = there is none."""
+    """Time of the first of these rows, Unix milliseconds; 0 = there is none."""
 
 
 class EventIndex:
@@ -76,11 +77,13 @@ class EventIndex:
         self._end = 0  # newest revision applied; the replica may be ahead
         self._rows: list[_Row] = []
         self._by_key: dict[bytes, _Row] = {}
-        """The same rows by key."""
+        """Rows of ``_rows`` by key."""
         self._removed: set[bytes] | None = None
-        """Removed keys of rows that are not here, while the store is read; None: it is not."""
+        """Keys removed while the store is read, of rows that are not in ``_rows`` yet; None: no
+        reading.
+        """
         self._of_facts: deque[_Row] = deque()
-        """Rows without events; those that were removed may be among them."""
+        """Rows without events; removed ones may be among them."""
         self._events = 0  # in all rows
         self._bytes = 0  # of all rows
         self._floor = 0  # as ``floor``, as of the newest commit; 0 until the older rows are read
@@ -159,8 +162,8 @@ class EventIndex:
             self._remove(keys)
 
     def floor(self) -> int:
-        """Returns the revision up to which events are no longer kept; that before the oldest row
-        if the stored one cannot be read (S21).
+        """Returns the revision up to which events are no longer kept; if it cannot be read, that
+        before the oldest row (S21).
 
         Raises:
             StoreUnreachable: the store cannot be reached.
@@ -216,12 +219,12 @@ class EventIndex:
         """Returns the position of the first row of later revisions that may wait. Rows up to the
         floor were put in by a restore or a migration: they were published before, or never are.
         """
-        floor = self._floor if self._floor <= self._end else 0  # no damaged one (S21)
+        floor = self._floor if self._floor <= self._end else 0  # not a damaged floor (S21)
         return bisect_right(self._rows, max(after, floor), key=_revision)
 
     def commits(self, after: int, until: int, events: int) -> tuple[list[OutboxCommit], int]:
-        """Returns what ``page`` does, with the facts that each revision wrote; it stops before
-        revisions that the replica has not received.
+        """Returns commits as ``page`` returns events, with the facts that each one wrote; stops
+        before revisions that the replica has not received.
 
         Raises:
             StoreUnreachable: the store cannot be reached.
@@ -245,7 +248,8 @@ class EventIndex:
         return self._fetch(wanted), reached
 
     def read_back(self, before: int, limit: int) -> list[tuple[int, Events]]:
-        """Returns about ``limit`` events of the newest revisions before one, newest first.
+        """Returns about ``limit`` events of the newest revisions before ``before``, by revision,
+        newest first.
 
         Raises:
             StoreUnreachable: the store cannot be reached.
@@ -255,17 +259,20 @@ class EventIndex:
             wanted, oldest = self._rows_before(before, limit)
             commits = self._fetch(wanted)
             found = [(one.revision, one.events) for one in reversed(commits) if one.events]
-            # No row of this page can be read: an empty one means that nothing older is kept (S21).
+            # No row of this page can be read. An empty page would mean that no older events are
+            # kept (S21).
             if found or not wanted:
                 return found
             before = oldest
 
     def _rows_before(self, before: int, limit: int) -> tuple[dict[bytes, int], int]:
-        """Returns the newest rows before a revision, by key, and the oldest revision among them."""
+        """Returns the revisions of the newest rows before a revision, by key, and the oldest of
+        them.
+        """
         with self._lock:
             end = begin = bisect_left(self._rows, before, key=_revision)
             count = size = 0
-            # Goes on until there are events.
+            # Continues until there are events.
             while begin and count < limit and (size < _READ_BYTES or not count):
                 begin -= 1
                 count += event_count(self._rows[begin].key)
@@ -299,7 +306,7 @@ class EventIndex:
         return [found[revision] for revision in sorted(found)]
 
     def _build(self) -> None:
-        """Adds the rows from before the first one that the replica reported."""
+        """Reads the rows from before the replica's first commit from the store, and adds them."""
         with self._building:
             while True:
                 with self._lock:
@@ -347,8 +354,8 @@ class EventIndex:
         return sorted(older)
 
     def _remove(self, keys: Iterable[bytes]) -> None:
-        """Removes rows, with the lock held, which each commit waits for: only the rows between the
-        first and the last of them are gone through.
+        """Removes rows; the caller holds the lock, for which each commit waits: so only the rows
+        between the first and the last removed one are visited.
         """
         gone: list[_Row] = []
         for key in keys:
@@ -374,10 +381,10 @@ def _revision(row: _Row) -> int:
 
 
 def _of_facts(rows: Iterable[_Row]) -> list[_Row]:
-    """Returns those of the rows that have no events."""
+    """Returns the rows that have no events."""
     return [row for row in rows if not event_count(row.key)]
 
 
 def _totals(rows: Sequence[_Row]) -> tuple[int, int]:
-    """Returns the number of events in the rows, and that of their bytes."""
+    """Returns the number of events in the rows, and the rows' size in bytes."""
     return sum(event_count(row.key) for row in rows), sum(row.size for row in rows)

@@ -96,7 +96,7 @@ _CODEC: Final = ProtoCodec()
 _WRITTEN_AT_ONCE: Final = 2_000
 _CACHE_KIB: Final = 8_192
 _STORE: Final = "CREATE TABLE store (key BLOB PRIMARY KEY, value BLOB) WITHOUT ROWID"
-"""The rows of the store, in the database of a restore."""
+"""Table of the store's rows, in the temporary database of a restore."""
 _PUT_ROWS: Final = (
     f"INSERT OR REPLACE INTO store SELECT {SQL_KEY} AS place, {SQL_RECORD} "  # noqa: S608 - constants
     f"FROM mapping WHERE {SQL_KEY_SIZE} > 0 ORDER BY place"
@@ -136,11 +136,11 @@ def log_rows(
     function that may be called more than once.
 
     Args:
-        cluster: its name in the config.
-        cluster_id: empty = that of the only log of a cluster of this name.
+        cluster: name of the cluster in the config.
+        cluster_id: id of the cluster; empty = of the only one of this name that has a log.
 
     Raises:
-        UnusableLog: there is no such log, or not exactly one, or it is incomplete.
+        UnusableLog: there is no such log, or there are several, or it is incomplete.
         KafkaUnavailable, ConfigError, OSError
     """
     with scratch() as database:
@@ -357,7 +357,7 @@ def make_rows(state: LogState, database: sqlite3.Connection) -> None:
 
 
 def read_rows(database: sqlite3.Connection) -> Iterator[Row]:
-    """Returns what ``make_rows`` made, in key order."""
+    """Returns the rows that ``make_rows`` made, in key order."""
     return database.execute("SELECT key, value FROM store ORDER BY key")
 
 

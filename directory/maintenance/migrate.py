@@ -2,7 +2,7 @@
 
 The steps, each of which survives ``kill -9``:
 
-1. FROM is sealed: *being migrated to TO*. Its servers go on reading, marked stale.
+1. FROM is sealed: *being migrated to TO*. Its servers keep answering reads, marked stale.
 2. TO is sealed, from its first moment if it is made: *being filled from FROM*. No server reads it.
 3. TO is emptied and filled from FROM, read back and compared.
 4. FROM is sealed again: *moved to TO*. No server starts on it any more.
@@ -87,7 +87,7 @@ class Migration:
     target_sealed: str | None = None
     """Seal of the target, as found; empty = none; None = no store."""
     force: bool = False
-    """Also while changes wait for the change log."""
+    """True if it begins even while changes wait for the change log."""
 
     @property
     def migrating(self) -> str:
@@ -131,11 +131,11 @@ class Migration:
 
 
 def plan_migration(source: str, target: str, *, force: bool = False) -> Migration:
-    """Returns the progress of a migration, and whether it may continue; changes nothing. ``force``:
-    also while changes wait for the change log.
+    """Checks that a migration may begin or continue; returns its progress and changes nothing.
+    ``force``: it may begin even while changes wait for the change log.
 
     Raises:
-        RestoreRefused: why it may not.
+        RestoreRefused: it may not; has the reason.
         StoreUnreachable, IncompatibleStore: as ``open_store``.
     """
     found = _find_stage(source, target)
@@ -177,11 +177,11 @@ def _refuse_oversized(one: Migration) -> None:
 
 
 def _waiting_commits(store: Store) -> int:
-    """Returns how many commits wait for the change log, if there is one."""
+    """Returns the number of commits that wait for the change log; 0 if there is no log."""
     _, published = _published(store)
     if published is None:
         return 0
-    # A store that was filled from another one has rows that were there before.
+    # Rows up to the floor came from the store that this one was filled from.
     floor = store.read(FLOOR_KEY, limit=1)
     published = max(published, (floor_in(floor[0].value) if floor else None) or 0)
     count, after = 0, FLOOR_KEY
@@ -192,7 +192,9 @@ def _waiting_commits(store: Store) -> int:
 
 
 def _published(store: Store) -> tuple[StoredRow | None, int | None]:
-    """Returns the note of the change log, and the revision up to which no commit waits for it."""
+    """Returns the row with the change log's progress, and the revision up to which no commit waits
+    for the log.
+    """
     rows = {row.key: row for row in store.read(CHANGE_LOG)}
     values = {key: row.value for key, row in rows.items()}
     incarnation = store.identity.incarnation
@@ -204,7 +206,7 @@ def plan_abort(source: str, target: str) -> Migration:
     """Checks that a migration can be undone.
 
     Raises:
-        RestoreRefused: why it cannot.
+        RestoreRefused: it cannot; has the reason.
         StoreUnreachable, IncompatibleStore: as ``open_store``.
     """
     found = _find_stage(source, target)
@@ -276,7 +278,7 @@ def _refuse_full(one: Migration) -> None:
 
 
 def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> Identity:
-    """Executes the steps that remain by now; returns the target's identity in its new incarnation.
+    """Executes the remaining steps; returns the target's identity in its new incarnation.
 
     Raises:
         RestoreRefused: as ``plan_migration``; another process changed one of the stores meanwhile,
@@ -294,7 +296,8 @@ def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> I
                 source.seal(sealed, expected=one.identity.sealed)
                 report(f"{source.describe()} takes no changes now")
                 begun.enter_context(_reporting_sealed(one, report))
-            # Opened again, the source is a new generation of the log, too: there is no way back.
+            # Not refused any more: unsealing the source would begin a new generation of the log,
+            # too.
             if one.stage is Stage.NEW and not one.force and (late := _waiting_commits(source)):
                 report(
                     f"{plural(late, 'commit')} came while this began: the change log has the "
@@ -306,7 +309,7 @@ def migrate(one: Migration, report: Callable[[str], None] = lambda _: None) -> I
                 return target.identity
             if not target.identity.sealed and has_cluster_rows(target):
                 raise RestoreRefused(
-                    f"something came into {target.describe()} meanwhile; look again"
+                    f"rows were written to {target.describe()} meanwhile; run it again"
                 )
             made = one.target_sealed is None
             target.seal(one.filled, expected=one.filled if made else one.target_sealed)
@@ -331,8 +334,8 @@ def _seal_of_source(one: Migration) -> str:
 
 @contextmanager
 def _reporting_sealed(one: Migration, report: Callable[[str], None]) -> Iterator[None]:
-    """Context manager that reports how to go on if a migration ends early, unless it is past the
-    step from which it can be undone, or another process changed a store.
+    """Context manager: if a migration ends early, reports the commands that continue and undo it,
+    unless it can no longer be undone or another process changed a store.
     """
     try:
         yield
@@ -360,7 +363,7 @@ def _state_of(source: Store) -> tuple[str, int]:
 
 
 def _copy(source: Store, target: Store, report: Callable[[str], None]) -> int:
-    """Returns the revision at which the target has all rows of the source."""
+    """Fills the target; returns the revision at which it has all rows of the source."""
     report(f"filling {target.describe()}")
     try:
         return fill_store(target, _all_rows(source), report)
@@ -373,7 +376,7 @@ def abort(one: Migration, report: Callable[[str], None] = lambda _: None) -> Ide
     again, as a new incarnation.
 
     Raises:
-        RestoreRefused: the target takes changes by now, or another process changed one of the
+        RestoreRefused: the target already takes changes, or another process changed one of the
             stores meanwhile.
         StoreUnreachable, IncompatibleStore: repeat the command to continue.
     """
@@ -403,8 +406,8 @@ def abort(one: Migration, report: Callable[[str], None] = lambda _: None) -> Ide
 
 
 def _note_published(source: Store, before: StoredRow | None, published: int) -> None:
-    """Notes in the new incarnation how far the change log is, unless a publisher has: its history
-    has what it had, which does not wait. If that fails, the publisher notes it once it begins.
+    """Stores the change log's progress in the new incarnation, unless a publisher has: so published
+    commits do not count as waiting. If that fails, the publisher stores it once it begins.
     """
     with suppress(StoreUnreachable):
         note, _ = _published(source)

@@ -66,31 +66,31 @@ def _restore_parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--new-life",
         action="store_true",
-        help="it was put back by other means: only expire the tokens of before",
+        help="the store was restored by other means: only expire older tokens",
     )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--store", metavar="ADDRESS", help="sqlite:///FILE or etcd://HOST/PREFIX")
-    where.add_argument("--config", metavar="FILE", help="a server's config, which says it")
+    where.add_argument("--config", metavar="FILE", help="a server's config, which names it")
     parser.add_argument(
         "--cluster-id", metavar="ID", help="with --from-log: where several logs are of one name"
     )
-    parser.add_argument("--replace", action="store_true", help="also where it holds something")
+    parser.add_argument("--replace", action="store_true", help="also if the store is not empty")
     parser.add_argument("-y", "--yes", action="store_true", help="with --replace: do not ask")
-    parser.add_argument("--plan", action="store_true", help="only say what would be done")
+    parser.add_argument("--plan", action="store_true", help="only print what would be done")
     parser.add_argument("--force", action="store_true", help="also while servers are running")
     return parser
 
 
 def _migrate_parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="kdir migrate", description="Move a cluster's store.")
-    parser.add_argument("FROM", help="the store that it is in")
-    parser.add_argument("TO", help="the store that it shall live in")
+    parser.add_argument("FROM", help="the store that the cluster is in")
+    parser.add_argument("TO", help="the store to move it to")
     parser.add_argument("--abort", action="store_true", help="undo what was begun")
     parser.add_argument(
         "--force", action="store_true", help="also while changes wait for the change log"
     )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    parser.add_argument("--plan", action="store_true", help="only say what would be done")
+    parser.add_argument("--plan", action="store_true", help="only print what would be done")
     return parser
 
 
@@ -133,7 +133,7 @@ def main(verb: str, arguments: Sequence[str]) -> int:
 
 
 def _missing_argument(options: argparse.Namespace) -> str:
-    """Returns what a restore lacks, as a sentence; empty where it has all."""
+    """Returns the argument that a restore lacks, as a sentence; empty = it lacks none."""
     if not (getattr(options, "from") or options.from_log or options.new_life):
         return "--from FILE, the backup, is needed; or --from-log, or --new-life"
     if not (options.store or options.config):

@@ -45,14 +45,14 @@ _ELECT_SECONDS: Final = 1.0
 """Interval between attempts to be elected, while there is work."""
 _SOON_SECONDS: Final = 0.02
 _IDLE_SECONDS: Final = 60.0
-"""Removals wake it; this is the interval of its own checks."""
+"""Interval of the reaper's own checks; a removal wakes it at once."""
 _AWAY_SECONDS: Final = 1.0
 _STUMBLED_SECONDS: Final = 5.0
 _TIMEOUT_SECONDS: Final = 30.0
 _NAMES_EACH: Final = 50
-"""Retired names of one step."""
+"""Most retired names whose retirement one step ends."""
 _NAMES_KEPT: Final = 10_000
-"""Expired names that are collected at once."""
+"""Most expired names that one search collects."""
 _NAMES_SECONDS: Final = 600.0
 """Interval between searches for expired names."""
 _REMOVED: Final = directory_range(DELETED_ID)
@@ -62,8 +62,8 @@ class Reaper:
     """Reaper of one directory server.
 
     Args:
-        server: its id, which is its name in the election.
-        store, replica, writer: those of the cluster.
+        server: id of the directory server, which identifies it in the election.
+        store, replica, writer: store, replica and writer of the cluster.
         clock: monotonic seconds.
         now_ms: Unix milliseconds.
         sleep: waits this many seconds, or less if the reaper is to stop.
@@ -153,7 +153,7 @@ class Reaper:
             return _IDLE_SECONDS if self._trouble else _SOON_SECONDS
         except (LeadershipLost, WriteConflict):
             # The guard of the role failed.
-            _log.warning("another server is the reaper by now")
+            _log.warning("another server is the reaper now")
             self.leader.resign()
             return _ELECT_SECONDS
         except NotReady:
@@ -175,7 +175,7 @@ class Reaper:
         return place is not None and bool(place.containers)
 
     def _over(self) -> Iterator[str]:
-        """Returns some of the expired names: a search in a million takes a while."""
+        """Returns at most ``_NAMES_KEPT`` expired names: a search among a million takes a while."""
         now_ms = self._now_ms()
         snapshot = self._replica.snapshot
         names = (
@@ -195,13 +195,13 @@ class Reaper:
         return islice(over, _NAMES_KEPT)
 
     def _hold_up(self, why: str) -> None:
-        """Records that nothing can be done although there is work."""
+        """Records why removals cannot be finished now; empty = they can."""
         if why and why != self._trouble:
             _log.warning("removals are not finished: %s", why)
         self._trouble = why
 
     def _work(self) -> bool:
-        """Works for a while; returns whether there was any work."""
+        """Commits steps for ``slice_seconds``; returns whether there was any work."""
         worked_at_all = False
         until = self._clock() + self._slice_seconds
         while not self._stopping.is_set():

@@ -1,10 +1,11 @@
 """Restore of a store from a backup: planned first, then executed in steps that can be interrupted.
 
-A restore is refused into a store of another cluster, and, unless an option allows it, into one that
-holds something or that has running servers. The steps: the store is sealed to be filled (no server
+A restore is refused into a store of another cluster, and, unless an option allows it, into a store
+that is not empty or has running servers. The steps: the store is sealed to be filled (no server
 reads it from then on, and none writes), emptied, filled, read back and compared, and unsealed as a
-new incarnation. An interrupted restore leaves it sealed, and the same command finishes it.
-What would be lost is counted and named by path; unreadable rows are counted as such.
+new incarnation. An interrupted restore leaves it sealed, and the same command finishes it. Entries
+that would be lost are counted and named by path; unreadable entries of a backup are counted
+separately.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def _place_of_grants(key: bytes) -> EntryKey | None:
 
 
 class DirectoryPaths:
-    """Paths of directories by id, from their rows; below the mount, for people."""
+    """Paths of directories below the mount, for people; by id, from the directories' rows."""
 
     def __init__(self) -> None:
         self._above: dict[int, tuple[int, str]] = {}
@@ -182,7 +183,7 @@ class RowCount:
 
     @property
     def total(self) -> int:
-        """Number of both."""
+        """Number of entries and of grants together."""
         return self.entries + self.grants
 
     def __str__(self) -> str:
@@ -208,12 +209,12 @@ class Losses:
 
     @property
     def total(self) -> int:
-        """Number of those that are lost or reverted."""
+        """Number of entries and grants that are lost or reverted."""
         return self.gone.total + self.changed.total
 
 
 def losses(now: Iterable[Row], then: Iterable[Row], paths: DirectoryPaths) -> Losses:
-    """Compares the entries of two sets of rows, both in key order, in bounded memory."""
+    """Compares the entries and grants of two sets of rows, both in key order, in bounded memory."""
     found = Losses()
     for key, value, other in merge_by_key(_entries(now), _entries(then)):
         if value is None:
@@ -232,7 +233,9 @@ def losses(now: Iterable[Row], then: Iterable[Row], paths: DirectoryPaths) -> Lo
 
 
 def _part_of_entry(key: bytes) -> str:
-    """Returns what of an entry the row is, followed by a blank; empty: the entry itself."""
+    """Returns which part of an entry the row holds, followed by a blank; empty: the entry
+    itself.
+    """
     if key.startswith(GRANTS):
         return "grants "
     return "its policies " if key == ROOT_KEY else ""
@@ -244,8 +247,9 @@ def _entries(rows: Iterable[Row]) -> Iterator[Row]:
 
 _REASON: Final = f"{FILLED_FROM}a backup"
 _LOOKED_AT: Final = "being looked at before a restore"
-"""Seal under which a restore looks for rows that came after its plan: nobody fills or clears such a
-store."""
+"""Reason of the seal under which a restore checks for rows that came after its plan: with it, a
+store can be neither filled nor cleared.
+"""
 _NEW_INCARNATION: Final = "beginning a new incarnation, as after a restore by other means"
 _BEGUN: Final = (_NEW_INCARNATION, "beginning a new life, as one that was put back by other means")
 """Reasons of a seal that was set by ``begin_new_incarnation``, of this and of an earlier kdir."""
@@ -260,7 +264,7 @@ class Backup:
 
     Args:
         rows: reads the rows, in key order, from the first one.
-        source: where they are from, for people.
+        source: origin of the rows, for people.
 
     Raises:
         IncompatibleStore: a newer kdir made it.
@@ -349,12 +353,12 @@ class Backup:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """Effect of a restore, as far as it is known without executing it."""
+    """Effect of a restore, determined without executing it."""
 
     backup: Backup
     address: str
     found: str
-    """Current contents, for people."""
+    """Current contents of the store, for people."""
     refusals: tuple[str, ...] = ()
     losses: Losses | None = None
     done: bool = False
@@ -436,7 +440,7 @@ def _unsuitable(backup: Backup, identity: Identity) -> Iterator[str]:
 
 
 def _is_others(sealed: str) -> bool:
-    """True if a store is sealed by something else than a restore."""
+    """True if a store is sealed for another reason than a restore."""
     return bool(sealed) and sealed != _LOOKED_AT and not sealed.startswith(_REASON)
 
 
@@ -479,8 +483,8 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
 
     Raises:
         RestoreRefused: for the plan's reasons, or another process changed the store meanwhile.
-        StoreUnreachable, IncompatibleStore, DamagedBackup, OSError: the store stays sealed, once it
-            is; repeat the command to finish.
+        StoreUnreachable, IncompatibleStore, DamagedBackup, OSError: if it sealed the store, that
+            stays sealed; repeat the command to finish.
     """
     if plan.refusals:
         raise RestoreRefused("; ".join(plan.refusals))
@@ -501,7 +505,7 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
                 found = _LOOKED_AT
                 if not plan.replaces and has_cluster_rows(store):
                     store.unseal(_LOOKED_AT)
-                    raise RestoreRefused("something came into the store meanwhile; look again")
+                    raise RestoreRefused("rows were written to the store meanwhile; run it again")
             store.seal(why, expected=found)
             report(f"filling {store.describe()}")
             return store.unseal(why, fill_store(store, backup.rows(), report))
@@ -512,7 +516,7 @@ def restore(plan: RestorePlan, report: Callable[[str], None] = lambda _: None) -
 
 
 def check_new_incarnation(address: str) -> Identity:
-    """Checks that a new incarnation of a store may begin; returns what the store is now.
+    """Checks that a new incarnation of a store may begin; returns the store's identity now.
 
     Raises:
         as ``begin_new_incarnation``.
@@ -520,7 +524,7 @@ def check_new_incarnation(address: str) -> Identity:
     found = find_identity(address)
     if found is None:
         raise IncompatibleStore(f"{describe_address(address)}: there is no store")
-    # Nothing was cleared yet in a store that a restore looks at.
+    # With ``_LOOKED_AT``, a restore has cleared nothing yet.
     if found.sealed and found.sealed not in (_LOOKED_AT, *_BEGUN):
         raise RestoreRefused(f"the store is sealed: it is {found.sealed}")
     return found
@@ -543,7 +547,7 @@ def begin_new_incarnation(address: str) -> Identity:
             store.seal(_NEW_INCARNATION, expected=found.sealed)
             return store.unseal(expected=_NEW_INCARNATION)
         except StoreChanged as reason:
-            raise RestoreRefused(f"{reason}; look again") from None
+            raise RestoreRefused(f"{reason}; run it again") from None
 
 
 def _open(backup: Backup, address: str, sealed: str = "") -> Store:

@@ -33,16 +33,16 @@ __all__ = ["RetentionLimits", "RetentionTrimmer"]
 
 _log = logging.getLogger(__name__)
 _BATCH: Final = 500
-_BATCHES: Final = 10  # of each kind in one step
+_BATCHES: Final = 10  # batches of each kind in one step
 _BEHIND: Final = 10
-"""If more than one in so many visited answers has expired, the visits are too slow."""
+"""If more than one in this many visited answers has expired, the visits are too slow."""
 _ROUNDS: Final = 100
 """Most rounds of visiting all answered requests in the time for which one is kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionLimits:
-    """Time and size limits of what is kept."""
+    """Time and size limits of the answered requests and events that are kept."""
 
     requests_ms: int = 24 * 3600 * 1000
     """Time for which an answered request is kept."""
@@ -75,17 +75,17 @@ class RetentionTrimmer:
         self._now_ms: Final = now_ms
         self._clock: Final = clock
         self._batch: Final = min(_BATCH, store.limits.max_writes // 2 - 1)
-        self._after = b""  # last key visited in this round; empty: none runs
+        self._after = b""  # last key visited in this round; empty: no round runs
         self._oldest_ms = 0
         """Time of the oldest answer that this round, or the last one, did not remove."""
         self._next_round_ms = 0
         self._is_behind = False
-        """True if the last step left much to trim: as many rows come as one step removes."""
+        """True if the last step probably left many rows to trim."""
 
     def run(self, seconds: float, wait: Callable[[float], bool]) -> int:
-        """Trims step by step for some seconds at most, until little is left; returns how many rows.
-        After a step it waits for as long as that took, since commits wait for each of its
-        transactions; ``wait`` returns True if it has to end.
+        """Runs steps for ``seconds`` at most, until few rows are left to trim; returns the number
+        of removed rows. After each step it waits for as long as that took, since commits wait for
+        each of its transactions; ``wait`` returns True if trimming has to end.
         """
         until = self._clock() + seconds
         removed = 0
@@ -97,8 +97,8 @@ class RetentionTrimmer:
                 return removed
 
     def step(self) -> int:
-        """Trims some rows; returns how many. Called every few seconds; an unreachable store raises
-        nothing, since the next call retries.
+        """Trims some rows; returns their number. Called every few seconds; raises nothing if the
+        store is unreachable, since the next call retries.
         """
         try:
             self._is_behind = False
@@ -133,7 +133,8 @@ class RetentionTrimmer:
                 self._next_round_ms = max(soon, self._oldest_ms + kept_ms + 1)
                 break
         else:
-            # With fewer expired ones, the round takes less than a tenth of the time they are kept.
+            # If fewer have expired, a round takes less than a tenth of the time for which answers
+            # are kept.
             self._is_behind |= removed * _BEHIND > visited
         return removed
 
@@ -155,7 +156,7 @@ class RetentionTrimmer:
         try:
             answered_at_ms = RequestRecord.from_bytes(row.value).answered_at_ms
         except ValueError:
-            return False  # perhaps a newer version's, which removes it
+            return False  # perhaps of a newer version, which removes it
         if answered_at_ms < before_ms:
             return True
         self._oldest_ms = min(self._oldest_ms, answered_at_ms)
@@ -190,7 +191,7 @@ class RetentionTrimmer:
         return removed
 
     def _trim_facts(self) -> int:
-        """Removes rows that only name facts for the change log, once they are published."""
+        """Removes rows that only list facts for the change log, once they are published."""
         published = self._published()
         if published is None:
             return 0

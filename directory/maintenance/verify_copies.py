@@ -50,8 +50,8 @@ _TRIES: Final = 3
 
 @dataclass(slots=True)
 class Summary:
-    """Summary of what was compared and what could not be; filled in while differences
-    are yielded.
+    """Revision and numbers of compared rows and topics, and the reasons why others were not
+    compared; filled in while differences are yielded.
     """
 
     revision: int = 0
@@ -67,7 +67,7 @@ def compare_rows(
     rows.
 
     Raises:
-        StoreUnreachable: also in the middle; begin again.
+        StoreUnreachable: possibly after some differences; compare again.
         NotReady: nothing is loaded yet.
     """
     identity = store.refresh_identity()
@@ -97,9 +97,9 @@ def compare_rows(
             snapshot = trees.at(loading.revision)
         if snapshot is not None:
             break
-        _drop(loading)  # loaded again, or many writes, at the same time
+        _drop(loading)  # the tree was loaded again meanwhile, or changed too often
     else:
-        summary.troubles.append("the store changed too fast to be met at one revision")
+        summary.troubles.append("the store changed too fast to be compared at one revision")
         return
     comparison = StoreComparison(snapshot, _rows(loading), mount, check)
     summary.revision = snapshot.revision
@@ -202,15 +202,15 @@ _REPLACED: Final = (
     "another topic has this name by now: take it as it is: kdir adopt {path} --topic {name}; or "
     "remove the entry, which leaves that topic alone: kdir rm {path}"
 )
-_UNKNOWN: Final = "it is adopted at the next look at Kafka; kdir doctor says whether that works"
+_UNKNOWN: Final = "the next sweep of Kafka adopts it; kdir doctor shows whether that works"
 _DESIRED: Final = "change it in Kafka, or record what Kafka has: kdir set"
 _OTHER_KAFKA: Final = "point the server at the Kafka that it belongs to, or take this one: kdir ack"
 
 
 @dataclass(slots=True)
 class KafkaCheck:
-    """Comparison of a tree with Kafka, used once. ``topics`` and ``troubles`` have what was
-    compared and what could not be, once it has ended.
+    """Comparison of a tree with Kafka, used once. Once it has ended, ``topics`` is the number of
+    Kafka's topics (None: not compared), and ``troubles`` has what could not be compared.
     """
 
     latest: Callable[[], Snapshot]

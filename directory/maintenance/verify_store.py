@@ -135,7 +135,7 @@ class StoreComparison:
     """Comparison of a store's rows with a snapshot of the same revision. Used once, in one thread.
 
     Args:
-        snapshot: the replica's.
+        snapshot: snapshot of the replica.
         rows: all rows of the store at that revision, in key order.
         mount: the cluster's mount point, for paths.
         check: called periodically; raises to end the comparison.
@@ -156,7 +156,7 @@ class StoreComparison:
         """Yields all differences. A difference within one row is yielded when the row is read.
 
         Raises:
-            StoreUnreachable: in the middle; begin again.
+            StoreUnreachable: possibly after some differences; compare again.
         """
         self._snapshot.index_physical_names()  # which also reads every record
         unreadable_values = self._snapshot.unreadable_values
@@ -198,8 +198,8 @@ class StoreComparison:
     # -- one row -------------------------------------------------------------------------------
 
     def _wrong(self, key: bytes, value: bytes) -> Iterator[Difference]:
-        """Yields the errors of a row that is no entry's; those of entries are found when a snapshot
-        is made.
+        """Yields the errors of a row that is no entry's; errors of entries are found when a
+        snapshot is made.
         """
         if key.startswith(CLAIM):
             yield from self._claim(key, value)
@@ -267,7 +267,7 @@ class StoreComparison:
         plain = Directory(entry_id=ROOT_ID)
         return key == ROOT_KEY and stored == self._snapshot.codec.encode(plain)
 
-    # -- the tree's own ------------------------------------------------------------------------
+    # -- the whole tree ------------------------------------------------------------------------
 
     def _unreadable(self, unreadable_values: Mapping[bytes, str]) -> Iterator[Difference]:
         for key, why in sorted(unreadable_values.items()):
@@ -280,7 +280,7 @@ class StoreComparison:
                 yield _unread(self._path(key), why)
 
     def _claimless(self) -> Iterator[Difference]:
-        """Yields topics whose names have no claim, and those that share a name."""
+        """Yields topics whose physical names have no claim, and topics that share one."""
         claims = _Hashes(self._claims)
         if claims == self._names and not self._names.repeated:
             return
@@ -337,7 +337,7 @@ class StoreComparison:
             try:
                 parent_id, is_topic, name = parse_grants_key(key)
             except ValueError:
-                continue  # reported where it was read
+                continue  # reported as unreadable already
             if parent_id == 0 and not name:
                 continue  # the root directory is always there
             node = self._snapshot.nodes.get(parent_id)
@@ -347,7 +347,9 @@ class StoreComparison:
                 yield Difference(Between.STORE, where, "grants", "an entry", "none", _STRAY_GRANTS)
 
     def _path(self, key: bytes) -> str:
-        """Returns the path to show."""
+        """Returns the path for the key of an entry or its grants, for people; for another key, the
+        key.
+        """
         if not key.startswith((ENTRY, GRANTS)):
             return _format_value(key)
         try:
@@ -371,7 +373,7 @@ class _Hashes:
         self._sorted: Final = array("q", sorted(hashes))
         pairs = zip(self._sorted, self._sorted[1:], strict=False)
         self.repeated: Final = frozenset(one for one, other in pairs if one == other)
-        """Hashes that came more than once."""
+        """Hashes of more than one text."""
 
     def holds(self, text: str) -> bool:
         """True if the text is in the set."""
@@ -424,7 +426,7 @@ def _retired(value: bytes) -> None:
         raise ValueError("not a decimal number, or one and 'awaited'")
 
 
-# A prefix comes before shorter ones that it begins with.
+# The first match counts: a prefix comes before shorter prefixes that it begins with.
 _READERS: Final[Mapping[bytes, Callable[[bytes], object]]] = {
     FLOOR_KEY: _floor,
     EVENT: lambda value: unpack(value, 0, ""),

@@ -32,7 +32,7 @@ Revised = tuple[int, Events]
 """Events of one revision, at least one, by position."""
 
 _PAGE_EVENTS: Final = 200
-"""Older events that are read from the store at a time for one subscription."""
+"""Number of older events that are read from the store at a time for one subscription."""
 _READERS: Final = 4
 """Number of subscriptions that may read a page from the store at the same time."""
 _WAIT_SECONDS: Final = 5.0
@@ -72,7 +72,7 @@ class ChangeHistory:
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
         self._recent: deque[tuple[Revised, int]] = deque()
-        """Newest events in memory, by revision, with their bytes."""
+        """Newest events in memory, by revision, with their size in bytes."""
         self._recent_count = 0
         self._recent_bytes = 0
         self._loads = 0
@@ -118,8 +118,7 @@ class ChangeHistory:
 
     def page(self, subscription: Subscription, after: int) -> tuple[list[Revised], int]:
         """Returns the next events of a subscription that begins in the past, and the revision that
-        they reach. When the rest is in memory, the subscription is added to those that get new
-        events.
+        they reach. When the rest is in memory, the subscription joins the ones that get new events.
 
         Raises:
             Resync: the events are no longer kept.
@@ -142,7 +141,7 @@ class ChangeHistory:
 
     def page_before(self, before_revision: int, limit: int) -> Sequence[Revised]:
         """Returns the newest revisions with events before this one, newest first; empty if no older
-        ones are kept. About ``limit`` events, and at least one revision's.
+        ones are kept. Returns about ``limit`` events, at least those of one revision.
 
         Raises:
             StoreUnavailable: they are only in the store, which cannot be reached.
@@ -174,7 +173,8 @@ class ChangeHistory:
             return self.index.floor()
 
     def waiting(self, after: int, until: int | None = None) -> WaitingRows:
-        """Returns the number of rows of later revisions; none of revisions after ``until``.
+        """Returns the counts of rows that may wait to be published, of revisions after ``after``
+        and up to ``until``.
 
         Raises:
             StoreUnavailable: the store cannot be reached.
@@ -196,7 +196,7 @@ class ChangeHistory:
         for subscription in subscriptions:
             subscription.close()
 
-    # -- the store's part --------------------------------------------------------------------
+    # -- reads of the store ------------------------------------------------------------------
 
     def _read(self, after: int, until: int) -> tuple[list[Revised], int]:
         if not self._reading.acquire(timeout=_WAIT_SECONDS):
@@ -226,7 +226,7 @@ class ChangeHistory:
         with _reporting_unreachable():
             return self.index.read_back(before, limit)
 
-    # -- the replica's part ------------------------------------------------------------------
+    # -- callbacks of the replica ------------------------------------------------------------
 
     def _applied(self, applied: AppliedCommit) -> None:
         self.index.applied(applied)
@@ -252,7 +252,9 @@ class ChangeHistory:
                 )
 
     def _remember(self, revised: Revised) -> int:
-        """Keeps events in memory and drops the oldest; returns their bytes."""
+        """Keeps events in memory and drops the oldest; returns the size of the new events in
+        bytes.
+        """
         size = sum(event.ByteSize() for event in revised[1])
         self._recent.append((revised, size))
         self._recent_count += len(revised[1])
@@ -276,16 +278,18 @@ class Subscription:
         self, history: ChangeHistory, after: int, loads: int, clock: Callable[[], float]
     ) -> None:
         self.loads: Final = loads
-        """How often the tree had been loaded when it began."""
+        """Number of loads of the tree when the subscription began."""
         self.on_ready: Callable[[], object] = bool
-        """Is called when ``next`` has something new to return or to raise: from any thread, and
-        it must not wait."""
+        """Called, from any thread, when ``next`` has something new to return or to raise; must not
+        wait.
+        """
         self._history: Final = history
         self._clock: Final = clock
         self._lock: Final = threading.Lock()
         self._waiter: threading.Event | None = None
         """Event that wakes a thread in ``next``; None: no thread waits, as in most subscriptions.
-        ``put`` is called for all of them before a change is acknowledged."""
+        ``put`` is called for all subscriptions before a change is acknowledged.
+        """
         self._after = after
         """Revision up to which past events were read."""
         self._joined = False
@@ -331,7 +335,7 @@ class Subscription:
         self._waiter = None
 
     def join(self, begin: list[Revised]) -> None:
-        """Begins its queue; the first contents count as no lag."""
+        """Starts the queue with these events, which do not count as lag."""
         with self._lock:
             self._queue = begin
             self._joined = True

@@ -108,7 +108,7 @@ def test_a_restore_looks_for_rows_where_no_other_one_clears_them(
 
     def late(store: Store) -> bool:
         monkeypatch.undo()
-        with pytest.raises(RestoreRefused, match="something came into the store"):
+        with pytest.raises(RestoreRefused, match="rows were written to the store"):
             restore(plan)
         return has_cluster_rows(store)
 
@@ -436,6 +436,6 @@ def test_a_new_incarnation_does_not_open_a_store_that_a_restore_fills(
         return found
 
     monkeypatch.setattr(restoring, "check_new_incarnation", late)
-    with pytest.raises(RestoreRefused, match=r"another process sealed .*; look again"):
+    with pytest.raises(RestoreRefused, match=r"another process sealed .*; run it again"):
         begin_new_incarnation(address)
     assert sealed(address) == BACKUP
