@@ -195,14 +195,14 @@ class CachedLookup:
         as new as this session's writes.
         """
         rules = rules.for_token(token)
-        written = self.session.text
+        sent = SessionToken(self.session, token)
         question = self.question(wanted, token)
         walk = self.walker.resolve(path, rules, question, deadline)
-        if question.token != token and _is_expired(walk):
-            question = question._replace(token=token)
+        while (expired := _expired_error(walk)) is not None and sent.drop_expired(expired):
+            question = question._replace(token=sent.text)
             walk = self.walker.resolve(path, rules, question, deadline)
-            if _is_answered(walk):  # otherwise the caller's own token may have expired
-                self.session.clear(written)
+        if _is_answered(walk):  # else it may be the caller's own token that has expired
+            sent.forget_expired()
         return walk
 
     def question(self, wanted: LookupOptions, token: str) -> ResolveRequestOptions:
@@ -243,38 +243,43 @@ class CachedLookup:
     ) -> list[ResolutionStateMachine]:
         """Returns a finished resolution for each path; other callers do not share them."""
         self.own_process()
-        written = self.session.text
+        sent = SessionToken(self.session, token)
         question = self.question(wanted, token)
         rules = self._rules(wanted).for_token(token)
         walks = self.walker.walk_many(paths, rules, question, deadline)
-        expired = [place for place, walk in enumerate(walks) if _is_expired(walk)]
-        if question.token != token and expired:
+        while True:
+            expired = {
+                place: error
+                for place, walk in enumerate(walks)
+                if (error := _expired_error(walk)) is not None
+            }
+            if not sent.drop_expired(*expired.values()):
+                return walks
+            question = question._replace(token=sent.text)
             again = [paths[place] for place in expired]
-            question = question._replace(token=token)
             retried = self.walker.walk_many(again, rules, question, deadline)
             for place, walk in zip(expired, retried, strict=True):
                 walks[place] = walk
             if any(map(_is_answered, retried)):
-                self.session.clear(written)
-        return walks
+                sent.forget_expired()
 
     def call_with_session(self, token: str, call: Callable[[str], _Result]) -> _Result:
         """Returns the result of a call with the caller's token merged with the session's; if that
-        token has expired, of a second call with the caller's token only.
+        has expired, of one without the session's expired positions.
 
         Raises:
             KdirError: of the call; TokenExpired if the caller's own token has expired.
         """
-        written = self.session.text
-        sent = self.session.with_token(token)
-        try:
-            return call(sent)
-        except errors.TokenExpired:
-            if sent == token:
-                raise
-        result = call(token)
-        self.session.clear(written)
-        return result
+        sent = SessionToken(self.session, token)
+        while True:
+            try:
+                result = call(sent.text)
+            except errors.TokenExpired as error:
+                if not sent.drop_expired(error):
+                    raise
+            else:
+                sent.forget_expired()
+                return result
 
     # -- remembering -----------------------------------------------------------------------
 
@@ -444,21 +449,66 @@ class Session:
         """Returns the token and the count of the writes so far."""
         return Written(self.text, self.unsure_count)
 
-    def clear(self, written: str) -> None:
-        """Removes the token, whose store no longer exists, if it is still ``written``."""
+    @property
+    def positions(self) -> Mapping[str, Position]:
+        """Positions of the writes, by cluster id."""
+        return self._token.positions
+
+    def forget(self, expired: Mapping[str, Position]) -> None:
+        """Removes positions whose stores are gone; not those that changed meanwhile."""
         with self._lock:
-            if self.text == written:
-                self._token, self.text = Token(), ""
+            self._token = _without(self._token, expired)
+            self.text = str(self._token)
 
     def is_after(self, read: ReadPositions) -> bool:
         """True if any position that an answer was read at is older than this session's writes."""
         return read.is_before(self._token.positions)
 
-    def with_token(self, text: str) -> str:
-        """Returns the caller's token merged with the session's."""
-        if not text or not self.text:
+    def with_token(self, text: str, expired: Mapping[str, Position] = _NO_POSITIONS) -> str:
+        """Returns the caller's token merged with the session's, without its ``expired``
+        positions.
+        """
+        if not expired and (not text or not self.text):
             return text or self.text
-        return str(Token.merge([self._token, Token.parse(text)]))
+        return str(Token.merge([_without(self._token, expired), Token.parse(text)]))
+
+
+def _without(token: Token, positions: Mapping[str, Position]) -> Token:
+    kept = token.positions.items()
+    return Token({one: place for one, place in kept if positions.get(one) != place})
+
+
+class SessionToken:
+    """Token of one request: the caller's merged with the session's, of which the positions that a
+    server rejected are dropped.
+    """
+
+    def __init__(self, session: Session, token: str) -> None:
+        self._session = session
+        self._token = token
+        self._expired: dict[str, Position] = {}
+
+    @property
+    def text(self) -> str:
+        """The token for the next request."""
+        return self._session.with_token(self._token, self._expired)
+
+    def drop_expired(self, *rejected: KdirError) -> bool:
+        """Drops the session's positions of the clusters that rejected the token, or all, if an
+        error names none; False: the token stays the same.
+        """
+        before = self.text
+        own = self._session.positions
+        for error in rejected:
+            cluster_id = error.metadata.get("cluster_id")
+            named = own if cluster_id is None else {cluster_id} & own.keys()
+            self._expired.update({one: own[one] for one in named})
+        return self.text != before
+
+    def forget_expired(self) -> None:
+        """Removes the dropped positions from the session: a server answered without them."""
+        if self._expired:
+            self._session.forget(self._expired)
 
 
 def absent_error(path: Path, end: AbsentResult) -> errors.Absent:
@@ -512,9 +562,12 @@ def _may_give_old(error: KdirError) -> bool:
     return is_unreachable_error(error) and not isinstance(error, errors.Lame)
 
 
-def _is_expired(walk: ResolutionStateMachine) -> bool:
-    end = walk.next_query()
-    return isinstance(end, FailedResult) and isinstance(end.error, errors.TokenExpired)
+def _expired_error(walk: ResolutionStateMachine) -> errors.TokenExpired | None:
+    match walk.next_query():
+        case FailedResult(error=errors.TokenExpired() as error):
+            return error
+        case _:
+            return None
 
 
 def _is_answered(walk: ResolutionStateMachine) -> bool:

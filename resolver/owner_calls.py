@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from resolver import errors
 from resolver.answer_cache import Cache
-from resolver.cached_lookup import CachedLookup
+from resolver.cached_lookup import CachedLookup, SessionToken
 from resolver.deadline_shares import per_server_timeout, time_share
 from resolver.endpoints import ServerHealth
 from resolver.errors import KdirError
@@ -182,27 +182,26 @@ class OwnerCalls:
         raise not_ready
 
     def _found(self, call: _Call, deadline: float) -> Any:
-        session = self._lookups.session
-        written = session.text
-        try:
-            return self._once(call, deadline, fresh=False)
-        except errors.TokenExpired:
-            if getattr(call.request, "token", "") == call.token:
-                raise  # it is the caller's own
-            answer = self._once(call, deadline, fresh=False, token=call.token)
-            session.clear(written)  # the store that this client wrote to is gone
-            return answer
-        except _MOVED as error:
-            # The path's mount may have moved since the lookup, or the cache was wrong. A lame
-            # resolution has already been repeated once.
-            if isinstance(error, errors.Lame) and error.attempts:
-                raise
-            return self._once(call, deadline, fresh=True)
+        sent = SessionToken(self._lookups.session, call.token)
+        while True:
+            try:
+                answer = self._once(call, sent, deadline, fresh=False)
+            except errors.TokenExpired as error:
+                is_callers = getattr(call.request, "token", "") == call.token
+                if is_callers or not sent.drop_expired(error):
+                    raise
+            except _MOVED as error:
+                # The path's mount may have moved since the lookup, or the cache was wrong. A walk
+                # that itself ended lame has restarted once already.
+                if isinstance(error, errors.Lame) and error.attempts:
+                    raise
+                return self._once(call, sent, deadline, fresh=True)
+            else:
+                sent.forget_expired()  # the stores that this client wrote to are gone
+                return answer
 
-    def _once(self, call: _Call, deadline: float, *, fresh: bool, token: str | None = None) -> Any:
-        """Finds the owner, fills in the missing fields of the request and calls it. ``token``: sent
-        in place of the caller's token merged with the session's.
-        """
+    def _once(self, call: _Call, sent: SessionToken, deadline: float, *, fresh: bool) -> Any:
+        """Finds the owner and calls it, with the missing fields of the request filled in."""
         request = call.request
         if call.at_parent and not call.path.is_root:
             above = call.wanted._replace(prefer=0, no_follow=False)
@@ -220,8 +219,7 @@ class OwnerCalls:
             )
             request.new_path = str(target.path.child(call.new_path.name))
         if _has(request, "token"):
-            merged = self._lookups.session.with_token(call.token)
-            request.token = merged if token is None else token
+            request.token = sent.text
         changes = call.wanted.confirm_links
         return self.call_owner(
             owner.endpoints,

@@ -55,9 +55,9 @@ def choose_snapshot(
     position = Token.parse(token).positions.get(cluster_id)
     if position is None:
         return snapshot
-    refuse_other_incarnation(position.incarnation, snapshot)
-    # The tree alone is not enough: the mount table, which answers for paths outside this cluster,
-    # is updated after the tree.
+    refuse_other_incarnation(position.incarnation, snapshot, cluster_id)
+    # The tree alone is not enough: the mount table, by which paths outside are answered, is updated
+    # after it.
     if position.revision <= snapshot.revision and replica.is_known(position.revision):
         return snapshot
     seconds = call.seconds_left(LONGEST_WAIT_SECONDS)
@@ -73,13 +73,15 @@ def choose_snapshot(
         with places.hold(call, refusal), waiting():
             waited = replica.wait_for(position.revision, seconds)
     refuse_other_incarnation(
-        position.incarnation, waited
+        position.incarnation, waited, cluster_id
     )  # a restore in the meantime satisfies any revision
     return waited
 
 
-def refuse_other_incarnation(incarnation: str, snapshot: Snapshot, field: str = "token") -> None:
-    """Checks that a token is of the store's present incarnation.
+def refuse_other_incarnation(
+    incarnation: str, snapshot: Snapshot, cluster_id: str, field: str = "token"
+) -> None:
+    """Checks that a token is of the store of the cluster as it is.
 
     Raises:
         TokenExpired: of another incarnation.
@@ -89,4 +91,5 @@ def refuse_other_incarnation(incarnation: str, snapshot: Snapshot, field: str = 
             f"{field}: from an earlier incarnation of the store, which was restored, migrated or "
             "created again since; read again without it",
             incarnation=snapshot.incarnation,
+            cluster_id=cluster_id,
         )

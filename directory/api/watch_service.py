@@ -102,7 +102,7 @@ class WatchService(Service):
         before = snapshot.revision + 1
         if request.page_token:
             token = PageToken.parse(request.page_token, "changes", str(path))
-            refuse_other_incarnation(token.incarnation, snapshot, "page_token")
+            refuse_other_incarnation(token.incarnation, snapshot, cluster.cluster_id, "page_token")
             before = token.revision
         response = watch_pb2.ListChangesResponse(
             authority=cluster.authority(snapshot), rights_known_since=view.known_since()

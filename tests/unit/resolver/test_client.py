@@ -728,6 +728,50 @@ def test_an_own_token_of_a_store_that_is_gone_fails_no_call(
             assert resolver.call("/ny/tracking", rpc, request).entries
 
 
+@pytest.mark.parametrize("verb", ["resolve", "resolve_many", "which", "list", "call", "any"])
+def test_after_a_restore_of_one_cluster_the_own_writes_to_others_are_still_read(
+    directory: MemoryDirectory, verb: str
+) -> None:
+    real = directory.at("/ny/tracking")
+    sent: list[Token] = []
+
+    def answer(method: str, request: Any) -> Any:
+        if method == "FederationService.ListMounts":
+            return real.answer(method, request)
+        sent.append(Token.parse(request.token))
+        for cluster_id in ("kc-ny-tracking", "kc-ny"):
+            place = sent[-1].positions.get(cluster_id)
+            if place is not None and place.incarnation == "before":
+                raise errors.TokenExpired("restored since", cluster_id=cluster_id)
+        if method == "AccessService.AuthorizeAny":
+            return access_pb2.AuthorizeAnyResponse(allowed=True)
+        return real.answer(method, request)
+
+    directory.transport.serve(real.endpoint, answer)
+    resolver = directory.resolver("/ny/tracking")
+    for cluster_id in ("kc-ny-tracking", "kc-ny"):
+        resolver.session.wrote(str(Token.from_position(cluster_id, "before", 9)))
+    kept = Token.from_position("kc-la", "memory", 7)
+    resolver.session.wrote(str(kept))
+    path = "/ny/tracking/maps"
+    match verb:
+        case "resolve":
+            resolver.resolve(path)
+        case "resolve_many":
+            assert isinstance(resolver.resolve_many([path])[0], TopicLocation)
+        case "which":
+            resolver.which("", "maps")
+        case "list":
+            resolver.list("/ny/tracking")
+        case "any":
+            resolver.authorize_any("User:alice", "read")
+        case _:
+            request = directory_pb2.ListEntriesRequest()
+            resolver.call("/ny/tracking", "DirectoryService.ListEntries", request)
+    assert sent[-1] == kept
+    assert resolver.session.text == str(kept)
+
+
 @pytest.mark.parametrize("many", [False, True])
 def test_where_nothing_answers_without_the_own_token_it_is_kept(
     directory: MemoryDirectory, many: bool

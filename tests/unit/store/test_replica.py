@@ -29,7 +29,7 @@ from directory.store.base import (
 )
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.wire.entry_codec import ProtoCodec
-from resolver.errors import NotReady, StoreUnavailable, TokenFromFuture, Unreachable
+from resolver.errors import NotReady, StoreUnavailable, TokenExpired, TokenFromFuture, Unreachable
 from resolver.revision_token import Token
 from tests.support.waiting import eventually
 from tests.unit.store.scripted_store import ScriptedStore
@@ -491,6 +491,17 @@ def test_a_read_at_a_token_waits_for_those_who_follow_the_tree(store: ScriptedSt
             go_on.set()
             snapshot, seen = reading.result(30)
         assert (snapshot.revision, seen) == (revision, [revision])
+
+
+def test_a_token_of_another_incarnation_is_rejected_with_the_clusters_id(
+    store: ScriptedStore,
+) -> None:
+    with replica_of(store) as replica:
+        replica.wait_for(0, 30)
+        token = str(Token.from_position("la", "before", 1))
+        with pytest.raises(TokenExpired) as caught:
+            choose_snapshot(replica, "la", 3600, token, Call(time.monotonic() + 30))
+    assert caught.value.metadata["cluster_id"] == "la"
 
 
 def test_a_subscriber_that_fails_or_leaves_disturbs_nobody(store: ScriptedStore) -> None:
