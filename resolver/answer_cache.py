@@ -34,12 +34,16 @@ class FreshnessMark:
     cluster.
     """
 
-    __slots__ = ("__weakref__", "applied", "incarnation", "revision", "until")
+    __slots__ = ("__weakref__", "applied", "confirmed_at", "incarnation", "revision", "until")
 
     def __init__(self, incarnation: str, revision: int) -> None:
         _MARKS.add(self)
         self.until = 0.0
         """Time on the clock until which all remaining answers of the cluster are fresh."""
+        self.confirmed_at = float("-inf")
+        """Time on the clock at which the remaining answers were known to be fresh; stays when the
+        stream ends.
+        """
         self.incarnation = incarnation
         self.revision = revision
         """Revision up to which changes were received."""
@@ -72,7 +76,7 @@ class CachedAnswer(NamedTuple):
     mount: Path
     """Mount of the cluster that answered."""
     asked_at: float
-    """Time of the request, from which its age counts."""
+    """Time of the request, or of a later confirmation, from which its age counts."""
     message: str = ""
     metadata: Mapping[str, str] | None = None
     attempts: tuple[str, ...] = ()
@@ -94,6 +98,13 @@ class CachedAnswer(NamedTuple):
     def is_fresh(self, now: float) -> bool:
         """True if the answer may be used without another query."""
         return self.until > now or (self.followed is not None and self.followed.until > now)
+
+    @property
+    def confirmed_at(self) -> float:
+        """Time at which the answer was last known to be fresh: of the request, or of the last
+        changes that left it as it is.
+        """
+        return max(self.asked_at, self.followed.confirmed_at if self.followed else self.asked_at)
 
     def reaches(self, wanted: Mapping[str, Position], now: float) -> bool:
         """True if the answer is at least as new as the positions of a token."""
@@ -119,7 +130,7 @@ class CachedAnswer(NamedTuple):
         given = self.original or self.location
         if given is None:
             return None
-        age = max(0.0, now - self.asked_at) + given.age_seconds
+        age = max(0.0, now - self.confirmed_at) + given.age_seconds
         return dataclasses.replace(given, stale=True, age_seconds=age)
 
 
@@ -192,7 +203,12 @@ class Cache:
         """Returns an old answer, marked stale. For ``seconds`` it stays cached so that no query is
         sent, unless it was removed or replaced meanwhile.
         """
-        stale = old._replace(location=old.as_stale(now), until=now + seconds, followed=None)
+        stale = old._replace(
+            location=old.as_stale(now),
+            until=now + seconds,
+            asked_at=old.confirmed_at,
+            followed=None,
+        )
         with self._lock:
             if self.answers.get(key) is old:
                 # The original stays, since the age counts from its request also the next time.

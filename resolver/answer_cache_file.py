@@ -198,7 +198,7 @@ def _write_answer(kept: CachedAnswer, now: float) -> dict[str, Any]:
         "kind": "answer",
         "path": str(kept.path),
         "left": max(0.0, kept.until - now) if not kept.original else 0.0,
-        "age": now - kept.asked_at,
+        "age": now - kept.confirmed_at,
         "resolution": _text(location.resolution.SerializeToString()),
         "authority": _text(location.authority.SerializeToString()),
         "read": _write_read(kept.read),

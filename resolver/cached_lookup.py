@@ -398,7 +398,7 @@ class CachedLookup:
             or old.location is None
             or not _may_give_old(error)
             or not old.reaches(_positions(token), now)
-            or now - old.asked_at > self._max_stale_seconds
+            or now - old.confirmed_at > self._max_stale_seconds
         ):
             raise error
         return self._cache.put_stale(key, old, now, _STALE_RETRY_SECONDS)

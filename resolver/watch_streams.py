@@ -537,6 +537,7 @@ class FollowedCluster:
         followed.applied = followed.revision
         now = self._clock()
         followed.until = min(now + _FRESH_SECONDS, self.grounds_until)
+        followed.confirmed_at = max(followed.confirmed_at, min(now, self.grounds_until))
 
     def _note_listeners(self, authority: resolve_pb2.Authority) -> None:
         """Removes the cluster's cached answers if its listeners have changed: they are in the

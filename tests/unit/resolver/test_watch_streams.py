@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path as FilePath
 from typing import Any
 
 import pytest
@@ -723,6 +724,34 @@ def test_who_asks_to_follow_after_a_refusal_is_not_kept_waiting(live: Live) -> N
     client.follow("/a/b")
     assert following.followed(ID) is not None
     followed(live, client)
+
+
+def test_in_an_outage_the_age_of_a_followed_answer_counts_from_the_last_report(
+    live: Live, tmp_path: FilePath
+) -> None:
+    file = tmp_path / "cache"
+    client = live.resolver(watch=True, cache_file=file)
+    first = client.resolve("/a/b")
+    cluster = followed(live, client)
+    for _ in range(7):  # a day and four hours
+        cluster.grounds_until = live.now + 4 * 3600 + 60
+        live.now += 4 * 3600
+        live.report()
+        eventually(lambda: cluster.followed.until > live.now)
+        client.resolve("/a/b")
+    assert client.resolve("/a/b") is first
+    away = errors.Unreachable("away")
+    live.refusal = live.stream_refusal = away
+    live.fail(away)
+    live.now += 61
+    for waited in (0, 10):
+        live.now += waited
+        found = client.resolve("/a/b")
+        assert (found.stale, found.age_seconds) == (True, 61.0 + waited)
+    live.end()
+    client.close()
+    again = live.resolver(cache_file=file)
+    assert again.resolve("/a/b").stale
 
 
 def test_when_the_stream_falls_silent_lifetimes_count_again(live: Live) -> None:
