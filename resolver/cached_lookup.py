@@ -44,6 +44,14 @@ _MOST_WRITTEN: Final = 32
 """Most clusters whose last write is remembered: servers refuse a token of more than 64."""
 
 
+_CONTRADICTIONS: Final = (
+    errors.Denied,
+    errors.Lame,
+    errors.NotAuthoritative,
+    errors.Unmounted,
+    errors.WalkFailed,
+)
+"""Errors that show an old answer to be wrong: it is not given in a later outage, either."""
 _Result = TypeVar("_Result")
 
 
@@ -391,7 +399,7 @@ class CachedLookup:
         key = wanted.key(str(path))
         old = self._cache.answers.get(key)
         now = self._clock()
-        if old is not None and not _may_give_old(error):
+        if isinstance(error, _CONTRADICTIONS):
             self._cache.forget(key)
         if (
             old is None

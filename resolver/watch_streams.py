@@ -56,7 +56,18 @@ _FRESH_SECONDS: Final = 15.0
 _REFUSED_SECONDS: Final = 60.0
 """Time after a refused stream for which its cluster is not followed again."""
 _GRACE_SECONDS: Final = 1.0
-"""Time to wait for the end of a thread, in addition to the time for finding an owner."""
+"""Time to wait for the end of a thread, beyond the time for finding an owner."""
+_UNCONFIRMED: Final = (
+    errors.Unavailable,
+    errors.DeadlineExceeded,
+    errors.NoRoute,
+    errors.Cancelled,
+    errors.LimitExceeded,
+    errors.Internal,
+    errors.UnreadableRecord,
+    errors.TokenFromFuture,
+)
+"""Errors after which the parent may still confirm a mount: they show nothing about it."""
 DELETED: Final = "__deleted"
 """Name of the directory in which a server keeps removed directories until all their entries are
 removed.
@@ -583,7 +594,7 @@ class FollowedCluster:
             return True
         try:
             sender, seconds = self._prove(self.mount)
-        except (errors.Unavailable, errors.DeadlineExceeded, errors.NoRoute):
+        except _UNCONFIRMED:
             self._postpone()
             return True  # answers expire with the confirmation, and are then stale
         except KdirError:

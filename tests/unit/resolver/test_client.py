@@ -257,6 +257,41 @@ def test_what_is_gone_is_gone_however_old_the_answer(
         resolver.resolve(CLICKS)
 
 
+@pytest.mark.parametrize(
+    ("error", "is_kept"),
+    [
+        (errors.LimitExceeded("too many calls"), True),
+        (errors.Internal("internal error"), True),
+        (errors.UnreadableRecord("the record cannot be read"), True),
+        (errors.TokenFromFuture("not reached in time"), True),
+        (errors.PermissionDenied("no"), False),
+        (errors.NotAuthoritative("the path belongs to another cluster"), False),
+    ],
+    ids=lambda value: value.reason if isinstance(value, KdirError) else "",
+)
+def test_only_an_error_about_the_path_ends_its_last_answer(
+    directory: MemoryDirectory, clock: Clock, error: KdirError, *, is_kept: bool
+) -> None:
+    resolver = directory.resolver("/la/tracking", clock=clock)
+    resolver.resolve(CLICKS)
+    endpoint = directory.at("/la/tracking").endpoint
+
+    def fail(_: str, __: Any) -> Any:
+        raise error
+
+    directory.transport.serve(endpoint, fail)
+    clock.now += 61
+    with pytest.raises(KdirError):
+        resolver.resolve(CLICKS)
+    directory.stop("/la/tracking")
+    clock.now += 61
+    if is_kept:
+        assert resolver.resolve(CLICKS).stale
+    else:
+        with pytest.raises(errors.Unreachable):
+            resolver.resolve(CLICKS)
+
+
 # -- many at once ----------------------------------------------------------------------------
 
 

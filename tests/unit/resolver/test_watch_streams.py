@@ -778,17 +778,35 @@ def test_R11_following_a_child_does_not_outlive_the_parents_update(live: Live) -
     eventually(lambda: cluster.followed.until == 0.0)
 
 
-def test_R11_while_the_parent_is_away_its_update_still_ends(live: Live) -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [
+        errors.Unreachable,
+        errors.LimitExceeded,
+        errors.Internal,
+        errors.UnreadableRecord,
+        errors.TokenFromFuture,
+    ],
+)
+def test_R11_while_the_parent_is_away_its_update_still_ends(
+    live: Live, kind: type[KdirError]
+) -> None:
     client = live.resolver(watch=True)
     client.resolve("/a/b")
     cluster = followed(live, client)
     end = cluster.grounds_until
-    live.refusal = errors.Unreachable("away")
-    for _ in range(4):
-        live.now += (end - live.now) / 3 + 2
+    live.refusal = kind("no")
+    for left in (14, 10, 5, 1):
+        live.now = end - left
         live.report()
+        eventually(lambda: cluster.followed.until > live.now)
     eventually(lambda: not live.streams[-1])
     assert cluster.followed.until <= end
+    live.refusal = None
+    live.now += 5
+    live.report()
+    eventually(lambda: cluster.grounds_until > end, 10)
+    assert "/a/b" in client.cache.answers
 
 
 def test_while_the_parent_is_away_it_is_not_asked_at_each_change(live: Live) -> None:
