@@ -7,8 +7,11 @@ that was dialled. The transport decides which servers receive a token.
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import pathlib
+from collections.abc import Iterator
 from typing import Final
 
 from resolver.errors import InvalidArgument
@@ -49,12 +52,15 @@ class UserCredentials:
 
     @property
     def fingerprint(self) -> str:
-        """Hash that identifies the user's cached answers; it reveals no secret."""
-        login = self._login
-        if not any(login):
+        """Key of the user for cached answers, by the certificate and token as they are now; a
+        renewed one of the same names has the same. Reveals no secret.
+        """
+        if not any(self._login):
             return ""
-        whole = f"{login.cert}\0{login.token_file}\0{login.token}"
-        return hashlib.sha256(whole.encode()).hexdigest()[:16]
+        cert = self._tls.value().cert if self._tls is not None else None
+        tokens = [text for _, text in self.metadata()]
+        names = [_certificate_names(cert or b""), *(_token_names(str(text)) for text in tokens)]
+        return hashlib.sha256(repr(names).encode()).hexdigest()[:16]
 
     def tls(self) -> tuple[int, TlsMaterial | None]:
         if self._tls is None:
@@ -86,6 +92,59 @@ class UserCredentials:
 
 
 _WHAT: Final = ("ca", "cert", "key")
+_BEGIN: Final = b"-----BEGIN CERTIFICATE-----"
+_END: Final = b"-----END CERTIFICATE-----"
+_VERSION: Final = 0xA0
+_EXTENSIONS: Final = 0xA3
+"""Tags of a certificate's version and extensions, which it may lack (RFC 5280, section 4.1)."""
+_ALTERNATIVE_NAMES: Final = bytes.fromhex("0603551d11")
+"""OID of the extension with a subject's further names."""
+
+
+def _certificate_names(pem: bytes) -> object:
+    """Returns issuer, subject and further names of a file's first certificate, to be compared; the
+    file's contents if they cannot be read.
+    """
+    found = pem[pem.find(_BEGIN) + len(_BEGIN) : max(pem.find(_END), 0)]
+    try:
+        ((_, certificate),) = _der_values(base64.b64decode(found))
+        signed, *_ = _der_values(certificate)
+        fields = list(_der_values(signed[1]))
+        if fields[0][0] == _VERSION:
+            del fields[0]
+        _, _, (_, issuer), _, (_, subject), *rest = fields
+        named = [
+            one
+            for tag, extensions in rest
+            if tag == _EXTENSIONS
+            for _, listed in _der_values(extensions)
+            for _, one in _der_values(listed)
+            if one.startswith(_ALTERNATIVE_NAMES)
+        ]
+    except (ValueError, IndexError):
+        return pem
+    return issuer, subject, named
+
+
+def _der_values(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yields tag and contents of each value of a DER encoding (X.690)."""
+    while data:
+        tag, size, start = data[0], data[1], 2
+        if size & 0x80:
+            start += size & 0x7F
+            size = int.from_bytes(data[2:start], "big")
+        yield tag, data[start : start + size]
+        data = data[start + size :]
+
+
+def _token_names(header: str) -> object:
+    """Returns issuer and subject of a JWT (RFC 7519), to be compared; another token itself."""
+    try:
+        _, payload, _ = header.split(".")
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        return str(claims["iss"]), str(claims["sub"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return header
 
 
 def _header(token: str, where: str) -> str:
