@@ -582,8 +582,11 @@ class FollowedCluster:
                 continue
             if is_new_directory:
                 self._cache.drop_at(text)  # only absences can be cached below it
-            else:
-                self._cache.evict_below(Path.of_entry(text))
+                continue
+            path = Path.of_entry(text)
+            if event.kind == entry_pb2.ENTRY_KIND_MOUNT:
+                self._cache.unlearn_below(path)  # first: a lookup may follow it meanwhile
+            self._cache.evict_below(path)
 
     def _renew(self) -> bool:
         """Queries the parent again before its confirmation ends; False = stop following the

@@ -499,6 +499,26 @@ def test_a_change_of_a_directory_concerns_all_below_it(live: Live, kind: int) ->
     assert "/d" in client.cache.answers
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_R21_after_the_report_of_an_unmount_the_former_child_is_not_asked(
+    live: Live, is_moved: bool
+) -> None:
+    """The child is cut off: it still answers for its former mount."""
+    live.directory.cluster("/m")
+    live.directory.topic("/m/x")
+    client = live.resolver(watch=True)
+    client.resolve("/a/b")
+    followed(live, client)
+    assert client.resolve("/m/x").cluster == "m"
+    live.directory.unmount("/m")
+    mount, action = entry_pb2.ENTRY_KIND_MOUNT, watch_pb2.CHANGE_ACTION_DELETE
+    path, before = ("/n", "/m") if is_moved else ("/m", "")
+    live.report(event(path, live.cluster.revision, kind=mount, action=action, before=before))
+    eventually(lambda: "/m/x" not in client.cache.answers)
+    with pytest.raises(errors.Absent):
+        client.resolve("/m/x")
+
+
 def topic_count(client: Resolver, path: str) -> int:
     entry = client.resolve(path).entry
     assert isinstance(entry, entry_pb2.Entry)
