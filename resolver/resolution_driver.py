@@ -65,13 +65,45 @@ def batch_resolve(
     options: Options,
     timeout_seconds: float,
 ) -> list[Reply | KdirError]:
-    """Returns the reply or error of each path, in order, from one call, or from several if the
-    server's limits require it.
+    """Resolves all paths in one call, or in several if the server's limits require it; the error of
+    a path, or of the further call for it, is its result.
 
     Raises:
-        KdirError: the call itself failed, or its response is invalid.
+        KdirError: a call failed, or its response is invalid, and no path has a result of its own.
     """
-    return _send_request(transport, server, paths, options, time.monotonic() + timeout_seconds)
+    deadline = time.monotonic() + timeout_seconds
+    replies: dict[int, Reply | KdirError] = {}
+    calls: list[Sequence[int]] = [range(len(paths))]
+    """Places of the paths of each call to make. Each call answers one path at least, or becomes
+    two smaller ones.
+    """
+    while calls:
+        places = calls.pop()
+        asked = [paths[place] for place in places]
+        try:
+            answered = _send_request(transport, server, asked, options, deadline)
+        except KdirError as error:
+            if len(asked) > 1 and _is_of_paths(error):
+                # A server's config may allow fewer paths per call than its default.
+                calls += _halves(places)
+                continue
+            ends = _is_of_server(error)
+            if not replies and (ends or not calls):
+                raise
+            failed = [places, *calls] if ends else [places]
+            calls = [] if ends else calls
+            replies.update({place: error.copy() for one in failed for place in one})
+            continue
+        replies.update(zip(places, answered, strict=True))
+        over = [place for place in places if _is_of_paths(replies[place])]
+        if 0 < len(over) < len(places):  # the answers were too large for one call
+            calls += _halves(over) if len(over) > len(places) / 2 else [over]
+    return [replies[place] for place in range(len(paths))]
+
+
+def _halves(places: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    middle = len(places) // 2
+    return places[middle:], places[:middle]
 
 
 def _send_request(
@@ -103,27 +135,7 @@ def _send_request(
         request.path = str(paths[0])
         return [reply_decoding.decode_reply(call())]
     request.paths.extend(map(str, paths))
-    try:
-        response = call()
-    except errors.LimitExceeded as error:
-        if not _is_of_paths(error):
-            raise  # more calls would only add to the server's load
-        # A server's config may allow fewer paths per call than its default.
-        middle = len(paths) // 2
-        halves = paths[:middle], paths[middle:]
-        return [
-            reply
-            for half in halves
-            for reply in _send_request(transport, server, half, options, deadline)
-        ]
-    replies = list(reply_decoding.decode_batch(response, paths))
-    over = [place for place, reply in enumerate(replies) if _is_of_paths(reply)]
-    if over and len(over) < len(paths):
-        # The answers were too large for one call. Each further call answers one path at least.
-        rest = _send_request(transport, server, [paths[place] for place in over], options, deadline)
-        for place, reply in zip(over, rest, strict=True):
-            replies[place] = reply
-    return replies
+    return list(reply_decoding.decode_batch(call(), paths))
 
 
 def _is_of_paths(reply: object) -> bool:
@@ -133,6 +145,14 @@ def _is_of_paths(reply: object) -> bool:
     return isinstance(reply, errors.LimitExceeded) and (
         reply.metadata.get("field") == "paths" or "message larger than max" in reply.message
     )
+
+
+def _is_of_server(error: KdirError) -> bool:
+    """True if a further call would only add to the server's load, or meet the same error."""
+    return isinstance(
+        error,
+        errors.Unavailable | errors.DeadlineExceeded | errors.Cancelled | errors.LimitExceeded,
+    ) and not _is_of_paths(error)
 
 
 class _Waiter:

@@ -1315,7 +1315,62 @@ def test_paths_whose_answers_do_not_fit_are_asked_for_again_in_smaller_calls(
         directory.topic(path)
     found = directory.resolver("/ny/tracking", timeout_seconds=60).resolve_many(paths)
     assert [one.path for one in found if isinstance(one, TopicLocation)] == paths
-    assert sizes == [35, 25, 15, 5]
+    assert sizes == [35, 12, 2, 13, 3]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.UnreadableRecord("damaged"),
+        errors.PermissionDenied("no"),
+        errors.NotReady("loads"),
+        errors.DeadlineExceeded("late"),
+    ],
+    ids=lambda error: error.reason,
+)
+@pytest.mark.parametrize("is_too_large", [False, True])
+def test_R22_the_error_of_a_further_call_is_that_of_its_paths(
+    directory: MemoryDirectory, error: KdirError, *, is_too_large: bool
+) -> None:
+    """Where the answers are too large for one call, or a call has too many paths."""
+    real = directory.at("/ny/tracking")
+
+    def answer(method: str, request: Any) -> Any:
+        if method != "ResolveService.BatchResolve":
+            raise error
+        if not is_too_large and len(request.paths) > 2:
+            raise errors.LimitExceeded("2 at most", field="paths")
+        response = real.answer(method, request)
+        if is_too_large:
+            full = to_outcome(errors.LimitExceeded("so many bytes", field="paths"))
+            response.outcomes[-1].error.CopyFrom(full)
+        return response
+
+    paths = [f"/ny/tracking/t{number}" for number in range(5)]
+    for path in paths:
+        directory.topic(path)
+    directory.transport.serve(real.endpoint, answer)
+    found = directory.resolver("/ny/tracking").resolve_many(paths)
+    failed = [one for one in found if isinstance(one, KdirError)]
+    of_server = isinstance(error, errors.NotReady | errors.DeadlineExceeded)
+    assert len(failed) == (3 if of_server and not is_too_large else 1)
+
+
+def test_R22_a_server_may_answer_one_path_a_call(directory: MemoryDirectory) -> None:
+    real = directory.at("/ny/tracking")
+
+    def answer(method: str, request: Any) -> Any:
+        response = real.answer(method, request)
+        if method == "ResolveService.BatchResolve":
+            full = to_outcome(errors.LimitExceeded("so many bytes", field="paths"))
+            for outcome in response.outcomes[1:]:
+                outcome.error.CopyFrom(full)
+        return response
+
+    directory.transport.serve(real.endpoint, answer)
+    paths = [f"/ny/tracking/t{number}" for number in range(1000)]
+    found = directory.resolver("/ny/tracking", timeout_seconds=60).resolve_many(paths)
+    assert all(isinstance(one, errors.Absent) for one in found)
 
 
 def test_a_server_that_has_too_many_calls_is_not_sent_more(directory: MemoryDirectory) -> None:
