@@ -19,7 +19,7 @@ from resolver.endpoints import ServerHealth
 from resolver.errors import KdirError
 from resolver.nearest_names import nearest_names
 from resolver.path import ROOT, Path
-from resolver.resolution.hop_errors import Hop, ServerFailure
+from resolver.resolution.hop_errors import Hop, ServerFailure, classify_error
 from resolver.resolution.referral_and_answer_checks import (
     is_above,
     outdated_reply,
@@ -29,6 +29,7 @@ from resolver.resolution.state_machine import MAX_HOPS, first_endpoints
 from resolver.resolution.values import (
     Absent,
     Answer,
+    AnswerStatus,
     AskedBecause,
     ErrorAnswer,
     Referral,
@@ -230,7 +231,12 @@ class _Search:
                 self._locator.health.note_failure(endpoint)
                 return ServerFailure.UNREACHABLE
             case _:
-                raise error
+                failure, status = classify_error(error, hop.way, recursive=False)
+                if failure is None:
+                    raise error
+                if status is AnswerStatus.FAILED:
+                    self._locator.health.note_failure(endpoint)
+                return failure
 
     def _is_owner_record(self, hop: Hop, error: KdirError) -> bool:
         if hop.referral is None:

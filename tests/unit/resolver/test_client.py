@@ -1070,6 +1070,32 @@ def test_which(directory: MemoryDirectory) -> None:
         directory.resolver().which("la-tracking", "search.clicks")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.LimitExceeded("too many calls"),
+        errors.Internal("internal error"),
+        errors.UnreadableRecord("damaged"),
+        errors.Cancelled("stops"),
+    ],
+    ids=lambda error: error.reason,
+)
+def test_which_asks_the_next_server_where_one_cannot_answer(
+    directory: MemoryDirectory, error: KdirError
+) -> None:
+    asked_first = "127.0.0.1:19999"
+
+    def fail(_: str, __: Any) -> Any:
+        raise error
+
+    directory.transport.serve(asked_first, fail)
+    servers = [asked_first, directory.at("/la/tracking").endpoint]
+    calls = directory.transport.calls
+    while (asked_first, "ResolveService.Locate") not in calls:  # their order is random
+        resolver = Resolver(servers, transport=directory.transport)
+        assert resolver.which("", "search.clicks").path == CLICKS
+
+
 class Lagging:
     """A server of ``la-tracking`` with an old, empty copy, unless a token makes it wait."""
 
