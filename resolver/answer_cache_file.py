@@ -27,6 +27,7 @@ from kdir.v1 import resolve_pb2
 
 from resolver import errors, reply_decoding
 from resolver.answer_cache import Cache, CachedAnswer
+from resolver.lookup_options import LookupOptions
 from resolver.path import Path
 from resolver.resolution.answer_lifetimes import saved_seconds_left
 from resolver.resolution.values import Answer, AskedBecause, Referral, Sender
@@ -41,6 +42,7 @@ _MOST_ANSWERS: Final = 5_000
 """Most answers in a file; the newest are kept. The file is read before the first query and must not
 delay it.
 """
+_FOR_WRITES: Final = LookupOptions(for_writes=True)
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _SAVE_SECONDS: Final = 60.0
 """Interval between saves: a client that is killed loses the answers since the last one."""
@@ -119,7 +121,8 @@ class AnswerCacheFile:
             match record["kind"]:
                 case "answer":
                     kept = _read_answer(record, elapsed, now)
-                    self._cache.put(str(kept.path), kept)
+                    options = LookupOptions(for_writes=record.get("for_writes", False))
+                    self._cache.put(options.key(str(kept.path)), kept)
                     count += 1
                 case "referral":
                     referral, seconds = _read_referral(record, elapsed)
@@ -181,22 +184,24 @@ class AnswerCacheFile:
                 yield _write_referral(known.referral, known.until - now)
         answers = list(self._cache.answers.items())[-_MOST_ANSWERS:]
         for key, kept in answers:
-            # Not saved: absences, which are short-lived, and lookups with options (their key is a
-            # tuple), which are rare.
-            if isinstance(key, str) and kept.location is not None and not kept.location.links:
-                yield _write_answer(kept, now)
+            # Absences are short-lived, and answers to lookups with other options are rare.
+            for_writes = key == _FOR_WRITES.key(str(kept.path))
+            is_saved = isinstance(key, str) or for_writes
+            if is_saved and kept.location is not None and not kept.location.links:
+                yield _write_answer(kept, now, for_writes=for_writes)
 
 
 def _digest(saved_at: float, body: bytes) -> str:
     return hashlib.sha256(f"{saved_at!r}\n".encode() + body).hexdigest()
 
 
-def _write_answer(kept: CachedAnswer, now: float) -> dict[str, Any]:
+def _write_answer(kept: CachedAnswer, now: float, *, for_writes: bool) -> dict[str, Any]:
     location = kept.original or kept.location
     assert location is not None  # noqa: S101 - the caller looked; for mypy
     return {
         "kind": "answer",
         "path": str(kept.path),
+        "for_writes": for_writes,
         "left": max(0.0, kept.until - now) if not kept.original else 0.0,
         "age": now - kept.confirmed_at,
         "resolution": _text(location.resolution.SerializeToString()),

@@ -170,6 +170,7 @@ class Resolver:
                     self._rules,
                     self._clock,
                     self._timeout_seconds,
+                    self._save_now_and_then,
                 )
             return self._watch_streams
 
@@ -179,6 +180,10 @@ class Resolver:
         disk = AnswerCacheFile(file, self.cache, self.servers, self._clock)
         disk.load()
         return disk
+
+    def _save_now_and_then(self) -> None:
+        if self._disk is not None:
+            self._disk.save_now_and_then()
 
     @property
     def session(self) -> Session:
@@ -269,8 +274,7 @@ class Resolver:
             token,
             self._deadline(timeout_seconds),
         )
-        if self._disk is not None:
-            self._disk.save_now_and_then()
+        self._save_now_and_then()
         return found
 
     def resolve_many(
@@ -301,6 +305,7 @@ class Resolver:
         deadline = self._deadline(timeout_seconds)
         good = [path for path in parsed if isinstance(path, Path)]
         found = self._lookups.find_many(good, wanted, token, deadline)
+        self._save_now_and_then()
         return [found[path] if isinstance(path, Path) else path for path in parsed]
 
     def walk_many(

@@ -287,8 +287,11 @@ class WatchStreams:
         rules: Callable[[LookupOptions], ResolutionOptions],
         clock: Callable[[], float],
         timeout_seconds: float,
+        on_report: Callable[[], object],
     ) -> None:
-        """``timeout_seconds``: time limit for finding an owner again when a stream reconnects."""
+        """``timeout_seconds``: for finding an owner again when a stream reconnects; ``on_report``
+        is called after each report of a followed cluster.
+        """
         self._lookups = lookups
         self._owners = owners
         self._cache = cache
@@ -296,6 +299,7 @@ class WatchStreams:
         self._rules = rules
         self._clock = clock
         self._timeout_seconds = timeout_seconds
+        self._on_report = on_report
         self.following: CacheRefresher | None = None
         """Refresher of the followed clusters, created when first needed."""
 
@@ -320,6 +324,7 @@ class WatchStreams:
                     lambda path, token: self._watching(path, token, CHECKPOINT_SECONDS),
                     lambda mount: self._prove(mount, self._soon()),
                     self._clock,
+                    self._on_report,
                     automatic=automatic,
                 )
                 # First the one that a fork renews, since a fork may happen between the two.
@@ -373,12 +378,14 @@ class CacheRefresher:
         open_watch: Callable[[Path, str], Watching],
         prove: Callable[[Path], tuple[Sender, int]],
         clock: Callable[[], float],
+        on_report: Callable[[], object],
         *,
         automatic: bool,
     ) -> None:
         """``prove`` resolves a mount without cached referrals: it returns the sender mounted there,
         and the number of seconds for which that is valid.
         """
+        self._on_report = on_report
         self._cache = cache
         self._open_watch = open_watch
         self._prove = prove
@@ -427,6 +434,7 @@ class CacheRefresher:
                 self._cache,
                 self._prove,
                 self._clock,
+                self._on_report,
             )
             self._clusters[sender.cluster_id] = cluster
             thread = self._threads[cluster] = threading.Thread(
@@ -485,7 +493,9 @@ class FollowedCluster:
         cache: Cache,
         prove: Callable[[Path], tuple[Sender, int]],
         clock: Callable[[], float],
+        on_report: Callable[[], object],
     ) -> None:
+        self._on_report = on_report
         self.cluster_id = sender.cluster_id
         self.mount = sender.mount
         self.watching = watching
@@ -523,6 +533,7 @@ class FollowedCluster:
                 self._take(changes)
                 if not self._renew():
                     return
+                self._on_report()
         except (errors.Resync, errors.TokenExpired, errors.Absent) as error:
             self._cache.drop_cluster(self.cluster_id)  # cached answers may have missed changes
             # Even if the directory is created again, it may be hidden from the caller.

@@ -234,6 +234,31 @@ def test_answers_are_saved_from_time_to_time(
     assert (tmp_path / "cache").exists()
 
 
+def test_the_answers_of_resolve_many_are_saved_from_time_to_time(
+    directory: MemoryDirectory, clocks: Clocks, tmp_path: Path
+) -> None:
+    client = begin(directory, clocks, tmp_path / "cache")
+    clocks.pass_by(61)
+    client.resolve_many([CLICKS])
+    assert (tmp_path / "cache").exists()
+
+
+def test_a_producer_starts_with_its_last_answers_while_no_server_answers(
+    directory: MemoryDirectory, clocks: Clocks, tmp_path: Path
+) -> None:
+    directory.link("/link", CLICKS)
+    with begin(directory, clocks, tmp_path / "cache") as first:
+        for path in (CLICKS, "/link"):
+            first.resolve(path, for_writes=True)
+    directory.stop("/")
+    directory.stop("/la/tracking")
+    clocks.wall += 3600
+    again = begin(directory, clocks, tmp_path / "cache")
+    assert again.resolve(CLICKS, for_writes=True).stale
+    with pytest.raises(errors.Unreachable):
+        again.resolve("/link", for_writes=True)
+
+
 def test_a_fifo_is_not_opened_and_not_replaced(
     directory: MemoryDirectory,
     clocks: Clocks,

@@ -774,6 +774,15 @@ def test_in_an_outage_the_age_of_a_followed_answer_counts_from_the_last_report(
     assert again.resolve("/a/b").stale
 
 
+def test_a_client_whose_answers_stay_warm_saves_them_too(live: Live, tmp_path: FilePath) -> None:
+    client = live.resolver(watch=True, cache_file=tmp_path / "cache")
+    client.resolve("/a/b")
+    followed(live, client)
+    live.now += 61
+    live.report()
+    eventually((tmp_path / "cache").exists)
+
+
 def test_when_the_stream_falls_silent_lifetimes_count_again(live: Live) -> None:
     client = live.resolver(watch=True)
     client.resolve("/a/b")
