@@ -2,7 +2,8 @@
 
 An invalid file (another version, principal or set of servers, truncated or damaged) is ignored.
 Lifetimes continue while no client runs: a file can only shorten them, also if the wall clock was
-set back meanwhile.
+set back meanwhile. Within one boot of the machine its clock counts, too; after another boot all
+lifetimes are over, and the wall clock counts for the ages only.
 
 The file has a line of JSON with its identity, the time and the SHA-256 of the rest, then one line
 of JSON for each record; messages of the contract are base64. It is replaced atomically and readable
@@ -20,7 +21,7 @@ import pathlib
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 from kdir.v1 import resolve_pb2
@@ -34,10 +35,10 @@ from resolver.resolution.values import Answer, AskedBecause, Referral, Sender
 from resolver.revision_token import Position, ReadPositions
 from resolver.topic_location import location_of
 
-__all__ = ["AnswerCacheFile"]
+__all__ = ["AnswerCacheFile", "BootTime"]
 
 _FORMAT: Final = "kdir-cache"
-_VERSION: Final = 2
+_VERSION: Final = 3
 _MOST_ANSWERS: Final = 5_000
 """Most answers in a file; the newest are kept. The file is read before the first query and must not
 delay it.
@@ -46,6 +47,23 @@ _FOR_WRITES: Final = LookupOptions(for_writes=True)
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _SAVE_SECONDS: Final = 60.0
 """Interval between saves: a client that is killed loses the answers since the last one."""
+
+
+class BootTime(NamedTuple):
+    """Time since the machine's boot, suspension included."""
+
+    boot_id: str
+    """Id of the boot; empty: not known."""
+    seconds: float
+
+    @classmethod
+    def now(cls) -> BootTime:
+        """Returns the time by the machine's clock; an unknown one if it has none."""
+        try:
+            boot_id = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+            return cls(boot_id, time.clock_gettime(time.CLOCK_BOOTTIME))
+        except (AttributeError, OSError, ValueError):
+            return cls("", 0.0)
 
 
 class AnswerCacheFile:
@@ -58,12 +76,14 @@ class AnswerCacheFile:
         servers: Sequence[str],
         clock: Callable[[], float],
         wall_clock: Callable[[], float] = time.time,
+        boot_clock: Callable[[], BootTime] = BootTime.now,
     ) -> None:
         self._file = pathlib.Path(file)
         self._cache = cache
         self._servers = sorted(servers)
         self._clock = clock
         self._wall_clock = wall_clock
+        self._boot_clock = boot_clock
         self._saved_at = clock()
         self._is_reported = False
 
@@ -107,31 +127,43 @@ class AnswerCacheFile:
             "version": _VERSION,
             "principal": self._cache.principal,
             "servers": self._servers,
-            "sha256": _digest(head["saved_at"], body),
+            "sha256": _digest(head["saved_at"], head["boot_time"], body),
         }
         if len(content) > _MOST_BYTES or any(head.get(key) != expected[key] for key in expected):
             return 0
-        passed = self._wall_clock() - float(head["saved_at"])
-        # If the clock was set back, the time that has passed is not known: all answers are stale.
-        elapsed = passed if passed >= 0 else float("inf")
+        passed_seconds, lived_seconds = self._passed_seconds(
+            float(head["saved_at"]), BootTime(*head["boot_time"])
+        )
         now = self._clock()
         count = 0
         for line in body.splitlines():
             record = json.loads(line)
             match record["kind"]:
                 case "answer":
-                    kept = _read_answer(record, elapsed, now)
+                    kept = _read_answer(record, passed_seconds, lived_seconds, now)
                     options = LookupOptions(for_writes=record.get("for_writes", False))
                     self._cache.put(options.key(str(kept.path)), kept)
                     count += 1
                 case "referral":
-                    referral, seconds = _read_referral(record, elapsed)
+                    referral, seconds = _read_referral(record, lived_seconds)
                     self._cache.add_referral(referral, seconds, now)
                 case "own_mount":
                     self._cache.note_own_mount(Path.parse(record["mount"]))
                 case _:
                     pass  # of a newer version that is otherwise the same
         return count
+
+    def _passed_seconds(self, saved_at: float, boot_time: BootTime) -> tuple[float, float]:
+        """Returns the seconds since the file was saved, for ages and for lifetimes."""
+        passed = self._wall_clock() - saved_at
+        if passed < 0:
+            # A clock that was set back shows nothing about how much time has passed: all is stale.
+            return float("inf"), float("inf")
+        now = self._boot_clock()
+        if not now.boot_id or now.boot_id != boot_time.boot_id:
+            return passed, float("inf")  # the wall clock may have been set back by less than passed
+        passed = max(passed, now.seconds - boot_time.seconds)
+        return passed, passed
 
     def save_now_and_then(self) -> None:
         """Saves the cache if the last save is old enough."""
@@ -153,14 +185,15 @@ class AnswerCacheFile:
         if not self._is_usable():
             return
         body = "".join(json.dumps(record) + "\n" for record in self._records()).encode()
-        saved_at = self._wall_clock()
+        saved_at, boot_time = self._wall_clock(), self._boot_clock()
         head = {
             "format": _FORMAT,
             "version": _VERSION,
             "principal": self._cache.principal,
             "servers": self._servers,
-            "sha256": _digest(saved_at, body),
+            "sha256": _digest(saved_at, boot_time, body),
             "saved_at": saved_at,
+            "boot_time": boot_time,
         }
         self._file.parent.mkdir(parents=True, exist_ok=True)
         # The temporary file is in the same folder, so that one rename replaces the file, and has a
@@ -191,8 +224,8 @@ class AnswerCacheFile:
                 yield _write_answer(kept, now, for_writes=for_writes)
 
 
-def _digest(saved_at: float, body: bytes) -> str:
-    return hashlib.sha256(f"{saved_at!r}\n".encode() + body).hexdigest()
+def _digest(saved_at: float, boot_time: Sequence[object], body: bytes) -> str:
+    return hashlib.sha256(f"{saved_at!r} {[*boot_time]!r}\n".encode() + body).hexdigest()
 
 
 def _write_answer(kept: CachedAnswer, now: float, *, for_writes: bool) -> dict[str, Any]:
@@ -210,14 +243,16 @@ def _write_answer(kept: CachedAnswer, now: float, *, for_writes: bool) -> dict[s
     }
 
 
-def _read_answer(record: dict[str, Any], elapsed: float, now: float) -> CachedAnswer:
+def _read_answer(
+    record: dict[str, Any], passed_seconds: float, lived_seconds: float, now: float
+) -> CachedAnswer:
     resolution = resolve_pb2.Resolution.FromString(base64.b64decode(record["resolution"]))
     sender: Sender = reply_decoding.decode_sender(
         resolve_pb2.Authority.FromString(base64.b64decode(record["authority"]))
     )
     path, canonical = Path.parse(record["path"]), Path.parse(resolution.entry.path)
-    age = float(record["age"]) + min(elapsed, 365 * 86_400.0)
-    left = saved_seconds_left(float(record["left"]), elapsed)
+    age = float(record["age"]) + min(passed_seconds, 365 * 86_400.0)
+    left = saved_seconds_left(float(record["left"]), lived_seconds)
     return CachedAnswer(
         location=location_of(Answer(canonical, 0, resolution), sender),
         until=now + left,
@@ -244,8 +279,8 @@ def _write_referral(referral: Referral, left: float) -> dict[str, Any]:
     }
 
 
-def _read_referral(record: dict[str, Any], elapsed: float) -> tuple[Referral, int]:
-    left = saved_seconds_left(float(record["left"]), elapsed)
+def _read_referral(record: dict[str, Any], lived_seconds: float) -> tuple[Referral, int]:
+    left = saved_seconds_left(float(record["left"]), lived_seconds)
     referral = Referral(
         way=AskedBecause.CACHE,
         mount=Path.parse(record["mount"]),

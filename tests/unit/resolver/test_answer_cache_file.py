@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from resolver import Resolver, errors
-from resolver.answer_cache_file import AnswerCacheFile
+from resolver.answer_cache_file import AnswerCacheFile, BootTime
 from resolver.testing import MemoryDirectory
 
 CLICKS = "/la/tracking/clicks"
@@ -37,11 +37,15 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
-    real = AnswerCacheFile.__init__
+    real: Any = AnswerCacheFile.__init__
 
     def init(self: AnswerCacheFile, *args: Any) -> None:
-        real(self, *args)
-        self._wall_clock = lambda: clocks.wall
+        real(
+            self,
+            *args,
+            wall_clock=lambda: clocks.wall,
+            boot_clock=lambda: BootTime("boot", clocks.wall),
+        )
 
     monkeypatch.setattr(AnswerCacheFile, "__init__", init)
     return clocks
@@ -125,6 +129,38 @@ def test_a_wall_clock_that_was_set_back_makes_nothing_last_longer(
     assert calls(directory) > 0
 
 
+@pytest.mark.parametrize("boot_id", ["one", "another", ""])
+def test_G12_a_wall_clock_that_was_set_back_by_less_than_passed_makes_nothing_last_longer(
+    directory: MemoryDirectory, tmp_path: Path, boot_id: str
+) -> None:
+    now = 1000.0
+    boot, wall = [BootTime("one", 50.0)], [1e9]
+
+    def file_of(client: Resolver) -> AnswerCacheFile:
+        return AnswerCacheFile(
+            tmp_path / "cache",
+            client.cache,
+            client.servers,
+            lambda: now,
+            lambda: wall[0],
+            lambda: boot[0],
+        )
+
+    def begin() -> Resolver:
+        return directory.resolver(clock=lambda: now)
+
+    client = begin()
+    client.resolve(CLICKS)
+    file_of(client).save()
+    boot[0], wall[0] = BootTime(boot_id, 50.0 + 1800), wall[0] + 1800 - 1790
+    directory.stop("/")
+    directory.stop("/la/tracking")
+    client = begin()
+    assert file_of(client).load() == 1
+    found = client.resolve(CLICKS)
+    assert (found.stale, found.age_seconds) == (True, 1800.0 if boot_id == "one" else 10.0)
+
+
 @pytest.mark.parametrize("change", [{"principal": "User:bob"}, {"servers": ["elsewhere:1"]}])
 def test_another_ones_file_is_not_read(
     directory: MemoryDirectory, clocks: Clocks, tmp_path: Path, change: dict[str, Any]
@@ -158,7 +194,7 @@ def test_a_newer_version_is_not_read(
     file = tmp_path / "cache"
     content = saved(directory, clocks, file)
     head, _, body = content.partition(b"\n")
-    file.write_bytes(json.dumps({**json.loads(head), "version": 3}).encode() + b"\n" + body)
+    file.write_bytes(json.dumps({**json.loads(head), "version": 4}).encode() + b"\n" + body)
     assert begin(directory, clocks, file).cache.answers == {}
 
 
