@@ -404,6 +404,8 @@ def write_context(context: Context) -> None:
         )
     for server in context.servers:
         _check_server(server, f"context {context.name}")
+    for key, text in zip(LoginSettings._fields, context.login, strict=True):
+        _check_utf8(text, f"context {context.name}: {key}")
     before = load_contexts()
     wanted = Contexts(before.current, {**before.by_name, context.name: context})
     lines = _lines()
@@ -520,6 +522,7 @@ def _write(lines: list[str], wanted: Contexts) -> None:
     if not understood:
         # Multi-line values, inline tables or dotted keys: valid, but not editable by lines.
         content = _whole(wanted)
+        _check_toml(content, name)
     name = os.path.realpath(name)  # a symlink stays one
     try:
         os.makedirs(os.path.dirname(name), mode=0o700, exist_ok=True)
@@ -533,10 +536,32 @@ def _write(lines: list[str], wanted: Contexts) -> None:
         raise InvalidArgument(f"{name}: cannot be written: {error.strerror}") from error
 
 
+def _check_toml(content: str, name: str) -> None:
+    import tomllib
+
+    try:
+        tomllib.loads(content)
+    except ValueError as error:
+        raise InvalidArgument(f"{name}: is left as it was: no TOML for it: {error}") from error
+
+
+def _check_utf8(text: str, where: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(f"{where}: is not UTF-8, as a file of TOML must be") from None
+
+
+_ESCAPED: Final = re.compile("[\x7f-\x9f\u2028\u2029]")
+"""Characters that JSON leaves as they are, and that end a line or that TOML does not allow."""
+
+
 def _quoted(text: str) -> str:
+    """Returns a string of TOML on one line: one of JSON without surrogates."""
     import json
 
-    return json.dumps(text)  # also a TOML string, except for characters that no file name has
+    quoted = json.dumps(text, ensure_ascii=False)
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", quoted)
 
 
 def _quoted_list(texts: Sequence[str]) -> str:

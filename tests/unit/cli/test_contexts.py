@@ -424,3 +424,26 @@ def test_an_allow_list_that_is_none_is_refused(config: Path, value: str, complai
         user_config.load_contexts()
     assert complaint in refused.value.message
     assert "contexts.la" in refused.value.message
+
+
+@pytest.mark.parametrize("ca", ["/x/\U0001f600/ca.pem", "/x/\x7f/ca", '/x/\x85\u2028é\n"\\/ca'])
+def test_a_file_name_of_any_characters_is_read_back(config: Path, ca: str) -> None:
+    login = LoginSettings(ca=ca)
+    user_config.write_context(Context("dev", ("a:1",)))
+    user_config.write_context(Context("prod", ("b:1",), login=login))
+    config.write_text(config.read_text("utf-8") + "# a comment\n", "utf-8")
+    user_config.write_context(Context("ny", ("ny:1",)))
+    read = user_config.load_contexts()
+    assert read.get("prod").login == login
+    assert set(read.by_name) == {"dev", "prod", "ny"}
+    assert "# a comment" in config.read_text("utf-8")
+
+
+def test_a_file_name_that_is_not_utf8_is_refused_and_leaves_the_contexts(config: Path) -> None:
+    config.write_text("")
+    user_config.write_context(Context("dev", ("a:1",)))
+    before = user_config.load_contexts()
+    login = LoginSettings(ca="/home/\udcff/ca.pem")
+    with pytest.raises(InvalidArgument, match="context prod: ca: is not UTF-8"):
+        user_config.write_context(Context("prod", ("b:1",), login=login))
+    assert user_config.load_contexts() == before
