@@ -642,6 +642,7 @@ class Resolver:
         fresh.
 
         Raises:
+            LimitExceeded: so many clusters are followed already.
             KdirError: the owner cannot be found; as ``resolve``.
         """
         self._feeds().follow(as_path(path), self._deadline(timeout_seconds))

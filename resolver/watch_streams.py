@@ -194,8 +194,8 @@ class Watching:
         guard = threading.Thread(
             target=self._end_when_silent, args=(stream, ended), name="watch-guard", daemon=True
         )
-        guard.start()
         try:
+            _start(guard)
             for response in stream:
                 self._waiting_since = None
                 authority = response.authority if response.HasField("authority") else None
@@ -213,7 +213,8 @@ class Watching:
             self._stream = None
             stream.cancel()
             ended.set()
-            guard.join()
+            if guard.ident is not None:  # it was started
+                guard.join()
 
     def _end_when_silent(self, stream: Stream, ended: threading.Event) -> None:
         """Cancels the stream if no message is received for three checkpoint intervals: a server
@@ -232,6 +233,18 @@ class Watching:
         stream = self._stream
         if stream is not None:
             stream.cancel()
+
+
+def _start(thread: threading.Thread) -> None:
+    """Starts a thread.
+
+    Raises:
+        Unreachable: the process can have no more threads now.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise errors.Unreachable(f"{thread.name}: no thread can be started: {error}") from error
 
 
 def clear_former_path(event: watch_pb2.ChangeEvent, mount: Path) -> None:
@@ -313,7 +326,7 @@ class WatchStreams:
         """Follows the cluster that owns a path, for ``Resolver.follow``."""
         since = self._clock()
         sender, seconds = self._prove(path, deadline)
-        self.follow_all(automatic=False).follow(sender, since + seconds, despite_refusal=True)
+        self.follow_all(automatic=False).follow_on_request(sender, since + seconds)
 
     def follow_all(self, *, automatic: bool) -> CacheRefresher:
         """Returns the refresher; ``automatic``: it follows each cluster that answers."""
@@ -394,6 +407,8 @@ class CacheRefresher:
         self._lock = threading.Lock()
         self._clusters: dict[str, FollowedCluster] = {}
         self._threads: dict[FollowedCluster, threading.Thread] = {}
+        self._requested: set[str] = set()
+        """Ids of the clusters that are followed on request."""
         self._refused_until: dict[str, float] = {}
         """By cluster id, the time on the clock until which the cluster is not followed."""
         self._closed = False
@@ -403,29 +418,46 @@ class CacheRefresher:
         sender = end.sender
         cluster = self._clusters.get(sender.cluster_id)
         if cluster is None:
-            if not self._automatic or not sender.incarnation:
+            is_wanted = self._automatic or sender.cluster_id in self._requested
+            if not is_wanted or not sender.incarnation:
                 return None
-            cluster = self.follow(sender, since + end.basis_ttl_seconds)
-        if cluster is None:
-            return None
+            try:
+                cluster = self._follow(sender, since + end.basis_ttl_seconds)
+            except KdirError:
+                return None
         return cluster.taking(sender, since + end.basis_ttl_seconds)
 
-    def follow(
-        self, sender: Sender, grounds_until: float, *, despite_refusal: bool = False
-    ) -> FollowedCluster | None:
-        """Follows a sender's cluster from the sender's revision on; None = closed, too many
-        clusters, or (unless ``despite_refusal``) its stream was refused a short time ago.
+    def follow_on_request(self, sender: Sender, grounds_until: float) -> None:
+        """Follows a sender's cluster from its revision on, also if its stream was refused a short
+        time ago; again, once its stream has ended, from the next answer of the cluster on.
+
+        Raises:
+            Closed, LimitExceeded, Unreachable: it cannot be followed.
+        """
+        with self._lock:
+            self._refused_until.pop(sender.cluster_id, None)
+        self._follow(sender, grounds_until)
+        self._requested.add(sender.cluster_id)
+
+    def _follow(self, sender: Sender, grounds_until: float) -> FollowedCluster:
+        """Follows a sender's cluster from its revision on, unless it is followed already.
+
+        Raises:
+            Closed: this refresher was closed.
+            LimitExceeded: so many clusters are followed already.
+            Unreachable: its stream was refused a short time ago, or no thread can be started.
         """
         with self._lock:
             known = self._clusters.get(sender.cluster_id)
             if known is not None:
                 return known
-            if self._closed or len(self._clusters) >= MOST_CLUSTERS:
-                return None
-            refused_until = self._refused_until.pop(sender.cluster_id, 0.0)
-            if refused_until > self._clock() and not despite_refusal:
-                self._refused_until[sender.cluster_id] = refused_until
-                return None
+            if self._closed:
+                raise errors.Closed("closed: no cluster can be followed any more")
+            if len(self._clusters) >= MOST_CLUSTERS:
+                raise errors.LimitExceeded(f"{MOST_CLUSTERS} clusters are followed already")
+            if self._refused_until.get(sender.cluster_id, 0.0) > self._clock():
+                raise errors.Unreachable(f"cluster {sender.cluster_id} has refused its stream")
+            self._refused_until.pop(sender.cluster_id, None)
             token = str(Token.from_position(sender.cluster_id, sender.incarnation, sender.revision))
             cluster = FollowedCluster(
                 sender,
@@ -436,11 +468,12 @@ class CacheRefresher:
                 self._clock,
                 self._on_report,
             )
-            self._clusters[sender.cluster_id] = cluster
-            thread = self._threads[cluster] = threading.Thread(
+            thread = threading.Thread(
                 target=self._run, args=(cluster,), name=f"follow-{sender.cluster}", daemon=True
             )
-            thread.start()
+            _start(thread)
+            self._clusters[sender.cluster_id] = cluster
+            self._threads[cluster] = thread
         return cluster
 
     def followed(self, cluster_id: str) -> FollowedCluster | None:

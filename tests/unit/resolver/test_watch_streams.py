@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from kdir.v1 import entry_pb2, resolve_pb2, watch_pb2
 
-from resolver import Resolver, errors
+from resolver import Resolver, errors, watch_streams
 from resolver.answer_cache import FreshnessMark
 from resolver.errors import KdirError
 from resolver.owner_calls import Owner
@@ -871,6 +871,67 @@ def test_follow_one_cluster_on_request(live: Live) -> None:
     live.calls()
     client.resolve("/a/b")
     assert live.calls() == 0
+
+
+@pytest.mark.parametrize("error", [errors.Resync("fell behind"), errors.PermissionDenied("no")])
+def test_a_cluster_that_is_followed_on_request_is_followed_again(
+    live: Live, error: KdirError
+) -> None:
+    client = live.resolver()
+    client.follow("/a")
+    followed(live, client)
+    live.fail(error)
+    following = client.following
+    assert following is not None
+    eventually(lambda: following.followed(ID) is None)
+    live.now += 61
+    client.resolve("/a/b")
+    followed(live, client)
+
+
+def test_one_cluster_more_than_can_be_followed_is_refused(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live.directory.cluster("/m")
+    client = live.resolver()
+    client.follow("/a")
+    followed(live, client)
+    monkeypatch.setattr(watch_streams, "MOST_CLUSTERS", 1)
+    with pytest.raises(errors.LimitExceeded, match="1 clusters are followed already"):
+        client.follow("/m")
+    live.end()
+    client.close()
+    with pytest.raises(errors.Closed):
+        client.follow("/m")
+
+
+@pytest.mark.parametrize("name", ["follow-root", "watch-guard"])
+def test_where_no_thread_can_be_started_answers_have_their_lifetimes(
+    live: Live, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    real = threading.Thread.start
+    refused: list[str] = []
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == name:
+            refused.append(name)
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    client = live.resolver(watch=True)
+    first = client.resolve("/a/b")
+    eventually(lambda: bool(refused))
+    assert client.resolve("/a/b") is first
+    if name == "follow-root":
+        with pytest.raises(errors.Unreachable, match="no thread can be started"):
+            client.follow("/a")
+    monkeypatch.undo()
+    live.now += 61
+    client.resolve("/a/b")
+    followed(live, client)
+    live.end()
+    client.close()
 
 
 def test_a_client_that_is_closed_follows_no_more(live: Live) -> None:
