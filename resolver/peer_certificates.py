@@ -116,14 +116,14 @@ class PeerCertificates:
         deadline = time.monotonic() + timeout_seconds
         reading = self._begin((endpoint, cluster_id), caller, timeout_seconds)
         try:
-            reading.result(max(0.0, deadline - time.monotonic()))
+            # Not what is known afterwards: other readings may have evicted it by then.
+            return reading.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             raise DeadlineExceeded(
                 f"{endpoint}: showed no certificate within {timeout_seconds:.2f} s"
             ) from None
         except KdirError as error:
             raise error.copy() from None  # several threads may wait for it
-        return self.known(endpoint, cluster_id)
 
     def _begin(self, key: tuple[str, str], caller: str, timeout_seconds: float) -> Future[bytes]:
         with self._lock:
@@ -153,17 +153,18 @@ class PeerCertificates:
             found = self._read(*key, self._material)
         except BaseException as error:  # noqa: BLE001 - raised in the threads that wait
             self._end(key, caller)
-            known = isinstance(error, KdirError)
-            reading.set_exception(error if known else Unreachable(f"{key[0]}: {error!r}"))
+            is_known = isinstance(error, KdirError)
+            reading.set_exception(error if is_known else Unreachable(f"{key[0]}: {error!r}"))
             return
         with self._lock:
             before = self._known.get(key, ())
             if found not in before:
                 self._known[key] = (*before[1 - _MOST_CERTIFICATES :], found)
+            known = b"".join(self._known[key])
             while len(self._known) > _MOST_SERVERS:
                 del self._known[next(iter(self._known))]
         self._end(key, caller)
-        reading.set_result(found)
+        reading.set_result(known)
 
     def _end(self, key: tuple[str, str], caller: str) -> None:
         with self._lock:

@@ -59,6 +59,16 @@ def test_who_waits_for_one_has_a_time_of_its_own() -> None:
     assert certificates.read("h:1", "kc-a", 30) == b"h:1"
 
 
+def test_what_was_read_is_returned_though_other_readings_have_evicted_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the connection that carries the token would trust the whole CA."""
+    monkeypatch.setattr("resolver.peer_certificates._MOST_SERVERS", 0)
+    certificates = PeerCertificates(TlsMaterial(b""), lambda endpoint, _, __: endpoint.encode())
+    assert certificates.read("h:1", "kc-a", 30) == b"h:1"
+    assert certificates.known("h:1", "kc-a") == b""
+
+
 def test_a_caller_gets_its_part_of_the_readings_and_others_theirs() -> None:
     go_on, reading = threading.Event(), threading.Semaphore(0)
 
