@@ -65,8 +65,9 @@ class UserCredentials:
     def tls(self) -> tuple[int, TlsMaterial | None]:
         if self._tls is None:
             return 0, None
-        made = self._tls.value()
-        return self._tls.generation, made
+        # The generation first: what another thread renews after that is of a later one.
+        generation = self._tls.generation
+        return generation, self._tls.value()
 
     def metadata(self) -> Metadata:
         header = self._token.value() if self._token is not None else ""

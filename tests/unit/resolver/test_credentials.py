@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from resolver.credentials import UserCredentials
+from resolver.file_reload import ReloadingValue
 from resolver.user_config import LoginSettings
 from tests.support.identities import Authority, Issued
 
@@ -79,3 +80,21 @@ def test_a_renewed_certificate_of_the_same_names_has_the_same_fingerprint(
     first = of_certificate(issued)
     issued.take(authority.issue("alice", uris=uris))
     assert of_certificate(issued) == first
+
+
+def test_files_that_are_renewed_while_they_are_taken_need_another_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issued = Authority(tmp_path).issue("alice")
+    real = ReloadingValue.value
+
+    def value(self: ReloadingValue[object], *, look: bool = False) -> object:
+        found = real(self, look=look)
+        self.generation += 1  # by another thread
+        return found
+
+    credentials = UserCredentials(LoginSettings(str(issued.files["ca"])))
+    first, _ = credentials.tls()
+    monkeypatch.setattr(ReloadingValue, "value", value)
+    assert credentials.tls()[0] == first
+    assert credentials.tls()[0] > first
