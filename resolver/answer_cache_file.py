@@ -97,8 +97,16 @@ class AnswerCacheFile:
             with self._file.open("rb") as file:
                 content = file.read(_MOST_BYTES + 1)
             return self._load_records(content)
-        except (OSError, ValueError, KeyError, TypeError, DecodeError, errors.KdirError):
-            # No fault of a cache file is worth an error.
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            RecursionError,
+            DecodeError,
+            errors.KdirError,
+        ):
+            # Whatever is wrong with it: a cache is worth no error.
             return 0
 
     def _is_usable(self) -> bool:
@@ -195,15 +203,16 @@ class AnswerCacheFile:
             "saved_at": saved_at,
             "boot_time": boot_time,
         }
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        # The temporary file is in the same folder, so that one rename replaces the file, and has a
-        # unique name, so that concurrent saves each replace it whole.
-        descriptor, name = tempfile.mkstemp(".tmp", f"{self._file.name}.", self._file.parent)
+        target = pathlib.Path(os.path.realpath(self._file))  # a symlink stays one
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the file, so that the replacement is one rename on one file system; of a name of
+        # its own, so that clients and threads that save at once each replace it whole.
+        descriptor, name = tempfile.mkstemp(".tmp", f"{target.name}.", target.parent)
         fresh = pathlib.Path(name)
         try:
             with open(descriptor, "wb") as file:  # noqa: PTH123 - made with its rights already
                 file.write(json.dumps(head).encode() + b"\n" + body)
-            fresh.replace(self._file)
+            fresh.replace(target)
         except BaseException:  # also ^C: nobody would remove the file later
             fresh.unlink(missing_ok=True)
             raise

@@ -225,6 +225,28 @@ def test_a_torn_or_changed_file_is_ignored(
         assert calls(directory) > 0
 
 
+def test_a_file_of_deeply_nested_json_is_ignored(
+    directory: MemoryDirectory, clocks: Clocks, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_bytes(b"[" * 1_000_000)
+    assert begin(directory, clocks, tmp_path / "cache").resolve(CLICKS).topic == "clicks"
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_symlink_to_the_file_stays_one(
+    directory: MemoryDirectory, clocks: Clocks, tmp_path: Path, *, exists: bool
+) -> None:
+    (tmp_path / "deep").mkdir()
+    target, link = tmp_path / "deep" / "cache", tmp_path / "link"
+    link.symlink_to(target)
+    if exists:
+        target.write_bytes(b"")
+    with begin(directory, clocks, link) as client:
+        client.resolve(CLICKS)
+    assert link.is_symlink()
+    assert begin(directory, clocks, target).cache.answers
+
+
 def test_a_file_that_cannot_be_written_or_read_is_no_error(
     directory: MemoryDirectory, clocks: Clocks, tmp_path: Path
 ) -> None:
