@@ -42,6 +42,8 @@ __all__ = ["Listener", "Owner", "Resolver", "TopicLocation"]
 
 DEFAULT_TIMEOUT_SECONDS: Final = 2.0
 DEFAULT_STALE_SECONDS: Final = 86_400.0
+_MOST_TIMEOUT_SECONDS: Final = 365 * 86_400.0
+"""Longest deadline, also where the caller gave infinity, which neither gRPC nor threads take."""
 
 
 class Resolver:
@@ -120,7 +122,7 @@ class Resolver:
             named = servers
         start = parse_servers(named)
         self.servers = tuple(str(endpoint) for endpoint in start)
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds = min(timeout_seconds, _MOST_TIMEOUT_SECONDS)
         self._recursive = recursive
         self._clock = clock
         self._allow = allow if isinstance(allow, AllowList) else AllowList.of(allow, start)
@@ -214,7 +216,8 @@ class Resolver:
         self.close()
 
     def _seconds(self, timeout_seconds: float | None) -> float:
-        return self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        wanted = self._timeout_seconds if timeout_seconds is None else timeout_seconds
+        return min(wanted, _MOST_TIMEOUT_SECONDS)
 
     def _deadline(self, timeout_seconds: float | None) -> float:
         return self._clock() + self._seconds(timeout_seconds)

@@ -113,6 +113,33 @@ def test_a_server_that_is_none_is_refused(directory: MemoryDirectory) -> None:
             Resolver(bad)
 
 
+@pytest.mark.parametrize("is_default", [False, True])
+def test_a_timeout_may_be_infinite(directory: MemoryDirectory, *, is_default: bool) -> None:
+    seconds: list[float] = []
+
+    class Recording(MemoryTransport):
+        def call(
+            self,
+            endpoint: str,
+            method: Method,
+            request: Message,
+            timeout_seconds: float,
+            *,
+            cluster_id: str = "",
+        ) -> Any:
+            seconds.append(timeout_seconds)
+            return directory.transport.call(endpoint, method, request, timeout_seconds)
+
+    infinite = float("inf")
+    options: dict[str, Any] = {"timeout_seconds": infinite} if is_default else {}
+    resolver = Resolver([directory.at("/la").endpoint], transport=Recording(), **options)
+    given = None if is_default else infinite
+    assert resolver.resolve(CLICKS, timeout_seconds=given).path == CLICKS
+    assert resolver.resolve_many(["/la"], timeout_seconds=given)
+    assert len(seconds) > 2
+    assert max(seconds) < threading.TIMEOUT_MAX
+
+
 def test_a_kind_that_is_none_is_refused(directory: MemoryDirectory) -> None:
     with pytest.raises(errors.InvalidArgument, match="topic"):
         directory.resolver().resolve("/la", prefer="folder")
