@@ -32,7 +32,6 @@ from directory.store.base import (
 from directory.store.etcd.call_errors import (
     FailureKind,
     error_text,
-    is_login_error,
     trouble_of,
 )
 from directory.store.etcd.etcd3_stubs import etcdrpc
@@ -57,9 +56,10 @@ from directory.store.etcd.watch_state import (
     StreamLagging,
     Verdict,
     WatchRefused,
+    cancellation_verdict,
 )
 
-__all__ = ["EtcdWatch", "cancellation_verdict"]
+__all__ = ["EtcdWatch"]
 
 _log = logging.getLogger(__name__)
 
@@ -450,13 +450,3 @@ class EtcdWatch:
         if link.stream is not None:
             link.stream.close()
         link.channel.close()
-
-
-def cancellation_verdict(response: Response, revision: int) -> ReloadRequired | WatchRefused:
-    """Returns the verdict on a response that cancels a watch at ``revision``. It is the same if
-    the response also creates the watch: such a watch counts as not created (S13).
-    """
-    if response.compacted:
-        return ReloadRequired(f"compacted up to {response.compacted}; we are at {revision}")
-    reason = response.reason or "etcd ended the watch without a reason"
-    return WatchRefused(reason, login=is_login_error(reason))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from directory.store.base import CommittedWrites, Delete, Identity, Put, Write
+from directory.store.etcd.call_errors import is_login_error
 
 __all__ = [
     "COMMIT",
@@ -29,6 +30,7 @@ __all__ = [
     "StreamLagging",
     "Verdict",
     "WatchRefused",
+    "cancellation_verdict",
 ]
 
 META: Final = b"meta/"
@@ -107,6 +109,16 @@ class StreamLagging:
 
 
 Verdict = ReloadRequired | WatchRefused | StreamLagging
+
+
+def cancellation_verdict(response: Response, revision: int) -> ReloadRequired | WatchRefused:
+    """Returns the verdict on a response that cancels a watch at ``revision``. It is the same if
+    the response also creates the watch: such a watch counts as not created (S13).
+    """
+    if response.compacted:
+        return ReloadRequired(f"compacted up to {response.compacted}; we are at {revision}")
+    reason = response.reason or "etcd ended the watch without a reason"
+    return WatchRefused(reason, login=is_login_error(reason))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,14 @@ import pytest
 
 from directory.store.base import CommittedWrites, HistoryCompacted, Put, StoreUnreachable
 from directory.store.etcd.member_stream import WatchTimeouts
-from directory.store.etcd.watch import EtcdWatch, cancellation_verdict
-from directory.store.etcd.watch_state import Follower, ReloadRequired, Response, WatchRefused
+from directory.store.etcd.watch import EtcdWatch
+from directory.store.etcd.watch_state import (
+    Follower,
+    ReloadRequired,
+    Response,
+    WatchRefused,
+    cancellation_verdict,
+)
 from tests.fault.etcd.fake_etcd import LAYOUT, FakeEtcd, FakeMembers
 from tests.fault.etcd.model import ETCD, INCARNATION, History, identity_value, read_identity, whole
 from tests.support.federation import eventually
