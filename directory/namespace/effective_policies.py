@@ -110,12 +110,12 @@ def stamp_changed_fields(after: Policies, before: Policies, stamp: Stamp) -> Pol
 
 
 def effective(levels: Iterable[Policies]) -> Policies:
-    """Returns the effective policies of the last level; levels are outermost first. Cleared keys
-    are left out.
+    """Returns the effective policies of the last level, without stamps and cleared keys; levels are
+    outermost first.
     """
     each = [level for level in levels if level is not NO_POLICIES]
     if len(each) < 2:
-        return without_cleared_keys(each[0]) if each else NO_POLICIES
+        return _without_stamps(without_cleared_keys(each[0])) if each else NO_POLICIES
     # The same result as ``inherit`` level by level, in one pass over the fields.
     found: dict[str, Any] = {}
     for name, values in zip(_FIELDS, zip(*map(_values_of, each), strict=True), strict=True):
@@ -141,6 +141,10 @@ def without_cleared_keys(policies: Policies) -> Policies:
     if not changed:
         return policies
     return Policies(**{name: changed.get(name, getattr(policies, name)) for name in _FIELDS})
+
+
+def _without_stamps(policies: Policies) -> Policies:
+    return replace(policies, stamps=MappingProxyType({})) if policies.stamps else policies
 
 
 class LevelOrigin(NamedTuple):
@@ -273,9 +277,7 @@ def _bare(policies: Policies) -> Policies | None:
     """Returns policies without stamps and cleared keys; None if none are set."""
     if policies is NO_POLICIES:
         return None
-    holds = without_cleared_keys(policies)
-    if holds.stamps:
-        holds = replace(holds, stamps=MappingProxyType({}))
+    holds = _without_stamps(without_cleared_keys(policies))
     return None if holds == NO_POLICIES else holds
 
 

@@ -558,6 +558,25 @@ def test_A12_a_plan_counts_only_what_is_seen(la: House) -> None:
         assert (answer.topics_changed, answer.caller_view) == (topics, who != ADMIN)
 
 
+def test_A12_a_topic_is_resolved_without_who_set_what_it_inherits(la: House) -> None:
+    def inherited() -> policies_pb2.Policies:
+        request = resolve_pb2.ResolveRequest(path="/la/p/t")
+        found = la.ask("eve", "Resolve", request).outcome.resolution
+        assert found.entry.HasField("topic")
+        effective: policies_pb2.Policies = found.effective
+        return effective
+
+    la.grant("eve", "describe", "/la/p/t")
+    for count, path in enumerate(("/la/p", "/la"), 1):
+        update = directory_pb2.UpdateEntryRequest(
+            path=path,
+            entry={"policies": {"owner": "x", "contact": path}},
+            update_mask=FieldMask(paths=[CONFIG, "policies.contact"]),
+        )
+        la.ask(ADMIN, "UpdateEntry", update)
+        assert inherited() == policies_pb2.Policies(owner="x", contact="/la/p"), count
+
+
 @pytest.mark.parametrize("hidden", ["hidd", "hidt", "hidl", "hidm"])
 def test_A12_a_plan_is_the_same_without_what_is_hidden(la: House, hidden: str) -> None:
     la.grant("bob", "alter,alter-configs", "/la/p")
