@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +26,7 @@ from directory.namespace.effective_policies import (
     ExplainedValue,
     PolicyLevel,
     count_inheritors,
+    effective,
     explain,
     path_levels,
     set_fields,
@@ -165,6 +166,10 @@ class PolicyService(Service):
             raise tree.absent_error(path, Kind.DIRECTORY)
         node, entry = _node_and_entry(snapshot, found)
         response = policies_pb2.GetEffectivePoliciesResponse(token=cluster.token_of(snapshot))
+        levels = inheritance.inherited_origins(snapshot)
+        levels += path_levels(snapshot, tree.mount, node.entry_id)
+        if isinstance(entry, Directory):
+            levels = [level for level in levels if level.path != str(path)]
         own, desired_config, asked = entry.policies, entry, frozenset[str]()
         if request.what_if_mask.paths:
             bounds, mask = cluster.config.limits.bounds, request.what_if_mask.paths
@@ -172,17 +177,13 @@ class PolicyService(Service):
             changed = apply_changes(entry, changes, bounds, call.check)
             assert isinstance(changed, Directory | Topic)  # noqa: S101 - the kind stays
             response.topics_changed = _topics_changed(
-                tree, node, entry, changed.policies, call, path.below(tree.mount)
+                tree, node, entry, changed.policies, levels, call, path.below(tree.mount)
             )
             response.caller_view = isinstance(entry, Directory) and not tree.can_describe_all_below(
                 path.below(tree.mount)
             )
             own = replace(changed.policies, stamps=_kept(changed.policies, entry.policies))
             desired_config, asked = changed, _changed(entry.policies, own)
-        levels = inheritance.inherited_origins(snapshot)
-        levels += path_levels(snapshot, tree.mount, node.entry_id)
-        if isinstance(entry, Directory):
-            levels = [level for level in levels if level.path != str(path)]
         levels.append(PolicyLevel(str(path), own))
         observed: Mapping[str, str] = {}
         noted: Mapping[str, str] = {}
@@ -242,13 +243,15 @@ def _topics_changed(
     node: Node,
     entry: Directory | Topic,
     after: Policies,
+    levels: Sequence[PolicyLevel],
     call: Call,
     relative: tuple[str, ...],
 ) -> int:
-    """Returns the number of topics, of those that the caller may see, that inherit a changed field;
-    1 for a topic itself.
+    """Returns the number of topics, of those that the caller may see, whose effective value of a
+    field changes. ``levels`` are those that the entry inherits.
     """
-    names = _changed(entry.policies, after)
+    inherited = [level.policies for level in levels]
+    names = _changed(effective([*inherited, entry.policies]), effective([*inherited, after]))
     if not names:
         return 0
     if isinstance(entry, Topic):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from google.protobuf.field_mask_pb2 import FieldMask
 from kdir.v1 import (
     access_pb2,
     admin_pb2,
@@ -964,3 +965,30 @@ def test_the_answer_to_a_write_says_for_how_long_it_is_unconfirmed(house: Make) 
     request = directory_pb2.CreateEntryRequest(path="/la/a", entry=entry)
     made: directory_pb2.CreateEntryResponse = la.ask(ADMIN, "CreateEntry", request)
     assert made.authority.HasField("unconfirmed_seconds")
+
+
+def test_topics_whose_value_would_change_are_not_those_that_inherit_the_same_already(
+    la: House,
+) -> None:
+    la.mkdir("/la/p/q")
+    topic(la, "/la/p/q/t")
+
+    def put(path: str, mask: str, policies: policies_pb2.Policies) -> None:
+        entry, paths = entry_pb2.Entry(policies=policies), FieldMask(paths=[mask])
+        request = directory_pb2.UpdateEntryRequest(path=path, entry=entry, update_mask=paths)
+        la.ask(ADMIN, "UpdateEntry", request)
+
+    def changed_count(path: str, mask: str, policies: policies_pb2.Policies) -> int:
+        request = policies_pb2.GetEffectivePoliciesRequest(
+            path=path, what_if=policies, what_if_mask=FieldMask(paths=[mask])
+        )
+        return int(la.ask(ADMIN, "GetEffectivePolicies", request).topics_changed)
+
+    owner = "policies.owner"
+    put("/la/p", owner, policies_pb2.Policies(owner="search"))
+    for path in ("/la/p/q", "/la/p/q/t"):
+        assert changed_count(path, owner, policies_pb2.Policies(owner="search")) == 0
+        assert changed_count(path, owner, policies_pb2.Policies(owner="ads")) == 1
+    put("/la/p/q", owner, policies_pb2.Policies(owner="search"))
+    assert changed_count("/la/p/q", owner, policies_pb2.Policies()) == 0
+    assert changed_count("/la/p", owner, policies_pb2.Policies()) == 0
