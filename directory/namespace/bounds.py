@@ -105,10 +105,11 @@ def check_mask(field: str, paths: Sequence[str], bounds: Bounds) -> None:
     """
     check_count(field, len(paths), bounds.mask_paths, "paths", "mask_paths")
     for path in paths:
-        if len(path) > bounds.policy_text_bytes:
+        size = _size(path)
+        if size > bounds.policy_text_bytes:
             raise _exceeded(
                 f"{field}: {cut_shown(path)}",
-                f"a path of {len(path)} characters",
+                f"a path of {size} bytes",
                 bounds.policy_text_bytes,
                 "bytes",
                 "policy_text_bytes",

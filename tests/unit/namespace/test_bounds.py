@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds
+from directory.namespace.bounds import DEFAULT_BOUNDS, Bounds, check_mask
 from directory.namespace.command import (
     Command,
     CreateDirectory,
@@ -284,6 +284,12 @@ def test_fewer_characters_of_more_bytes_are_not_smaller(cluster: Cluster) -> Non
     cluster.do(update("/la/d", policies__description="a" * 599))
     with pytest.raises(LimitExceeded, match="a text of 600 bytes"):
         cluster.do(update("/la/d", policies__description="é" * 300))
+
+
+def test_the_size_of_a_path_in_a_mask_is_in_bytes() -> None:
+    check_mask("update_mask", ["é" * 200], SMALL)
+    with pytest.raises(LimitExceeded, match="found a path of 402 bytes; expected at most 400 by"):
+        check_mask("update_mask", ["é" * 201], SMALL)
 
 
 def test_strange_text_that_is_there_already_is_left_alone() -> None:
