@@ -62,7 +62,6 @@ E = TypeVar("E", Directory, Topic, Link, Mount)
 
 _BARE_ROOT: Final = Directory(entry_id=ROOT_ID)
 """Root directory without a stored record."""
-_REMOVED: Final = "a topic that is being removed"
 
 
 class PlanBuilder:

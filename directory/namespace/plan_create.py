@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Final
 
 from directory.namespace import physical_names
 from directory.namespace.bounds import check_mount
@@ -73,6 +74,8 @@ __all__ = [
     "create_mount",
     "create_topic",
 ]
+
+_REMOVED_TOPIC: Final = "a topic that is being removed"
 
 _SHOWN_PATHS = 5
 _MOST_PARTITIONS = 2**31 - 1
@@ -232,9 +235,9 @@ def _adopted_topic(draft: PlanBuilder, command: CreateTopic) -> Topic:
     owner = draft.names.owner(name)
     if owner is not None or draft.snapshot.locate(name) is not None:
         raise PhysicalNameTaken(
-            f"{name!r} is the physical name of {owner or 'a topic that is being removed'}",
+            f"{name!r} is the physical name of {owner or _REMOVED_TOPIC}",
             physical_name=name,
-            owner=owner or "a topic that is being removed",
+            owner=owner or _REMOVED_TOPIC,
         )
     return Topic(
         entry_id=draft.fresh_id(),
