@@ -361,7 +361,7 @@ class DirectoryServer:
         return self._calls.waiting_calls + self._long.waiting_calls
 
     @property
-    def max_queued_writes(self) -> int:
+    def waiting_writes(self) -> int:
         """Number of writes that no thread has taken yet."""
         return self._writes.waiting
 

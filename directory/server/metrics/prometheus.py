@@ -387,7 +387,7 @@ def _server(sheet: _MetricFamilies, server: DirectoryServer) -> None:
     sheet.put("kdir_rpc_excess_calls_total", server.excess_calls, at)
     sheet.put("kdir_rpc_open_streams_limit", server.limits.max_streams, at)
     sheet.put("kdir_rpc_queued_calls", server.waiting_reads, at, "reads")
-    sheet.put("kdir_rpc_queued_calls", server.max_queued_writes, at, "writes")
+    sheet.put("kdir_rpc_queued_calls", server.waiting_writes, at, "writes")
 
 
 class MetricsEndpoint:
