@@ -96,6 +96,7 @@ class _Tree:
         self.problems: list[str] = []
         """Differences between documents and the tree that ``apply`` does not change."""
         self.at: dict[tuple[tuple[str, ...], bool], entry_pb2.Entry] = {}
+        new: list[Document] = []
         for is_topic in (False, True):
             chosen = [one for one in documents if one.is_topic == is_topic]
             for one, found in zip(chosen, self._find(chosen, is_topic=is_topic), strict=True):
@@ -103,7 +104,9 @@ class _Tree:
                     self._take(one, found)
                 elif one.kind == "mount":
                     self._differs(one, f"no mount; to make it: kdir mount {one.path}")
-        self._check_parents(documents)
+                else:
+                    new.append(one)
+        self._check_parents(documents, new)
 
     def _find(self, documents: Sequence[Document], *, is_topic: bool) -> list[TopicLocation | None]:
         found = self._locate([one.path for one in documents], "topic" if is_topic else "directory")
@@ -162,9 +165,8 @@ class _Tree:
     def _differs(self, one: Document, how: str) -> None:
         self.problems.append(f"{one.where}: {one.path}: {how}")
 
-    def _check_parents(self, documents: Sequence[Document]) -> None:
+    def _check_parents(self, documents: Sequence[Document], new: Sequence[Document]) -> None:
         made = {one.path for one in documents if one.kind in {"directory", "mount"}}
-        new = [one for one in documents if one.order not in self.at and one.kind != "mount"]
         above = sorted({one.path.parent for one in new} - made, key=lambda path: path.segments)
         for path, found in zip(above, self._locate(above, "directory"), strict=True):
             if found is None or found.kind not in {"directory", "mount"} or found.path != str(path):

@@ -410,6 +410,18 @@ def test_what_the_tree_has_otherwise_is_not_changed(kdir: Kdir) -> None:
         assert kdir.calls == []
 
 
+def test_another_kind_at_the_mount_of_a_cluster_without_a_parent_is_a_difference(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "la.yaml"
+    file.write_text("{path: /la, kind: directory, policies: {owner: x}}")
+    with MemoryDirectory() as tree:
+        endpoint = tree.cluster("/la", "la")
+        found = run(["--at", endpoint, "apply", str(file)], tree.transport)
+    assert found.code == 5
+    assert "/la: a mount in the tree, and a directory here" in found.err
+
+
 _REPEATING = "\n".join(
     [
         "path: /la",
