@@ -15,10 +15,11 @@ from resolver import units
 from resolver.errors import Absent, DeadlineExceeded, Denied, KdirError, NoRoute, Unavailable
 
 if TYPE_CHECKING:
-    from kdir.v1 import access_pb2, entry_pb2, policies_pb2
+    from kdir.v1 import access_pb2, entry_pb2, federation_pb2, policies_pb2
 
     from resolver.cli.policy_arguments import Field
     from resolver.cli.session import Session
+    from resolver.path import Path
 
 __all__ = [
     "ClusterBelow",
@@ -27,11 +28,14 @@ __all__ = [
     "armed_summary",
     "clusters_below",
     "failure_text",
+    "incomplete_text",
     "inheriting_topics",
     "plans_below",
     "query_each",
+    "report_incomplete",
     "topics_text",
     "unchanged_text",
+    "unlisted_at",
     "with_clusters_below",
 ]
 
@@ -57,19 +61,68 @@ class ClusterBelow(NamedTuple):
 
 
 def clusters_below(session: Session, path: str) -> list[ClusterBelow]:
-    """Returns the clusters that are mounted below a path, by mount.
+    """Returns the clusters that are mounted below a path, by mount; reports if there may be others.
 
     Raises:
         KdirError: the owner of the path did not answer.
     """
+    from resolver.path import Path
+
+    listed = _list_mounts(session, path)
+    report_incomplete(session, listed, Path.parse(path))
+    return _mounted_below(listed, path)
+
+
+def report_incomplete(
+    session: Session, listed: federation_pb2.ListMountsResponse, path: Path | None = None
+) -> None:
+    """Reports the clusters of ``unlisted_at`` as a missing part of the output."""
+    for name in unlisted_at(listed, path):
+        session.missing(incomplete_text(name))
+
+
+def incomplete_text(name: str) -> str:
+    """Returns the report of one cluster of ``unlisted_at``."""
+    return f"mounts of {name}: the list is incomplete, other clusters may be mounted there"
+
+
+def unlisted_at(listed: federation_pb2.ListMountsResponse, path: Path | None = None) -> list[str]:
+    """Returns the clusters whose list of mounts is incomplete, with ``path`` only those that may
+    have other mounts below it: a cluster that is not listed may still be mounted
+    (docs/guarantees.md#s21).
+    """
+    from resolver.path import Path
+
+    names = {row.cluster_id: row.cluster for row in listed.rows}
+    mounts = {row.cluster_id: Path.parse(row.mount) for row in listed.rows}
+    for one in listed.authorities:
+        names[one.cluster.cluster_id] = one.cluster.cluster
+        if one.cluster.mount:
+            mounts[one.cluster.cluster_id] = Path.parse(one.cluster.mount)
+    above = [each for each in mounts.values() if path and each.is_prefix_of(path)]
+    owner = max(above, key=len, default=None)
+    found = []
+    for cluster_id in listed.incomplete_cluster_ids:
+        mount = mounts.get(cluster_id)
+        if path is None or mount is None or mount == owner or path.is_prefix_of(mount):
+            name = names.get(cluster_id, "")
+            found.append(f"{name} ({cluster_id})" if name else cluster_id)
+    return found
+
+
+def _list_mounts(session: Session, path: str) -> federation_pb2.ListMountsResponse:
     from kdir.v1 import federation_pb2
 
+    listed: federation_pb2.ListMountsResponse = session.resolver.call(
+        path, "FederationService.ListMounts", federation_pb2.ListMountsRequest()
+    )
+    return listed
+
+
+def _mounted_below(listed: federation_pb2.ListMountsResponse, path: str) -> list[ClusterBelow]:
     from resolver.path import Path
 
     where = Path.parse(path)
-    listed = session.resolver.call(
-        path, "FederationService.ListMounts", federation_pb2.ListMountsRequest()
-    )
     return sorted(
         ClusterBelow(row.mount, row.cluster or row.cluster_id, row.topic_count, row.cluster_id)
         for row in listed.rows
@@ -140,7 +193,7 @@ def plans_below(
     session: Session, path: str, changes: Iterable[access_pb2.PolicyChange]
 ) -> list[ClusterPlan]:
     """Returns the effects of changed values of a path in each cluster mounted below it,
-    by mount.
+    by mount, and as unknown those in clusters that an incomplete list of mounts may lack.
     """
     from resolver.path import Path
 
@@ -148,17 +201,22 @@ def plans_below(
     if not any(one.cluster_count for one in changed):
         return []  # no mount inherits them
     try:
-        below = clusters_below(session, path)
+        listed = _list_mounts(session, path)
     except KdirError as error:
         return [ClusterPlan("the clusters below", path, error=error)]
+    below = _mounted_below(listed, path)
     plans = query_each(
         session,
         below,
         lambda one: _plan_of(session, where.segments, one.mount, one.cluster, changed),
     )
+    incomplete = NoRoute("the list of its mounts is incomplete")
     return [
         ClusterPlan(one.cluster, one.mount, error=plan) if isinstance(plan, KdirError) else plan
         for one, plan in zip(below, plans, strict=True)
+    ] + [
+        ClusterPlan(f"any other cluster mounted in {name}", path, error=incomplete)
+        for name in unlisted_at(listed, where)
     ]
 
 

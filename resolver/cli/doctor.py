@@ -202,7 +202,7 @@ def _known_servers(
 
 
 def _mounted(session: Session, answer: federation_pb2.ListMountsResponse) -> list[_Server]:
-    from resolver.cli.mount import report_incomplete
+    from resolver.cli.clusters_below import report_incomplete
 
     report_incomplete(session, answer)
     return [

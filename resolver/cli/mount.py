@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from resolver import units
+from resolver.cli.clusters_below import incomplete_text, report_incomplete, unlisted_at
 from resolver.cli.create import ENTRY_FORMATS, PLAN, show_entry
 from resolver.cli.output import Column, Styled, Table
 from resolver.cli.parser import FORMATS, Argument, Arguments, Option, UsageError, Verb
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from resolver.cli.session import Session
     from resolver.path import Path
 
-__all__ = ["VERBS", "list_mounts_below", "report_incomplete", "some_paths"]
+__all__ = ["VERBS", "list_mounts_below", "some_paths"]
 
 _MOST_NAMED: Final = 5
 """Most paths in one message."""
@@ -87,21 +88,6 @@ def _note_unconfirmed(session: Session, rows: Sequence[federation_pb2.MountRow])
             f"unconfirmed, as reported up to {age} ago: {paths}: no parent confirms these mounts "
             "now",
             "warn",
-        )
-
-
-def report_incomplete(session: Session, listed: federation_pb2.ListMountsResponse) -> None:
-    """Reports the clusters whose list of mounts is incomplete: a cluster that is not listed may
-    still be mounted (docs/guarantees.md#s21).
-    """
-    names = {row.cluster_id: row.cluster for row in listed.rows}
-    for authority in listed.authorities:
-        names[authority.cluster.cluster_id] = authority.cluster.cluster
-    for cluster_id in listed.incomplete_cluster_ids:
-        name = names.get(cluster_id, "")
-        shown = f"{name} ({cluster_id})" if name else cluster_id
-        session.missing(
-            f"mounts of {shown}: the list is incomplete, other clusters may be mounted there"
         )
 
 
@@ -176,7 +162,7 @@ def _waiting(child: federation_pb2.PendingChild, *, human: bool) -> Sequence[str
 
 def list_mounts_below(session: Session, path: Path) -> list[str]:
     """Returns the paths below a path at which other clusters are mounted, as its owner reports
-    them; empty after an error.
+    them; empty after an error. Prints a note if the list is incomplete.
     """
     from kdir.v1 import federation_pb2
 
@@ -188,6 +174,8 @@ def list_mounts_below(session: Session, path: Path) -> list[str]:
         answer = session.resolver.call(path, "FederationService.ListMounts", request)
     except KdirError:
         return []
+    for name in unlisted_at(answer, path):
+        session.out.note(incomplete_text(name), "warn")
     mounts = (Path.parse(row.mount) for row in answer.rows)
     return sorted(str(one) for one in mounts if one != path and path.is_prefix_of(one))
 

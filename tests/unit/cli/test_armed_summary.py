@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
-from kdir.v1 import access_pb2, policies_pb2
+from kdir.v1 import access_pb2, federation_pb2, policies_pb2
 
 from resolver import errors
-from resolver.cli.clusters_below import ClusterPlan, armed_summary, with_clusters_below
+from resolver.cli.clusters_below import (
+    ClusterPlan,
+    armed_summary,
+    clusters_below,
+    failure_text,
+    plans_below,
+    with_clusters_below,
+)
 from resolver.confirmation import irreversible_effect
 
 
@@ -144,3 +154,27 @@ def test_what_may_delete_data_cannot_be_undone_and_what_disarms_can() -> None:
     row.field = "manage[acls]"
     row.deletes_data = False
     assert irreversible_effect(access_pb2.ChangePlan(policies=[row]), ["ny"]) is None
+
+
+def test_what_an_incomplete_list_of_mounts_may_lack_is_unknown_and_not_left_out() -> None:
+    listed = federation_pb2.ListMountsResponse()
+    for cluster, mount in (("root", "/"), ("la", "/la"), ("ny", "/ny")):
+        identity = listed.authorities.add().cluster
+        identity.cluster_id, identity.cluster, identity.mount = f"kc-{cluster}", cluster, mount
+        listed.incomplete_cluster_ids.append(identity.cluster_id)
+    missing: list[str] = []
+    resolver = SimpleNamespace(call=lambda *_: listed)
+    session: Any = SimpleNamespace(resolver=resolver, missing=missing.append)
+    change = access_pb2.PolicyChange(field="owner", after="x", cluster_count=1)
+    (plan,) = plans_below(session, "/la/p", [change])
+    assert with_clusters_below(access_pb2.ChangePlan(), [plan]).incomplete
+    assert failure_text(plan.cluster, plan.error or errors.NoRoute("")) == (
+        "any other cluster mounted in la (kc-la) did not answer: the list of its mounts is "
+        "incomplete"
+    )
+    assert missing == []
+    assert clusters_below(session, "/la/p") == []
+    assert missing == [
+        "mounts of la (kc-la): the list is incomplete, other clusters may be mounted there"
+    ]
+    assert len(plans_below(session, "/", [change])) == 3

@@ -801,6 +801,18 @@ def test_watch_states_what_it_waits_for_and_what_it_leaves_out(kdir: Kdir) -> No
     assert notes[1:] == ["/nope does not exist: waiting for it to be created"]
 
 
+def test_watch_states_that_it_may_leave_out_clusters_that_are_not_listed(kdir: Kdir) -> None:
+    mounts = federation_pb2.ListMountsResponse(incomplete_cluster_ids=["kc-x"])
+    handler = answering({"FederationService.ListMounts": mounts}, kdir.tree.at("/").answer, [])
+    kdir.tree.transport.serve("127.0.0.1:20000", handler)
+    notes: list[tuple[str, str]] = []
+    out = SimpleNamespace(note=lambda *note: notes.append(note))
+    session: Any = SimpleNamespace(resolver=kdir.tree.resolver(), out=out)
+    note_coverage(session, _path("/"))
+    incomplete = "mounts of kc-x: the list is incomplete, other clusters may be mounted there"
+    assert notes == [(incomplete, "warn")]
+
+
 def test_history_shows_what_people_did_and_what_came_of_it(kdir: Kdir) -> None:
     def topic(**fields: Any) -> entry_pb2.Entry:
         return entry_pb2.Entry(topic=entry_pb2.Topic(physical_name="a", **fields))
