@@ -27,7 +27,8 @@ def test_S1_S2_S3_random_operations_with_a_fault_every_second_breach_no_guarante
     assert outcome.same, f"seed {seed}: {outcome}"
     assert outcome.acknowledged > 1_000, f"seed {seed}: {outcome}"
     assert all(count > 500 for count in outcome.applied), f"seed {seed}: {outcome}"
-    assert sum(outcome.restarts) + sum(outcome.reloads) > 0, f"seed {seed}: {outcome}"
+    # A short pause or a cut of an unused connection restarts no watch, so faults are counted.
+    assert sum(outcome.faults.values()) > 1, f"seed {seed}: {outcome}"
 
 
 class Spoiled:
