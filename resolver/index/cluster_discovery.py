@@ -361,7 +361,9 @@ class _PlaceChoice:
     answers: Mapping[str, Sequence[ServerAnswer]]
     chosen: dict[str, ClusterPlace] = field(default_factory=dict)
     owners: dict[Path, ReachableCluster | None] = field(default_factory=dict)
-    """By the mount of each chosen place. None: nobody decides what is mounted below it."""
+    """By the mount of each chosen place. None: nobody decides what is mounted below it, since no
+    cluster answers there, or several do.
+    """
     candidates: defaultdict[str, list[ClusterPlace]] = field(
         default_factory=lambda: defaultdict(list)
     )
@@ -387,8 +389,7 @@ class _PlaceChoice:
             self.owners[place.mount] = None
             return
         found = place.answer.found
-        if self.owners.setdefault(place.mount, found) is not None:
-            self.owners[place.mount] = found
+        self.owners[place.mount] = None if place.mount in self.owners else found
         for row in place.answer.listed:
             self.add(ClusterPlace(row, Path.parse(row.mount), found))
 
@@ -452,8 +453,7 @@ class _PlaceChoice:
         if mount != best.mount and owner is None and best.lister is not None:
             # The row may be older than the move that the cluster itself reports.
             there = self._owner_of(mount, cluster_id)
-            is_free = there is None or there.mounts.get(str(mount)) == cluster_id
-            if is_free and _above(best.lister.mount, mount):
+            if self._is_free(mount, cluster_id, there) and _above(best.lister.mount, mount):
                 row = replace(
                     row,
                     mount=str(mount),
@@ -461,6 +461,14 @@ class _PlaceChoice:
                 )
                 return replace(best, row=row, mount=mount, answer=answer)
         return replace(best, row=row, answer=answer, lister=owner or best.lister)
+
+    def _is_free(self, mount: Path, cluster_id: str, owner: ReachableCluster | None) -> bool:
+        """True if the owner lists the cluster at ``mount``; without an owner, if no other cluster
+        has a place or a candidate there.
+        """
+        if owner is not None:
+            return owner.mounts.get(str(mount)) == cluster_id
+        return mount not in self.owners and not self.pending[mount] - {cluster_id}
 
     @staticmethod
     def _endpoints(

@@ -474,6 +474,42 @@ def test_old_rows_below_an_old_place_are_dropped_with_it() -> None:
     }
 
 
+@pytest.mark.parametrize("other", ["A", "Z"])
+def test_where_two_clusters_answer_at_one_mount_neither_hides_what_is_below_it(other: str) -> None:
+    """The parent of /la does not answer: only a child of it leads to the other cluster at /ny."""
+    seed = server_answer("/la", {"/la/evil": "/la/evil"})
+    every = {
+        one.found.state.cluster_id: [one]
+        for one in (
+            seed,
+            server_answer("/la/evil"),
+            server_answer("/ny", {"/ny/t": "T"}, cluster="N"),
+            server_answer("/ny/t", cluster="T"),
+            server_answer("/ny", cluster=other),
+        )
+    }
+    others = [every[key][0] for key in ("N", "T", other)]
+    place = choose_places(every, others, choose_places(every, [seed]))["T"]
+    assert (str(place.mount), place.is_answered) == ("/ny/t", True)
+
+
+@pytest.mark.parametrize("other", ["A", "Z"])
+def test_a_cluster_that_reports_the_mount_of_another_does_not_move_there(other: str) -> None:
+    """Both owners are stale: only the root's rows tell where each is mounted."""
+    rows = {"/ny": "/ny", "/la": "/la", "/ny/x": other, "/la/y": "Y", "/la/y/eu": "EU"}
+    found = places_of(
+        server_answer("/", rows),
+        server_answer("/ny", {"/ny/x": other}, stale=True),
+        server_answer("/la", {"/la/y": "Y"}, stale=True),
+        server_answer("/la/y", {"/la/y/eu": "EU"}, cluster="Y"),
+        server_answer("/la/y/eu", cluster="EU"),
+        server_answer("/la/y", cluster=other),
+    )
+    assert found[other] == ("/ny/x", False)
+    assert found["Y"] == ("/la/y", True)
+    assert found["EU"] == ("/la/y/eu", True)
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_where_each_owner_is_fresh_the_places_are_those_that_it_lists(seed: int) -> None:
     """Whatever old rows the clusters above it have, and whatever a child reports of others."""
