@@ -320,8 +320,8 @@ def _unanswered(found_clusters: FederationClusters) -> Iterator[Finding]:
 
 
 def _missing(found_clusters: FederationClusters, before: TableState) -> Iterator[Finding]:
-    """Yields a finding for each cluster of the table that no server listed: *removed* if the owner
-    of its mount answered, else *no answer*.
+    """Yields a finding for each cluster of the table that was not found: *removed* if the owner of
+    its mount answered, and no other cluster may have it now, else *no answer*.
 
     The order is from the top of the tree down, since a cluster that is kept may own the mounts
     below it.
@@ -352,6 +352,8 @@ def _why_gone(
     if owner is not None and cluster_id in owner.mounts.values():
         return ""  # the discovery left it out
     if owner is not None:
+        if str(mount) not in owner.mounts and found_clusters.is_maybe_mounted(cluster_id):
+            return ""
         return f"{owner.state.cluster} has no such mount at {mount} any more"
     for other in found_clusters.answered.values():
         if mount.is_root and other.mount.is_root and not other.state.stale:

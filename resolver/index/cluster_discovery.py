@@ -142,6 +142,8 @@ class FederationClusters:
     answered: Mapping[str, ReachableCluster] = field(default_factory=dict)
     silent: Mapping[str, UnreachableCluster] = field(default_factory=dict)
     """Clusters that cannot be read, by cluster id; a parent without a known id, by its mount."""
+    unplaced: frozenset[str] = frozenset()
+    """Ids of the clusters that answered, but that the owners of their mounts do not list."""
 
     def owner_of(
         self, mount: Path, also: Iterable[Path] = (), cluster_id: str = ""
@@ -159,6 +161,14 @@ class FederationClusters:
         if owner is None or len(owner.mount) <= above or not owner.decides(mount, cluster_id):
             return None
         return owner
+
+    def is_maybe_mounted(self, cluster_id: str) -> bool:
+        """True if the cluster answered, and its owner may be one that is silent or stale, or whose
+        list may lack mounts.
+        """
+        answered = self.answered.values()
+        decide = all(one.has_all_mounts and not one.state.stale for one in answered)
+        return cluster_id in self.unplaced and (bool(self.silent) or not decide)
 
     def mounts_at(self, below: Path) -> set[Path]:
         """Returns the mounts of the cluster that owns a path and of the clusters mounted at or
@@ -828,7 +838,8 @@ class _ClusterCrawl:
             for key, one in self.nameless.items()
             if one.mount not in mounts and found.owner_of(one.mount) is None
         }
-        return FederationClusters(self.started_at, answered, silent)
+        unplaced = frozenset(self.answers.keys() - self.places.keys())
+        return FederationClusters(self.started_at, answered, silent, unplaced)
 
     def _unanswered(self) -> list[tuple[str, Path]]:
         """Returns the clusters that have no place and did not answer, with their mounts; highest

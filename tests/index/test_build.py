@@ -326,6 +326,38 @@ def test_S21_a_cluster_whose_mount_is_of_another_goes_whatever_else_cannot_be_re
     assert topics(table) == below(*TREE) - below("/ny/ads") | {"/ny/ads/other"}
 
 
+def test_a_cluster_that_answers_stays_until_each_owner_that_may_list_it_now_answers(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    """It was moved to another parent, and has not received that; the root still has the old row."""
+    run()
+    forget(tree, "/ny/ads")
+    tree["/"].known["/ny/ads"] = tree["/ny/ads"]
+    tree["/la"].store_away_seconds = 60
+    assert outcomes(run("/"))["/ny/ads"] is Outcome.STALE
+    tree["/la"].store_away_seconds = 0
+    tree["/la/tracking"].stop()
+    assert outcomes(run("/"))["/ny/ads"] is Outcome.STALE
+    assert topics(table) == below(*TREE)
+    tree["/la/tracking"].start()
+    assert outcomes(run("/"))["/ny/ads"] is Outcome.REMOVED
+    assert topics(table) == below(*TREE) - below("/ny/ads")
+
+
+def test_a_cluster_that_answers_goes_where_another_is_mounted_now(
+    run: Build, tree: dict[str, FakeCluster], table: str
+) -> None:
+    run()
+    forget(tree, "/ny/ads")
+    tree["/"].known["/ny/ads"] = tree["/ny/ads"]
+    tree["/la"].store_away_seconds = 60
+    with federation({"/ny/ads": ["/ny/ads/other"]}) as others:
+        others["/ny/ads"].cluster_id = "kc-other"
+        tree["/ny"].children["/ny/ads"] = others["/ny/ads"]
+        run("/")
+    assert topics(table) == below(*TREE) - below("/ny/ads") | {"/ny/ads/other"}
+
+
 def test_a_whole_branch_goes_with_its_mount(
     run: Build, tree: dict[str, FakeCluster], table: str
 ) -> None:
