@@ -349,7 +349,7 @@ def _why_gone(
 ) -> str:
     """Returns why the cluster is no longer mounted at ``mount``; empty = no answer shows it."""
     owner = found_clusters.owner_of(mount, also=kept)
-    if owner is not None and cluster_id in owner.mounts.values():
+    if owner is not None and found_clusters.is_listed(cluster_id, owner, kept):
         return ""  # the discovery left it out
     if owner is not None:
         if str(mount) not in owner.mounts and found_clusters.is_maybe_mounted(cluster_id):

@@ -162,6 +162,19 @@ class FederationClusters:
             return None
         return owner
 
+    def is_listed(
+        self, cluster_id: str, lister: ReachableCluster, also: Iterable[Path] = ()
+    ) -> bool:
+        """True if ``lister`` has a row of the cluster that the owner of its mount also has, or for
+        which there is no ``owner_of``. A lister may have old rows of paths that others own.
+        """
+        paths = (_path(mount) for mount, listed in lister.mounts.items() if listed == cluster_id)
+        for path in filter(None, paths):
+            owner = self.owner_of(path, also, cluster_id)
+            if owner is None or owner.mounts.get(str(path)) == cluster_id:
+                return True
+        return False
+
     def is_maybe_mounted(self, cluster_id: str) -> bool:
         """True if the cluster answered, and its owner may be one that is silent or stale, or whose
         list may lack mounts.

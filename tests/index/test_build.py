@@ -326,6 +326,24 @@ def test_S21_a_cluster_whose_mount_is_of_another_goes_whatever_else_cannot_be_re
     assert topics(table) == below(*TREE) - below("/ny/ads") | {"/ny/ads/other"}
 
 
+@pytest.mark.parametrize("is_stale", [True, False])
+def test_a_cluster_that_was_unmounted_goes_whatever_old_row_its_owner_has_of_it(
+    run: Build, tree: dict[str, FakeCluster], table: str, is_stale: bool
+) -> None:
+    """The row is from the root, which is away, and of a path that another cluster owns."""
+    run()
+    forget(tree, "/la/tracking")
+    tree["/la/tracking"].stop()
+    tree["/la"].known["/ny/tracking"] = tree["/la/tracking"]
+    tree["/"].stop()
+    tree["/ny"].store_away_seconds = 60 if is_stale else 0
+    report = run()
+    outcome = {line.cluster_id: line.outcome for line in report.lines}["kc-la-tracking"]
+    assert outcome is (Outcome.STALE if is_stale else Outcome.REMOVED)
+    gone = set() if is_stale else below("/la/tracking")
+    assert topics(table) == below(*TREE) - gone
+
+
 def test_a_cluster_that_answers_stays_until_each_owner_that_may_list_it_now_answers(
     run: Build, tree: dict[str, FakeCluster], table: str
 ) -> None:
