@@ -361,7 +361,8 @@ def choose_places(
     """Returns the place of each cluster that is found from the seeds downwards, by cluster id.
 
     ``answers``: all answers by cluster id, each with the rows below its own mount. ``seeds``: the
-    answers that count without a row. ``settled``: places that are chosen, and stay.
+    answers that count without a row. ``settled``: places that are chosen, and stay; without these,
+    the seeds are the answers of the caller's servers and their parents.
     """
     choice = _PlaceChoice(answers)
     for cluster_id, place in (settled or {}).items():
@@ -370,6 +371,8 @@ def choose_places(
         state = seed.found.state
         row = CrawlTarget((seed.endpoint,), state.cluster_id, state.cluster, state.mount)
         choice.add(ClusterPlace(row, seed.found.mount))
+        if settled is None:
+            choice.start_ids.add(state.cluster_id)
     choice.settle_all()
     choice.move_children()
     return choice.chosen
@@ -394,6 +397,10 @@ class _PlaceChoice:
     pending: defaultdict[Path, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Cluster ids by the mount of each of their candidates."""
     heap: list[tuple[int, str]] = field(default_factory=list)
+    start_ids: set[str] = field(default_factory=set)
+    """Ids of the clusters of the caller's servers and their parents: what one of these lists and
+    owns goes before the mount that another of these reports itself.
+    """
 
     def add(self, place: ClusterPlace) -> None:
         """Adds a candidate of a cluster that has no place yet."""
@@ -468,6 +475,8 @@ class _PlaceChoice:
         self.candidates[cluster_id] = left
         if not counting:
             return None
+        if any(owner and owner.state.cluster_id in self.start_ids for _, owner in counting):
+            counting = [(one, owner) for one, owner in counting if one.lister or owner]
         best, owner = min(counting, key=_order)
         endpoints = self._endpoints(best.mount, owner, counting)
         answer = self._answer_at(cluster_id, endpoints, best.mount)

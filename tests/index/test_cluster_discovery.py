@@ -474,6 +474,24 @@ def test_old_rows_below_an_old_place_are_dropped_with_it() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("lister", "is_displaced"), [("/la", True), ("/la/evil", False), ("free", False)]
+)
+def test_a_server_of_the_caller_at_its_old_mount_gives_way_to_another_one_that_lists_it(
+    lister: str, is_displaced: bool
+) -> None:
+    """The root and the former owner do not answer. Only a start server decides that it moved."""
+    la_rows = {"/la/evil": "/la/evil"} | ({"/la/x": "X"} if lister == "/la" else {})
+    evil_rows = {"/la/evil/x": "X"} if lister == "/la/evil" else {}
+    seeds = [server_answer("/ny/x", cluster="X"), server_answer("/la", la_rows)]
+    free = server_answer("/foo", {"/foo/x": "X"} if lister == "free" else {}, cluster="free")
+    answers = [*seeds, server_answer("/la/evil", evil_rows), free]
+    every = {one.found.state.cluster_id: [one] for one in answers}
+    place = choose_places(every, [free], choose_places(every, seeds))["X"]
+    expected = ("/la/x", False) if is_displaced else ("/ny/x", True)
+    assert (str(place.mount), place.is_answered) == expected
+
+
 @pytest.mark.parametrize("other", ["A", "Z"])
 def test_where_two_clusters_answer_at_one_mount_neither_hides_what_is_below_it(other: str) -> None:
     """The parent of /la does not answer: only a child of it leads to the other cluster at /ny."""
