@@ -104,6 +104,10 @@ class _Session:
     """Revision of the log's newest checkpoint; between it and ``revision`` there is no change to
     publish.
     """
+    compared: int = 0
+    """Revision of the tree that the state topic was compared with. Pages up to it have changes for
+    the history only: their older rows would replace newer ones.
+    """
     last_order: tuple[int, int, int] = (0, 0, 0)
     """Order of the newest change that the history had when the session began."""
     has_schema: bool = False
@@ -264,7 +268,9 @@ class ChangeLogPublisher:
 
     def _publish_page(self, session: _Session, snapshot: Snapshot, *, is_confirmed: bool) -> None:
         """Publishes the next changes, of revisions up to that of the tree."""
-        commits, reached = self._index.commits(session.revision, snapshot.revision, _PAGE_EVENTS)
+        is_behind = session.revision < session.compared
+        until = session.compared if is_behind else snapshot.revision
+        commits, reached = self._index.commits(session.revision, until, _PAGE_EVENTS)
         # The replica replaces the tree before the index: so the commits are of this incarnation,
         # too.
         self._snapshot_for(session)
@@ -286,7 +292,7 @@ class ChangeLogPublisher:
             newest_ms = max((one.time for one in history), default=now_ms)
             session.writer.write(
                 self._schema(session),
-                self._state(session, state.items()),
+                self._state(session, () if is_behind else state.items()),
                 self._history(session, history),
                 self._checkpoint(session, reached, newest_ms, snapshot),
             )
@@ -341,13 +347,14 @@ class ChangeLogPublisher:
             # From this commit on, every server's writer lists changed facts in the outbox. The tree
             # that is compared with the log is at least as new.
             begins_after = self._note_first(session, noted, snapshot)
+            newest = session.last_order[1] if session.last_order[0] == session.generation else 0
             snapshot = self._snapshot_for(session)
             is_begun, skip = _is_begun(noted), skip_of(snapshot)
             # The outbox lacks facts of the time in which the cluster kept no log.
             is_compared, until = not is_begun or not session.revision, None
             if not is_begun:
                 # Later commits wait, and are published as changes.
-                until = session.revision = begins_after
+                session.revision, until = begins_after, max(begins_after, newest)
             elif is_compared:
                 skip = None
             if skip is not None and skip.revision > session.revision:
@@ -370,8 +377,8 @@ class ChangeLogPublisher:
         The same commit stores the progress of the log, so that skipped changes never count as
         waiting again.
         """
-        done = KeyEquals(key, value)
-        self._put_note(session, session.generation, session.checkpoint, done)
+        generation = 0 if session.revision < session.compared else session.generation
+        self._put_note(session, generation, session.checkpoint, KeyEquals(key, value))
 
     def _meet(
         self, begin: Callable[..., _Session], incarnation: str, *, is_confirmed: bool
@@ -430,9 +437,9 @@ class ChangeLogPublisher:
         until: int | None = None,
     ) -> None:
         """Publishes the differences between the log and a tree. The session continues after the
-        tree's revision, or after the earlier ``until``: later changes are published as changes,
-        too. With ``skip``, the history gets a record of the given-up changes. ``is_confirmed``: an
-        operator accepts that entries vanish from the log.
+        tree's revision, or after the earlier ``until``: later changes are published as changes, for
+        the history. With ``skip``, the history gets a record of the given-up changes.
+        ``is_confirmed``: an operator accepts that entries vanish from the log.
         """
         revision = snapshot.revision if until is None else until
         now_ms = self._now_ms()
@@ -456,10 +463,15 @@ class ChangeLogPublisher:
                 f"{vanished:,} of {entries:,} entries of the log are not in the store: kdir log "
                 f"resync removes them from the log"
             )
+        if until is not None and self._noted[0]:
+            # Until the log has reached this tree, the session after a crash compares again.
+            self._put_note(session, 0, self._noted[1])
         positions = count(self._next_position(session, revision))
+        # The rows are as of the tree. A resync after a crash has a newer one, with newer rows.
+        rows = self._records_of(session, snapshot, changed, snapshot.revision, now_ms)
         found = (
             (key, replace(change, position=next(positions)) if _is_in_history(change) else change)
-            for key, change in self._records_of(session, snapshot, changed, revision, now_ms)
+            for key, change in rows
         )
         items = chain[tuple[str, Change | None]](found, gone.items())
         while page := dict(islice(items, _RESYNC_RECORDS)):
@@ -474,6 +486,7 @@ class ChangeLogPublisher:
             self._checkpoint(session, revision, now_ms, snapshot),
         )
         session.revision = session.checkpoint = revision
+        session.compared = snapshot.revision
         _log.info("change log in line with the store: %d records", len(changed) + len(gone))
 
     def _resync_facts(self, session: _Session, snapshot: Snapshot) -> None:
@@ -550,7 +563,7 @@ class ChangeLogPublisher:
         """
         for key, change in page.items():
             if change is not None and _is_in_history(change):
-                yield replace(change, key=None, record=None, action="update")
+                yield replace(change, revision=revision, key=None, record=None, action="update")
             elif change is None and key.startswith(f"{self._cluster_id}/e/"):
                 yield Change(
                     cluster_id=self._cluster_id,
@@ -650,17 +663,18 @@ class ChangeLogPublisher:
             is_known = noted is not None and noted.incarnation == snapshot.incarnation
             revision = (noted.revision if noted and is_known else 0) or snapshot.revision
         if not is_begun:
-            generation, newest, _ = session.last_order
-            published = max(session.checkpoint, newest if generation == session.generation else 0)
-            revision = max(revision, published)
-        # Generation 0 until the resync that begins the log is done: it is repeated after a crash.
+            revision = max(revision, session.checkpoint)
+        # Generation 0 until the log has reached the tree of the resync that begins it: the session
+        # after a crash compares again.
         self._put_note(session, session.generation if is_begun else 0, revision)
         return revision
 
     def _note(self, session: _Session) -> bool:
         """Stores the log's progress, once a second at most; True if the newest progress is
-        stored.
+        stored. None is stored until the log has reached the tree of a resync.
         """
+        if session.revision < session.compared:
+            return False
         reached = session.generation, session.checkpoint
         if self._noted != reached and self._clock() - self._noted_at >= _NOTE_SECONDS:
             self._put_note(session, *reached)

@@ -9,18 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kdir.v1 import watch_pb2
 
+from directory.change_log import publisher as publishing
 from directory.change_log.log_state import published_revision
 from directory.change_log.log_topics import LogEnd, LogTopics
 from directory.change_log.publisher import ChangeLogPublisher
-from directory.change_log.state_records import row_digest
+from directory.change_log.state_records import row_digest, snapshot_rows
 from directory.change_log.topic_writer import LogRecord, LogRefused
 from directory.maintenance.event_index import EventIndex
 from directory.namespace.command import CreateDirectory, DeleteEntry
-from directory.namespace.keys import LEVEL
-from directory.store.base import Put
+from directory.namespace.keys import CHANGE_LOG, CHANGE_LOG_SKIP, LEVEL
+from directory.store.base import Delete, Put
 from directory.store.sqlite.store import SqliteStore
 from resolver.changes.record import Change, Schemas
+from resolver.changes.state_fold import StateFold
 from resolver.errors import KafkaUnavailable
 from tests.support.large_trees import MOUNT, FakeKafka, Server, server
 from tests.support.waiting import eventually
@@ -89,22 +92,32 @@ def publisher(
         here.writer.put_facts((Put(LEVEL, b"2"),))
         topics = Failing()
         topics.error = error
-        index = EventIndex(here.store)
-        made = ChangeLogPublisher(
-            "one",
-            "la",
-            here.store,
-            here.replica,
-            here.writer,
-            index,
-            mount=lambda _: MOUNT,
-            topics=topics,
-            admin=FakeKafka(),
-        )
-        here.replica.subscribe(index.applied)
+        made = next_publisher(topics, here)
         yield made, topics, here
         here.execute(CreateDirectory(path=MOUNT.child("z")))  # it holds up no change
         made.leader.resign()
+
+
+def next_publisher(topics: Failing, here: Server) -> ChangeLogPublisher:
+    index = EventIndex(here.store)
+    here.replica.subscribe(index.applied)
+    return ChangeLogPublisher(
+        "one",
+        "la",
+        here.store,
+        here.replica,
+        here.writer,
+        index,
+        mount=lambda _: MOUNT,
+        topics=topics,
+        admin=FakeKafka(),
+    )
+
+
+def killed(made: ChangeLogPublisher, topics: Failing, here: Server) -> ChangeLogPublisher:
+    """Returns the publisher after one that was killed."""
+    made.leader.resign()  # as the system does with the lock of a process that died
+    return next_publisher(topics, here)
 
 
 def until_asked(made: ChangeLogPublisher, topics: Failing) -> None:
@@ -129,6 +142,12 @@ def test_P14_topics_that_are_refused_are_asked_about_now_and_then(tmp_path: Path
         assert [made.step() for _ in range(3)] == [5.0, 5.0, 5.0]
         assert made.trouble == "topic state is gone"
         assert topics.asked_count == 4
+
+
+def until_written(made: ChangeLogPublisher, topics: Failing) -> None:
+    """Runs rounds until one of them wrote to the topics."""
+    before = len(topics.records)
+    eventually(lambda: (made.step(), len(topics.records) > before)[1])
 
 
 def published(topics: Failing) -> list[tuple[str, str]]:
@@ -167,3 +186,91 @@ def test_P14_changes_before_the_first_contact_with_kafka_are_in_the_history(
             ("delete", "/la/gone"),
         ]
         assert "/la/before" in {one.path for one in topics.changes("state")}
+
+
+def state_rows(topics: Failing) -> dict[str, tuple[bytes | None, bytes]]:
+    """Returns what a restore reads: the rows as of the newest checkpoint."""
+    fold = StateFold()
+    for one in topics.records:
+        if one.topic == topics.state:
+            fold.add(one.key.encode(), one.value)
+    return {key: (row.key, row.record) for key, row in fold.state.rows.items()}
+
+
+def tree_rows(here: Server) -> dict[str, tuple[bytes | None, bytes]]:
+    rows = snapshot_rows(here.replica.snapshot, here.store.identity.cluster_id)
+    return {one.state_key: (one.key, one.value) for one in rows}
+
+
+def test_P2_while_the_first_changes_are_published_the_state_is_always_a_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing, "_PAGE_EVENTS", 1)
+    a = MOUNT.child("a")
+    away = KafkaUnavailable("no broker")
+    with publisher(tmp_path / "la.sqlite", away) as (made, topics, here):
+        until_asked(made, topics)
+        expected = [("insert", "/la/a"), ("delete", "/la/a"), ("insert", "/la/a")]
+        for command in (CreateDirectory(path=a), DeleteEntry(path=a), CreateDirectory(path=a)):
+            here.execute(command)
+        topics.error = None
+        trees = [tree_rows(here)]
+        newest = 0
+        while newest < 5:
+            here.execute(CreateDirectory(path=a.child(f"b{len(trees)}")))
+            expected.append(("insert", f"/la/a/b{len(trees)}"))
+            trees.append(tree_rows(here))
+            until_written(made, topics)
+            found = trees.index(state_rows(topics))
+            assert found >= newest, "the state never goes back"
+            newest = found
+        for _ in range(30):
+            made.step()
+        assert state_rows(topics) == trees[-1]
+        assert published(topics) == expected
+
+
+def begun_again_without_kafka(
+    topics: Failing, here: Server, made: ChangeLogPublisher
+) -> ChangeLogPublisher:
+    """Ends a log that has ``/la/c``, and begins it again while the brokers are away; returns the
+    publisher of that.
+    """
+    here.execute(CreateDirectory(path=MOUNT.child("c")))
+    until_written(made, topics)
+    made.leader.resign()
+    here.writer.put_facts((Delete(CHANGE_LOG),))
+    here.execute(CreateDirectory(path=MOUNT.child("off")))
+    topics.error, asked = KafkaUnavailable("no broker"), topics.asked_count
+    again = next_publisher(topics, here)
+    eventually(lambda: (again.step(), topics.asked_count > asked)[1])
+    return again
+
+
+@pytest.mark.parametrize("fails_after", range(7))
+def test_a_skip_is_on_record_wherever_the_first_publisher_of_a_log_begun_again_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_after: int
+) -> None:
+    monkeypatch.setattr(publishing, "_RESYNC_RECORDS", 1)
+    with publisher(tmp_path / "la.sqlite", None) as (first, topics, here):
+        made = begun_again_without_kafka(topics, here, first)
+        noted = published_revision(here.replica.snapshot) or 0
+        here.execute(CreateDirectory(path=MOUNT.child("b")))
+        given_up = here.execute(DeleteEntry(path=MOUNT.child("c"))).revision
+        incarnation = here.replica.snapshot.incarnation
+        skip = watch_pb2.ChangeLogSkip(incarnation=incarnation, revision=given_up, commits=2)
+        here.writer.put_facts((Put(CHANGE_LOG_SKIP, skip.SerializeToString()),))
+        topics.error, topics.fails_after = None, fails_after
+        for _ in range(20):
+            made.step()
+            if made.trouble:
+                topics.fails_after = 1_000
+                made = killed(made, topics, here)
+        skips = [one for one in topics.changes("history") if one.cause == "skip"]
+        assert [one.revision for one in skips] == [given_up]
+        assert skips[0].operation == (
+            f"gave up the changes of revisions {noted + 1} to {given_up}, in 2 commits"
+        )
+        assert here.replica.snapshot.fact(CHANGE_LOG_SKIP) is None
+        assert state_rows(topics) == tree_rows(here)
+        made.leader.resign()
