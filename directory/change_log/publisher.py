@@ -36,6 +36,7 @@ from directory.change_log.log_state import (
     skipped_commits,
 )
 from directory.change_log.log_topics import LogTopics, WaitsForOperator
+from directory.change_log.log_verification import changed_since
 from directory.change_log.state_records import (
     OversizedRecord,
     StateRecords,
@@ -466,6 +467,11 @@ class ChangeLogPublisher:
         if until is not None and self._noted[0]:
             # Until the log has reached this tree, the session after a crash compares again.
             self._put_note(session, 0, self._noted[1])
+        later = set[str]()
+        if not is_first and revision < snapshot.revision and self._index.floor() <= revision:
+            later = changed_since(
+                revision, snapshot, self._index, cluster_id, lambda: self._snapshot_for(session)
+            )
         positions = count(self._next_position(session, revision))
         # The rows are as of the tree. A resync after a crash has a newer one, with newer rows.
         rows = self._records_of(session, snapshot, changed, snapshot.revision, now_ms)
@@ -475,7 +481,9 @@ class ChangeLogPublisher:
         )
         items = chain[tuple[str, Change | None]](found, gone.items())
         while page := dict(islice(items, _RESYNC_RECORDS)):
-            resynced = self._resynced(page, now_ms, session, revision, positions)
+            # Later changes are published as changes.
+            differences = {key: change for key, change in page.items() if key not in later}
+            resynced = self._resynced(differences, now_ms, session, revision, positions)
             history = self._history(session, () if is_first else resynced)
             session.writer.write(self._state(session, page.items()), history)
         mount = self._mount(snapshot)

@@ -34,6 +34,8 @@ class Failing(LogTopics):
 
     asked_count = 0
     error: Exception | None
+    index: EventIndex
+    """That of the server, for each of its publishers."""
     fails_after = 1_000
     """Number of transactions after which brokers fail."""
 
@@ -92,6 +94,8 @@ def publisher(
         here.writer.put_facts((Put(LEVEL, b"2"),))
         topics = Failing()
         topics.error = error
+        topics.index = EventIndex(here.store)
+        here.replica.subscribe(topics.index.applied)
         made = next_publisher(topics, here)
         yield made, topics, here
         here.execute(CreateDirectory(path=MOUNT.child("z")))  # it holds up no change
@@ -99,15 +103,13 @@ def publisher(
 
 
 def next_publisher(topics: Failing, here: Server) -> ChangeLogPublisher:
-    index = EventIndex(here.store)
-    here.replica.subscribe(index.applied)
     return ChangeLogPublisher(
         "one",
         "la",
         here.store,
         here.replica,
         here.writer,
-        index,
+        topics.index,
         mount=lambda _: MOUNT,
         topics=topics,
         admin=FakeKafka(),
@@ -202,13 +204,15 @@ def tree_rows(here: Server) -> dict[str, tuple[bytes | None, bytes]]:
     return {one.state_key: (one.key, one.value) for one in rows}
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
 def test_P2_while_the_first_changes_are_published_the_state_is_always_a_tree(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_killed: bool
 ) -> None:
     monkeypatch.setattr(publishing, "_PAGE_EVENTS", 1)
     a = MOUNT.child("a")
     away = KafkaUnavailable("no broker")
-    with publisher(tmp_path / "la.sqlite", away) as (made, topics, here):
+    with publisher(tmp_path / "la.sqlite", away) as (first, topics, here):
+        made = first
         until_asked(made, topics)
         expected = [("insert", "/la/a"), ("delete", "/la/a"), ("insert", "/la/a")]
         for command in (CreateDirectory(path=a), DeleteEntry(path=a), CreateDirectory(path=a)):
@@ -224,10 +228,13 @@ def test_P2_while_the_first_changes_are_published_the_state_is_always_a_tree(
             found = trees.index(state_rows(topics))
             assert found >= newest, "the state never goes back"
             newest = found
+            if is_killed:
+                made = killed(made, topics, here)
         for _ in range(30):
             made.step()
         assert state_rows(topics) == trees[-1]
-        assert published(topics) == expected
+        assert published(topics) == expected, "each change once"
+        made.leader.resign()
 
 
 def begun_again_without_kafka(
@@ -272,5 +279,30 @@ def test_a_skip_is_on_record_wherever_the_first_publisher_of_a_log_begun_again_d
             f"gave up the changes of revisions {noted + 1} to {given_up}, in 2 commits"
         )
         assert here.replica.snapshot.fact(CHANGE_LOG_SKIP) is None
+        assert state_rows(topics) == tree_rows(here)
+        made.leader.resign()
+
+
+@pytest.mark.parametrize("fails_after", range(5))
+def test_what_waits_for_a_log_that_is_begun_again_is_in_the_history_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_after: int
+) -> None:
+    monkeypatch.setattr(publishing, "_RESYNC_RECORDS", 1)
+    with publisher(tmp_path / "la.sqlite", None) as (first, topics, here):
+        made = begun_again_without_kafka(topics, here, first)
+        noted = published_revision(here.replica.snapshot) or 0
+        here.execute(CreateDirectory(path=MOUNT.child("b")))
+        here.execute(DeleteEntry(path=MOUNT.child("c")))
+        topics.error, topics.fails_after = None, fails_after
+        for _ in range(20):
+            made.step()
+            if made.trouble:
+                topics.fails_after = 1_000
+                made = killed(made, topics, here)
+        found = [one for one in topics.changes("history") if one.checkpoint is None]
+        resynced = {(one.action, one.path) for one in found if one.cause == "resync"}
+        assert resynced == {("update", "/la/off")}, "only what no outbox has"
+        later = [(one.action, one.path) for one in found if one.revision > noted]
+        assert later == [("insert", "/la/b"), ("delete", "/la/c")]
         assert state_rows(topics) == tree_rows(here)
         made.leader.resign()
