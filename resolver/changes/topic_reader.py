@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from resolver.errors import KafkaUnavailable
@@ -28,10 +27,8 @@ emptied the queue would wait."""
 _BACK: Final = 4
 """Number of offsets that ``tails`` reads first. More than one, since the end marker of a
 transaction has an offset, too."""
-_QUIET: Final[Mapping[str, str | int]] = MappingProxyType(
-    # librdkafka would log each failed attempt to stderr, many times a second.
-    {"log_level": 0, "reconnect.backoff.ms": 500}
-)
+_BACKOFF: Final = "reconnect.backoff.ms"
+_MOST_BACKOFF: Final = "reconnect.backoff.max.ms"
 _FIRST_WAIT_SECONDS: Final = 1.0
 """After it a request to brokers that do not answer is sent again, with twice the time: only in
 between does librdkafka report why."""
@@ -75,7 +72,7 @@ class TopicReader:
     ) -> None:
         from confluent_kafka import Consumer
 
-        self._properties: Final = {**_QUIET, **properties}
+        self._properties: Final = _quiet(properties)
         self._topic: Final = topic
         self._timeout: Final = timeout_seconds
         self._keep_on: Final = keep_on
@@ -301,6 +298,14 @@ def _is_of_group(error: Any) -> bool:
     return bool(error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED)
 
 
+def _quiet(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns properties with which librdkafka does not log each failed attempt to stderr, many
+    times a second; those of the caller win. librdkafka refuses a backoff above the most.
+    """
+    backoff = {} if _MOST_BACKOFF in properties else {_BACKOFF: 500}
+    return {"log_level": 0, **backoff, **properties}
+
+
 def error_text(error: Any, last_error: str) -> str:
     """Returns the message of a Kafka error, followed by ``last_error`` if that is another."""
     found = error.args[0] if getattr(error, "args", None) else error
@@ -326,7 +331,7 @@ def topic_names(properties: Mapping[str, Any]) -> set[str]:
     from confluent_kafka.admin import AdminClient
 
     try:
-        client = AdminClient({**_QUIET, **properties})
+        client = AdminClient(_quiet(properties))
         return set(client.list_topics(timeout=_TIMEOUT_SECONDS).topics)
     except KafkaException as error:
         raise KafkaUnavailable(

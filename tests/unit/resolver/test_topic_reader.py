@@ -17,3 +17,7 @@ def test_a_reader_does_not_wait_once_it_took_all_that_was_fetched_ahead(
     (settings,) = made
     assert settings["queued.max.messages.kbytes"] == 8_192
     assert settings["fetch.queue.backoff.ms"] <= 100
+
+
+def test_a_longest_backoff_below_the_readers_own_is_no_error() -> None:
+    TopicReader({"bootstrap.servers": "127.0.0.1:1", "reconnect.backoff.max.ms": 300}, "t").close()
