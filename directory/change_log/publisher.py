@@ -326,9 +326,16 @@ class ChangeLogPublisher:
 
     def _begin(self) -> _Session:
         """Begins a session: from now on every other producer of this log is fenced off."""
-        if noted_state(self._replica.snapshot) is None:
-            # From this commit on, changes wait for the log, however long Kafka is unreachable.
-            self._put(_first_note(self._replica.snapshot))
+        snapshot = self._replica.snapshot
+        noted = noted_state(snapshot)
+        is_of_this = noted is not None and noted.incarnation == snapshot.incarnation
+        if not (is_of_this or _is_begun(noted)):
+            # From this commit on, changes wait for the log, however long Kafka is unreachable. The
+            # progress of an earlier incarnation names no revision of this one.
+            first = _first_note(snapshot)
+            if noted is not None:
+                first.message, first.waits_for_operator = noted.message, noted.waits_for_operator
+            self._put(first)
         snapshot = self._replica.snapshot
         noted = noted_state(snapshot)
         confirmed, skipped = snapshot.fact(CHANGE_LOG_RESYNC), snapshot.fact(CHANGE_LOG_SKIP)

@@ -12,7 +12,7 @@ import pytest
 from kdir.v1 import watch_pb2
 
 from directory.change_log import publisher as publishing
-from directory.change_log.log_state import published_revision
+from directory.change_log.log_state import noted_state, published_revision
 from directory.change_log.log_topics import LogEnd, LogTopics
 from directory.change_log.publisher import ChangeLogPublisher
 from directory.change_log.state_records import row_digest, snapshot_rows
@@ -202,6 +202,27 @@ def state_rows(topics: Failing) -> dict[str, tuple[bytes | None, bytes]]:
 def tree_rows(here: Server) -> dict[str, tuple[bytes | None, bytes]]:
     rows = snapshot_rows(here.replica.snapshot, here.store.identity.cluster_id)
     return {one.state_key: (one.key, one.value) for one in rows}
+
+
+def test_P14_changes_after_a_restore_wait_for_a_log_that_never_reached_kafka(
+    tmp_path: Path,
+) -> None:
+    with publisher(tmp_path / "la.sqlite", KafkaUnavailable("no broker")) as (made, topics, here):
+        until_asked(made, topics)
+        noted = noted_state(here.replica.snapshot)
+        assert noted is not None
+        noted.incarnation, noted.revision = "earlier", 1  # a restore keeps what was stored
+        here.execute(CreateDirectory(path=MOUNT.child("before")))
+        here.writer.put_facts((Put(CHANGE_LOG, noted.SerializeToString()),))
+        made.step()
+        reason = noted_state(here.replica.snapshot)
+        assert reason is not None
+        assert reason.message == made.trouble
+        here.execute(CreateDirectory(path=MOUNT.child("after")))
+        topics.error = None
+        for _ in range(5):
+            made.step()
+        assert published(topics) == [("insert", "/la/after")]
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
