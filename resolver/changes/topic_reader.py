@@ -58,7 +58,8 @@ class TopicReader:
         properties: librdkafka's, for the connection to the brokers.
         timeout_seconds: of each request; also how long ``read`` waits for a record.
         keep_on: once it returns False, ``read`` fails and ``follow`` ends.
-        on_error: called with each reason why a broker could not be used.
+        on_error: called with each reason why a broker could not be used; with an empty one once
+            records come all the same.
     """
 
     def __init__(
@@ -264,6 +265,7 @@ class TopicReader:
                 for message in messages:
                     error, offset = message.error(), message.offset()
                     if error is None and offset is not None:
+                        self._forget_reason()
                         yield TopicRecord(offset, message.key(), message.value())
                     elif error is not None and _is_of_group(error):
                         yield None
@@ -285,6 +287,11 @@ class TopicReader:
         if not _is_of_group(error):
             self._reason.on_error(error)
             self._reported(self._reason.text)
+
+    def _forget_reason(self) -> None:
+        if self._reason.text:
+            self._reason.text = ""
+            self._reported("")
 
     def _unavailable(self, error: Any) -> KafkaUnavailable:
         text = error_text(error, self._reason.text)
