@@ -495,6 +495,8 @@ class SessionToken:
         self._session = session
         self._token = token
         self._expired: dict[str, Position] = {}
+        self._sent = session.positions
+        self._sent_text = self.text
 
     @property
     def text(self) -> str:
@@ -503,15 +505,16 @@ class SessionToken:
 
     def drop_expired(self, *rejected: KdirError) -> bool:
         """Drops the session's positions of the clusters that rejected the token, or all, if an
-        error names none; False: the token stays the same.
+        error names none; False: the token stays the same. Positions of writes since the request
+        was sent stay: no server rejected those.
         """
-        before = self.text
-        own = self._session.positions
+        sent, before = self._sent, self._sent_text
         for error in rejected:
             cluster_id = error.metadata.get("cluster_id")
-            named = own if cluster_id is None else {cluster_id} & own.keys()
-            self._expired.update({one: own[one] for one in named})
-        return self.text != before
+            named = sent if cluster_id is None else {cluster_id} & sent.keys()
+            self._expired.update({one: sent[one] for one in named})
+        self._sent, self._sent_text = self._session.positions, self.text
+        return self._sent_text != before
 
     def forget_expired(self) -> None:
         """Removes the dropped positions from the session: a server answered without them."""

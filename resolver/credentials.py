@@ -100,6 +100,8 @@ _EXTENSIONS: Final = 0xA3
 """Tags of a certificate's version and extensions, which it may lack (RFC 5280, section 4.1)."""
 _ALTERNATIVE_NAMES: Final = bytes.fromhex("0603551d11")
 """OID of the extension with a subject's further names."""
+_RENEWED_CLAIMS: Final = frozenset({"exp", "iat", "nbf", "jti"})
+"""Claims that each renewal of a JWT changes (RFC 7519)."""
 
 
 def _certificate_names(pem: bytes) -> object:
@@ -139,12 +141,15 @@ def _der_values(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _token_names(header: str) -> object:
-    """Returns issuer and subject of a JWT (RFC 7519), to be compared; another token itself."""
+    """Returns the claims of a JWT (RFC 7519) that a renewal keeps; another token itself. A server
+    may take the caller's name from any claim (``auth.principal_claim``).
+    """
     try:
         _, payload, _ = header.split(".")
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        return str(claims["iss"]), str(claims["sub"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        names = sorted(claims.keys() - _RENEWED_CLAIMS)
+        return [(name, json.dumps(claims[name], sort_keys=True)) for name in names] or header
+    except (ValueError, AttributeError, RecursionError):
         return header
 
 

@@ -21,13 +21,14 @@ from directory.maintenance.verify_store import Between, Difference, shortened
 from directory.namespace.snapshot import Snapshot
 from directory.store.replica import Replica
 from resolver.changes.log_load import load_log
+from resolver.changes.record import Change
 from resolver.changes.registry import SchemaRegistry
 from resolver.changes.state_fold import LogState, StateFold
 from resolver.changes.topic_reader import TopicReader
 from resolver.errors import KafkaUnavailable, KdirError
 from resolver.path import Path
 
-__all__ = ["changed_since", "compare_log", "log_differences"]
+__all__ = ["compare_log", "log_differences"]
 
 _PAGE_EVENTS: Final = 500
 _WAIT_SECONDS: Final = 30.0
@@ -86,7 +87,7 @@ def compare_log(
             "the change log was not compared: it is of another incarnation of the store: kdir log"
         )
         return
-    changed = changed_since(point.revision, snapshot, index, cluster_id, check)
+    changed = _changed_since(point, snapshot, index, check)
     if index.floor() > point.revision:
         summary.troubles.append(
             f"the change log was not compared: it is at revision {point.revision}, and changes "
@@ -100,28 +101,19 @@ def compare_log(
     yield from log_differences(log.state, snapshot, mount(snapshot), changed, check)
 
 
-def changed_since(
-    revision: int,
-    snapshot: Snapshot,
-    index: EventIndex,
-    cluster_id: str,
-    check: Callable[[], object],
+def _changed_since(
+    point: Change, snapshot: Snapshot, index: EventIndex, check: Callable[[], None]
 ) -> set[str]:
-    """Returns the state topic's keys of the rows that the outbox lists after a revision.
-
-    Raises:
-        StoreUnreachable
-        what ``check`` raises
-    """
+    """Returns the state topic's keys of the rows that changed after a checkpoint."""
     changed: set[str] = set()
-    reached = revision
+    reached = point.revision
     while reached < snapshot.revision:
         check()
         before = reached
         commits, reached = index.commits(reached, snapshot.revision, _PAGE_EVENTS)
         if reached == before:
             time.sleep(_PAUSE_SECONDS)  # the tree is a moment ahead of the index
-        state, _ = page_records(commits, snapshot, cluster_id, 0, 0)
+        state, _ = page_records(commits, snapshot, point.cluster_id, point.generation, 0)
         changed.update(state)
     return changed
 

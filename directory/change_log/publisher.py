@@ -36,7 +36,6 @@ from directory.change_log.log_state import (
     skipped_commits,
 )
 from directory.change_log.log_topics import LogTopics, WaitsForOperator
-from directory.change_log.log_verification import changed_since
 from directory.change_log.state_records import (
     OversizedRecord,
     StateRecords,
@@ -104,10 +103,6 @@ class _Session:
     checkpoint: int = 0
     """Revision of the log's newest checkpoint; between it and ``revision`` there is no change to
     publish.
-    """
-    compared: int = 0
-    """Revision of the tree that the state topic was compared with. Pages up to it have changes for
-    the history only: their older rows would replace newer ones.
     """
     last_order: tuple[int, int, int] = (0, 0, 0)
     """Order of the newest change that the history had when the session began."""
@@ -269,9 +264,7 @@ class ChangeLogPublisher:
 
     def _publish_page(self, session: _Session, snapshot: Snapshot, *, is_confirmed: bool) -> None:
         """Publishes the next changes, of revisions up to that of the tree."""
-        is_behind = session.revision < session.compared
-        until = session.compared if is_behind else snapshot.revision
-        commits, reached = self._index.commits(session.revision, until, _PAGE_EVENTS)
+        commits, reached = self._index.commits(session.revision, snapshot.revision, _PAGE_EVENTS)
         # The replica replaces the tree before the index: so the commits are of this incarnation,
         # too.
         self._snapshot_for(session)
@@ -293,7 +286,7 @@ class ChangeLogPublisher:
             newest_ms = max((one.time for one in history), default=now_ms)
             session.writer.write(
                 self._schema(session),
-                self._state(session, () if is_behind else state.items()),
+                self._state(session, state.items()),
                 self._history(session, history),
                 self._checkpoint(session, reached, newest_ms, snapshot),
             )
@@ -328,16 +321,6 @@ class ChangeLogPublisher:
         """Begins a session: from now on every other producer of this log is fenced off."""
         snapshot = self._replica.snapshot
         noted = noted_state(snapshot)
-        is_of_this = noted is not None and noted.incarnation == snapshot.incarnation
-        if not (is_of_this or _is_begun(noted)):
-            # From this commit on, changes wait for the log, however long Kafka is unreachable. The
-            # progress of an earlier incarnation names no revision of this one.
-            first = _first_note(snapshot)
-            if noted is not None:
-                first.message, first.waits_for_operator = noted.message, noted.waits_for_operator
-            self._put(first)
-        snapshot = self._replica.snapshot
-        noted = noted_state(snapshot)
         confirmed, skipped = snapshot.fact(CHANGE_LOG_RESYNC), snapshot.fact(CHANGE_LOG_SKIP)
         is_confirmed = is_resync_confirmed(snapshot)
         with closing(self._admin()) as admin:
@@ -352,27 +335,20 @@ class ChangeLogPublisher:
                 # Before progress is stored: after a crash the next session must detect the loss,
                 # too.
                 self._resync_facts(session, self._snapshot_for(session))
-            # From this commit on, every server's writer lists changed facts in the outbox. The tree
-            # that is compared with the log is at least as new.
-            begins_after = self._note_first(session, noted, snapshot)
-            newest = session.last_order[1] if session.last_order[0] == session.generation else 0
+            # From this commit on every server's writer names facts for the log. The tree that is
+            # compared with the log is at least as new.
+            self._note_first(session, noted, snapshot)
             snapshot = self._snapshot_for(session)
-            is_begun, skip = _is_begun(noted), skip_of(snapshot)
-            # The outbox lacks facts of the time in which the cluster kept no log.
-            is_compared, until = not is_begun or not session.revision, None
-            if not is_begun:
-                # Later commits wait, and are published as changes.
-                session.revision, until = begins_after, max(begins_after, newest)
-            elif is_compared:
-                skip = None
-            if skip is not None and skip.revision > session.revision:
-                until = skip.revision
-            else:
-                skip = None
-            if is_compared or skip is not None:
-                self._resync(session, snapshot, is_confirmed=is_confirmed, skip=skip, until=until)
-            if is_compared and confirmed is not None:
-                self._settle(session, CHANGE_LOG_RESYNC, confirmed)
+            skip = skip_of(snapshot)
+            # Of a log that was not kept for a while the outbox does not name all facts.
+            if not _is_begun(noted) or not session.revision:
+                self._resync(session, snapshot, is_confirmed=is_confirmed)
+                if confirmed is not None:
+                    self._settle(session, CHANGE_LOG_RESYNC, confirmed)
+            elif skip is not None and skip.revision > session.revision:
+                self._resync(
+                    session, snapshot, is_confirmed=is_confirmed, skip=skip, until=skip.revision
+                )
             if skipped is not None:
                 self._settle(session, CHANGE_LOG_SKIP, skipped)
         except BaseException:
@@ -385,8 +361,8 @@ class ChangeLogPublisher:
         The same commit stores the progress of the log, so that skipped changes never count as
         waiting again.
         """
-        generation = 0 if session.revision < session.compared else session.generation
-        self._put_note(session, generation, session.checkpoint, KeyEquals(key, value))
+        done = KeyEquals(key, value)
+        self._put_note(session, session.generation, session.checkpoint, done)
 
     def _meet(
         self, begin: Callable[..., _Session], incarnation: str, *, is_confirmed: bool
@@ -444,10 +420,9 @@ class ChangeLogPublisher:
         skip: watch_pb2.ChangeLogSkip | None = None,
         until: int | None = None,
     ) -> None:
-        """Publishes the differences between the log and a tree. The session continues after the
-        tree's revision, or after the earlier ``until``: later changes are published as changes, for
-        the history. With ``skip``, the history gets a record of the given-up changes.
-        ``is_confirmed``: an operator accepts that entries vanish from the log.
+        """Brings the log in line with a tree, and goes on after its revision or after an earlier
+        one, ``until``. With ``skip`` the history gets a record of what was given up up to there.
+        ``is_confirmed``: by an operator, whatever vanishes from the log.
         """
         revision = snapshot.revision if until is None else until
         now_ms = self._now_ms()
@@ -471,26 +446,14 @@ class ChangeLogPublisher:
                 f"{vanished:,} of {entries:,} entries of the log are not in the store: kdir log "
                 f"resync removes them from the log"
             )
-        if until is not None and self._noted[0]:
-            # Until the log has reached this tree, the session after a crash compares again.
-            self._put_note(session, 0, self._noted[1])
-        later = set[str]()
-        if not is_first and revision < snapshot.revision and self._index.floor() <= revision:
-            later = changed_since(
-                revision, snapshot, self._index, cluster_id, lambda: self._snapshot_for(session)
-            )
         positions = count(self._next_position(session, revision))
-        # The rows are as of the tree. A resync after a crash has a newer one, with newer rows.
-        rows = self._records_of(session, snapshot, changed, snapshot.revision, now_ms)
         found = (
             (key, replace(change, position=next(positions)) if _is_in_history(change) else change)
-            for key, change in rows
+            for key, change in self._records_of(session, snapshot, changed, revision, now_ms)
         )
         items = chain[tuple[str, Change | None]](found, gone.items())
         while page := dict(islice(items, _RESYNC_RECORDS)):
-            # Later changes are published as changes.
-            differences = {key: change for key, change in page.items() if key not in later}
-            resynced = self._resynced(differences, now_ms, session, revision, positions)
+            resynced = self._resynced(page, now_ms, session, revision, positions)
             history = self._history(session, () if is_first else resynced)
             session.writer.write(self._state(session, page.items()), history)
         mount = self._mount(snapshot)
@@ -501,7 +464,6 @@ class ChangeLogPublisher:
             self._checkpoint(session, revision, now_ms, snapshot),
         )
         session.revision = session.checkpoint = revision
-        session.compared = snapshot.revision
         _log.info("change log in line with the store: %d records", len(changed) + len(gone))
 
     def _resync_facts(self, session: _Session, snapshot: Snapshot) -> None:
@@ -578,7 +540,7 @@ class ChangeLogPublisher:
         """
         for key, change in page.items():
             if change is not None and _is_in_history(change):
-                yield replace(change, revision=revision, key=None, record=None, action="update")
+                yield replace(change, key=None, record=None, action="update")
             elif change is None and key.startswith(f"{self._cluster_id}/e/"):
                 yield Change(
                     cluster_id=self._cluster_id,
@@ -669,27 +631,21 @@ class ChangeLogPublisher:
         session: _Session,
         noted: watch_pb2.ChangeLogState | None,
         snapshot: Snapshot,
-    ) -> int:
-        """Stores the progress with which a session begins, and returns its revision. Changes from
-        before the log was begun do not wait for it; nor do those that an earlier session published.
+    ) -> None:
+        """Notes that a session begins. If a resync follows, it publishes the differences, and no
+        changes from before the log was begun: those do not wait.
         """
         is_begun, revision = _is_begun(noted), session.checkpoint
         if not is_begun or not revision:
             is_known = noted is not None and noted.incarnation == snapshot.incarnation
             revision = (noted.revision if noted and is_known else 0) or snapshot.revision
-        if not is_begun:
-            revision = max(revision, session.checkpoint)
-        # Generation 0 until the log has reached the tree of the resync that begins it: the session
-        # after a crash compares again.
+        # Generation 0 until the resync that begins the log is done: it is repeated after a crash.
         self._put_note(session, session.generation if is_begun else 0, revision)
-        return revision
 
     def _note(self, session: _Session) -> bool:
         """Stores the log's progress, once a second at most; True if the newest progress is
-        stored. None is stored until the log has reached the tree of a resync.
+        stored.
         """
-        if session.revision < session.compared:
-            return False
         reached = session.generation, session.checkpoint
         if self._noted != reached and self._clock() - self._noted_at >= _NOTE_SECONDS:
             self._put_note(session, *reached)
@@ -721,7 +677,10 @@ class ChangeLogPublisher:
         if not self.leader.leads:
             return
         snapshot = self._replica.snapshot
-        state = noted_state(snapshot) or _first_note(snapshot)
+        # Changes from before the log was first begun do not wait for it.
+        state = noted_state(snapshot) or watch_pb2.ChangeLogState(
+            incarnation=snapshot.incarnation, revision=snapshot.revision
+        )
         state.message, state.waits_for_operator = trouble, waits
         with suppress(KdirError, StoreUnreachable):
             self._put(state)
@@ -737,11 +696,6 @@ class ChangeLogPublisher:
         session, self._session = self._session, None
         if session is not None:
             session.writer.close()
-
-
-def _first_note(snapshot: Snapshot) -> watch_pb2.ChangeLogState:
-    """Returns the progress with which a log begins: earlier changes do not wait for the log."""
-    return watch_pb2.ChangeLogState(incarnation=snapshot.incarnation, revision=snapshot.revision)
 
 
 def _is_in_history(change: Change) -> bool:

@@ -118,26 +118,6 @@ def test_brokers_away_changes_are_made_and_wait_for_them(
     assert [path for _, path in changes_of(found)] == [f"/la/a{number}" for number in range(10)]
 
 
-def test_P14_what_waits_for_brokers_that_were_never_there_is_in_the_history(
-    tmp_path: Path, kafka_brokers: Callable[..., KafkaBroker]
-) -> None:
-    store = str(tmp_path / "la" / "la.sqlite")
-    with kafka_brokers() as broker:
-        broker.kill()
-        with made(tmp_path / "la", broker.bootstrap) as server:
-            eventually(lambda: state_of(server).state.revision)
-            server.mkdir("/la/a")
-            server.mkdir("/la/gone")
-            server.entries("DeleteEntry", path="/la/gone")
-            assert state_of(server).waiting_commits == 3
-            broker.start()
-            found = caught_up(log_of(server, broker), store)
-            eventually(lambda: state_of(server).waiting_commits == 0)
-    expected = [("insert", "/la/a"), ("insert", "/la/gone"), ("delete", "/la/gone")]
-    assert changes_of(found) == expected
-    assert found.rows == logged_rows(store)
-
-
 @pytest.mark.parametrize("runs", [False, True], ids=["stopped", "running"])
 def test_another_incarnation_of_the_store_is_the_next_generation(
     tmp_path: Path, kafka_broker: SharedBroker, runs: bool

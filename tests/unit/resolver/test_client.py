@@ -15,6 +15,7 @@ from google.protobuf.message import Message
 from kdir.v1 import access_pb2, admin_pb2, directory_pb2, entry_pb2, resolve_pb2
 
 from resolver import Resolver, TopicLocation, errors, user_config
+from resolver.cached_lookup import Session, SessionToken
 from resolver.error_status import to_outcome
 from resolver.errors import KdirError
 from resolver.path import Path
@@ -1477,3 +1478,17 @@ def test_what_changes_the_directory_passes_confirmed_links_only(
         client.call("/la/nothing/here", name, request_type(), timeout_seconds=5)
     asked = [one.confirm_links for method, one in scribe.requests if method.endswith(".Resolve")]
     assert set(asked) == {confirms}
+
+
+def test_a_write_after_a_restore_is_kept_where_an_earlier_request_is_rejected_later() -> None:
+    def written(incarnation: str, revision: int) -> str:
+        return str(Token.from_position("kc-x", incarnation, revision))
+
+    session = Session()
+    session.wrote(written("old00000", 900))
+    sent = SessionToken(session, "")
+    session.wrote(written("new00000", 5))  # by another thread, while the request is under way
+    assert sent.drop_expired(errors.TokenExpired("expired", metadata={"cluster_id": "kc-x"}))
+    sent.forget_expired()
+    assert sent.text == session.text == written("new00000", 5)
+    assert not sent.drop_expired()

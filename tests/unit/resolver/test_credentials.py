@@ -36,6 +36,7 @@ def of_certificate(issued: Issued) -> str:
             jwt(iss="i", sub="alice", exp=1),
             jwt(iss="i", sub="bob", exp=1),
             jwt(iss="other", sub="alice", exp=1),
+            jwt(iss="i", sub="alice", actor="bob", exp=1),
         ],
     ],
 )
