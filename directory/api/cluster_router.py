@@ -136,7 +136,9 @@ class ClusterRouter:
             if referral is None or (is_holder and referral[1] == path):
                 break
             found, mount = referral
-            if mount is not None and found.is_mounted and found.mount != mount:
+            # One that is loading is not known to be mounted elsewhere: it answers that it loads.
+            is_known = found.is_mounted and found.federation.newest_view is not None
+            if mount is not None and is_known and found.mount != mount:
                 raise self._mounted_elsewhere(chosen, found, mount, call)
             chosen = found
         return chosen
@@ -179,11 +181,12 @@ class ClusterRouter:
             if row is None:
                 continue
             for one in self.clusters:
-                own = one.federation.newest_view
-                if one.cluster_id != row.row.cluster_id or own is None:
+                if one.cluster_id != row.row.cluster_id:
                     continue
+                own = one.federation.newest_view
+                is_newer = own is None or row.row.epoch > own.position.epoch
                 is_shown = call is None or self._may_refer(chosen, mount, call)
-                return (one, mount) if is_shown and row.row.epoch > own.position.epoch else None
+                return (one, mount) if is_newer and is_shown else None
         return None
 
     def _parent_here(self, cluster: Cluster) -> Cluster | None:

@@ -108,6 +108,8 @@ class FederationService(Service):
         for cluster in self._router.clusters:
             if not self._router.may_answer(cluster):
                 if self._router.shows_unmounted(cluster, call):
+                    # With its last mount, so that callers know which paths may lack clusters.
+                    response.authorities.append(cluster.authority(cluster.replica.snapshot))
                     response.incomplete_cluster_ids.append(cluster.cluster_id)
                 continue
             try:

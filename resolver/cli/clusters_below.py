@@ -101,9 +101,15 @@ def unlisted_at(listed: federation_pb2.ListMountsResponse, path: Path | None = N
             mounts[one.cluster.cluster_id] = Path.parse(one.cluster.mount)
     above = [each for each in mounts.values() if path and each.is_prefix_of(path)]
     owner = max(above, key=len, default=None)
+    whole = {one.cluster.cluster_id for one in listed.authorities}.difference(
+        listed.incomplete_cluster_ids
+    )
+    owned = {mounts[cluster_id] for cluster_id in whole if cluster_id in mounts}
     found = []
     for cluster_id in listed.incomplete_cluster_ids:
         mount = mounts.get(cluster_id)
+        if mount in owned:
+            continue  # an unmounted cluster, in whose place another one is mounted
         if path is None or mount is None or mount == owner or path.is_prefix_of(mount):
             name = names.get(cluster_id, "")
             found.append(f"{name} ({cluster_id})" if name else cluster_id)

@@ -77,6 +77,14 @@ CASES: list[tuple[str, list[Hosted], dict[str, str]]] = [
         {"/a/1": "a", "/q": "ny", "kc-unknown": "ny"},
     ),
     (
+        "one that loads is not known to be mounted elsewhere",
+        [
+            Hosted("la", "/la", parent=ELSEWHERE, table={"/ny": "ny"}),
+            Hosted("ny", "/old/n", parent=ELSEWHERE, loaded=False),
+        ],
+        {"/ny/1": "ny"},
+    ),
+    (
         "one mounted in the place of an unmounted one",
         [LA_GONE, Hosted("new", "/la", parent=ELSEWHERE)],
         {"/la/y": "new", "/q": "new", "kc-unknown": "new", "la": "la"},

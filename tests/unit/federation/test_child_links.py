@@ -63,6 +63,7 @@ from directory.store.base import Delete, Guard, Put, StoreUnreachable, Write
 from directory.store.etcd.transaction import LIMITS
 from directory.store.replica import AppliedCommit, Replica, ReplicaState
 from directory.store.writer import Writer
+from resolver.cli.clusters_below import unlisted_at
 from resolver.error_status import from_outcome
 from resolver.errors import (
     HasMounts,
@@ -1363,8 +1364,9 @@ def test_of_the_rows_of_one_process_that_of_the_owner_is_listed(
             ("/la", CHILD),
             ("/la/1", "kc-new"),
         ]
-        assert {one.cluster.cluster for one in listed.authorities} == {"root", "la"}
+        assert {one.cluster.cluster for one in listed.authorities} == {"root", "la", "gone"}
         assert list(listed.incomplete_cluster_ids) == [gone.cluster_id]
+        assert unlisted_at(listed) == unlisted_at(listed, path("/la/1")) == []  # la is there now
     alone = FederationService(ClusterRouter([gone]))
     assert alone.list_mounts(federation_pb2.ListMountsRequest(), call).rows
     for one in (owner, gone):
