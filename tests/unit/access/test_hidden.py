@@ -369,7 +369,8 @@ def test_A12_a_hidden_mount_whose_cluster_is_mounted_again_is_absent_until_it_is
         listed = root.ask(who, "ListMounts", federation_pb2.ListMountsRequest())
         assert [one.mount for one in listed.rows] == mounts
         assert listed.incomplete_cluster_ids == others
-        assert [one.cluster.cluster for one in listed.authorities] == ["root"]
+        answering = {one.cluster.cluster for one in listed.authorities}
+        assert answering == ({"root", "la"} if others else {"root"})
     for name in (child.config.cluster, child.cluster_id, "unknown"):
         locate = resolve_pb2.LocateRequest(cluster=name, physical_name="x")
         outcome = root.ask("bob", "Locate", locate).outcome
