@@ -271,7 +271,7 @@ class KafkaSweep:
         return self.survey
 
     def _note_refused(self, described: Mapping[str, KafkaTopic | Rejected]) -> AbstractSet[str]:
-        """Stores and returns the names that Kafka refuses to describe: they may exist."""
+        """Keeps why Kafka did not describe topics; returns their names. Such topics may exist."""
         refused = {
             name: intern(seen.message)  # often the same for all topics
             for name, seen in described.items()

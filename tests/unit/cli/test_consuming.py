@@ -33,7 +33,7 @@ from resolver.cli.produce import (
 from resolver.kafka import producer as producer_module
 from resolver.kafka.producer import flush_deliveries
 from resolver.testing import MemoryDirectory
-from tests.support.command_line import run
+from tests.support.command_line import Ran, run
 from tests.support.tcp import TcpServer
 
 
@@ -191,15 +191,20 @@ class BusyConsumer:
         pass
 
 
+def consume_orders(*options: str) -> Ran:
+    """Runs ``kdir consume -o json`` with these options on a topic of a small directory."""
+    with MemoryDirectory() as directory:
+        endpoint = directory.cluster("/la", bootstrap_servers="la:9092")
+        directory.topic("/la/orders")
+        arguments = ["--at", endpoint, "consume", "-o", "json", *options, "/la/orders"]
+        return run(arguments, directory.transport)
+
+
 def test_a_partition_without_a_leader_ends_the_wait_while_another_gets_messages(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("confluent_kafka.Consumer", BusyConsumer)
-    with MemoryDirectory() as directory:
-        endpoint = directory.cluster("/la", bootstrap_servers="la:9092")
-        directory.topic("/la/orders")
-        arguments = ["--at", endpoint, "consume", "-o", "json", "--timeout", "0.3", "/la/orders"]
-        done = run(arguments, directory.transport)
+    done = consume_orders("--timeout", "0.3")
     assert done.code == 3
     assert "/la/orders: no answer within 0.3s" in done.err
     assert [one["offset"] for one in done.objects] == list(range(10))
@@ -223,11 +228,7 @@ def test_P20_aborted_transactions_for_longer_than_the_timeout_end_no_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("confluent_kafka.Consumer", AbortedConsumer)
-    with MemoryDirectory() as directory:
-        endpoint = directory.cluster("/la", bootstrap_servers="la:9092")
-        directory.topic("/la/orders")
-        arguments = ["--at", endpoint, "consume", "-o", "json", "--timeout", "0.5", "/la/orders"]
-        done = run(arguments, directory.transport)
+    done = consume_orders("--timeout", "0.5")
     assert (done.code, done.err) == (0, "")
     assert [one["offset"] for one in done.objects] == [9]
 
@@ -301,11 +302,7 @@ def test_a_follower_whose_brokers_are_away_reports_it_once_and_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("confluent_kafka.Consumer", CutOffConsumer)
-    with MemoryDirectory() as directory:
-        endpoint = directory.cluster("/la", bootstrap_servers="la:9092")
-        directory.topic("/la/orders")
-        arguments = ["--at", endpoint, "consume", "-o", "json", "-f", "-n", "2", "/la/orders"]
-        done = run(arguments, directory.transport)
+    done = consume_orders("-f", "-n", "2")
     assert (done.code, len(done.objects)) == (0, 2)
     assert done.err == "/la/orders: no broker is reachable: la:9092/1: Connection refused\n"
 
@@ -369,12 +366,8 @@ def test_a_followed_topic_goes_on_at_the_end_of_a_partition(
 ) -> None:
     """A policy may have consumers report the end; for this verb it is no news."""
     monkeypatch.setattr("confluent_kafka.Consumer", EndingConsumer)
-    with MemoryDirectory() as directory:
-        endpoint = directory.cluster("/la", bootstrap_servers="la:9092")
-        directory.topic("/la/orders")
-        more = [*asked, "enable.partition.eof=true"] if asked else []
-        arguments = ["--at", endpoint, "consume", "-o", "json", "-f", "-n", "1", "/la/orders"]
-        done = run([*arguments, *more], directory.transport)
+    more = [*asked, "enable.partition.eof=true"] if asked else []
+    done = consume_orders("-f", "-n", "1", *more)
     assert (done.code, done.err) == (0, "")
     assert len(done.objects) == 1
     assert EndingConsumer.settings["enable.partition.eof"] == value
